@@ -105,6 +105,8 @@ def command(
     print(f"Certificates: {out / 'certify.json'}")
     if export:
         print(f"Queries: {out / 'vnnlib' / 'instances.csv'}")
+    if proofs:
+        print(f"Proofs: {out / 'proofs'}; check them with holdfast certify --recheck {out}")
     return int(record.missing > 0 or record.contradictions > 0)
 
 

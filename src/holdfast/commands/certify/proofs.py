@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +28,7 @@ from holdfast.commands.certify.bounds import Certificates
 from holdfast.commands.certify.files import file_stem
 from holdfast.commands.certify.record import Certificate
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -94,6 +95,13 @@ def write_proofs(
         store.export(NETWORK, content)
         index["network"] = sha256(content).hexdigest()
     store.export(INDEX, json.dumps(index, indent=1).encode())
+    if missing := [name for name, entry in entries.items() if "missing" in entry]:
+        warnings.warn(
+            f"{len(missing)} of {len(entries)} certified images have no proof, {missing[0]!r} for one: "
+            f"{entries[missing[0]]['missing']}",
+            HoldfastWarning,
+            stacklevel=4,
+        )
 
 
 def proof_of(pairs: Pairs, observation: Certificates) -> Proof:
