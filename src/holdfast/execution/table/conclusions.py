@@ -114,9 +114,12 @@ def _waiting(subject: Subject, cells: Cells) -> Iterator[tuple[Evaluation, Sampl
     """Yield what is to be concluded, with what was seen for it; note of the others why not."""
     for observation, group in subject.groups.items():
         left = [evaluation for evaluation in group if (subject.encoder.name, evaluation) not in cells.concluded]
+        sample = None
         with cells.failing(subject.encoder, subject.images.name, left):
             sample = Sample.of(subject, observation, cells.work) if left else None
-        for evaluation in left if sample is not None else ():
+        if sample is None:
+            continue
+        for evaluation in left:
             with cells.failing(subject.encoder, subject.images.name, [evaluation]):
                 last = _hastened(subject, observation, evaluation, sample, cells)
                 require_enough(subject, evaluation, last, cells)
