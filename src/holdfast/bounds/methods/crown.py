@@ -59,7 +59,7 @@ class NetworkRelaxation:
         network = cls(graph, region, boxes, rounding=rounding or {})
         for node in graph.nodes:
             if isinstance(node.operation, Rule):
-                network.linear_relaxations[node.index] = node.operation.relax(*(boxes[i] for i in node.inputs))
+                network.linear_relaxations[node.index] = node.operation.relax(*(boxes[i] for i in node.sources))
         return network
 
     def take(self, images: Int[Tensor, "a"]) -> NetworkRelaxation:
@@ -176,14 +176,14 @@ def relax(
     those of the first nodes already.
     """
     network = initial or NetworkRelaxation(graph, region)
-    wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.inputs}
+    wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.sources}
     wanted -= interval_exact_nodes(graph, region)
     for node in graph.nodes[len(network.intermediate_bounds) :]:
         box = node_box(node, network.intermediate_bounds, region)
         network.intermediate_bounds.append(box)
         if isinstance(node.operation, Rule):
             network.linear_relaxations[node.index] = node.operation.relax(
-                *(network.intermediate_bounds[i] for i in node.inputs)
+                *(network.intermediate_bounds[i] for i in node.sources)
             )
         if graph.arithmetic is not None:
             relaxation, before = network.linear_relaxations.get(node.index), (network.rounding, network.passed)
@@ -218,7 +218,7 @@ def interval_exact_nodes(graph: Graph, region: Region) -> set[int]:
 
 def nonlinear(graph: Graph, target: int, box: Box) -> Bool[Tensor, "b ..."]:
     """Return where a tighter box of the node would change the linear relaxations that use it."""
-    users = [n.operation for n in graph.nodes if isinstance(n.operation, Rule) and target in n.inputs]
+    users = [n.operation for n in graph.nodes if isinstance(n.operation, Rule) and target in n.sources]
     return torch.stack([rule.nonlinear(box) for rule in users]).any(0)
 
 

@@ -19,7 +19,7 @@ def node_box(node: Node, boxes: Sequence[Box], region: Region) -> Box:
     """Return the box of ``node`` from those of the nodes before it."""
     if node.operation is None:
         return region.box
-    inputs = [boxes[i] for i in node.inputs]
+    inputs = [boxes[i] for i in node.sources]
     if isinstance(node.operation, Rule):
         return node.operation.interval(*inputs)
     return affine_box(node.operation, inputs)

@@ -45,6 +45,13 @@ class Node:
     shape: Shape
     inputs: tuple[int, ...] = ()
     operation: Affine | Rule | None = None
+    context: tuple[int, ...] = ()
+    """Further nodes whose boxes its rule looks at, but which linear bounds do not pass through."""
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """All nodes that the rule of this one looks at."""
+        return self.inputs + self.context
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ class Graph:
         """Return the values of every node; the axis of batch one stands wherever the network puts it."""
         values: list[Tensor] = []
         for node in self.nodes:
-            inputs = [values[i] for i in node.inputs]
+            inputs = [values[i] for i in node.sources]
             if isinstance(node.operation, Rule):
                 values.append(node.operation.function(*inputs))
             else:
@@ -152,6 +159,8 @@ class Builder:
     def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype, self.device = dtype, device
         self.nodes = [Node(0, "input", shape)]
+        self.softmaxes: dict[int, tuple[Var, Tensor | None]] = {}
+        """Of nodes that are a softmax over their last axis, the scores and which of these take part (None: all)."""
         self.naming = "input"
         """The traced operation that is being rewritten: nodes are named after it."""
         self.steps: list[Step] = []
@@ -207,17 +216,32 @@ class Builder:
         operation = RULES[rule] if isinstance(rule, str) else rule
         return self._append(shape, tuple(self.expand(var, shape) for var in inputs), operation)
 
+    def known(self, rule: Rule, var: Var, *context: Var) -> Var:
+        """Append ``var`` itself, of which ``rule`` knows more by the boxes of ``context``."""
+        node = Node(
+            len(self.nodes), self.naming, var.shape, (var.index,), rule, tuple(other.index for other in context)
+        )
+        self.nodes.append(node)
+        return Var(node.index, var.shape)
+
     def graph(self, output: Var) -> Graph:
         """Return the graph that computes ``output``, without what it does not need."""
         needed = {output.index}
         for node in reversed(self.nodes):
             if node.index in needed:
-                needed.update(node.inputs)
+                needed.update(node.sources)
         order = sorted(needed | {0})
         position_of = {index: position for position, index in enumerate(order)}
         nodes = [self.nodes[index] for index in order]
         kept = [
-            Node(position_of[n.index], n.name, n.shape, tuple(position_of[i] for i in n.inputs), n.operation)
+            Node(
+                position_of[n.index],
+                n.name,
+                n.shape,
+                tuple(position_of[i] for i in n.inputs),
+                n.operation,
+                tuple(position_of[i] for i in n.context),
+            )
             for n in nodes
         ]
         steps = tuple(step.renumbered(position_of) for step in self.steps if step.output.index in needed)

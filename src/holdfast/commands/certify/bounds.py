@@ -16,6 +16,7 @@ from holdfast.core.arguments import check_whole
 from holdfast.core.balls import Ball
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -59,11 +60,15 @@ class Certificates(Observation):
     def rows(self, population: Population) -> list[int]:
         return self.pairs.rows(population)
 
+    def attack(self, pair_attack: PairAttack) -> AttackResult:
+        """Return the lowest values that all attacks on the pairs find; the same whenever they are run."""
+        return self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pairs.pair_attack(population, rows)
         two = pair_attack.pairs
         bound = self.pairs.bound(two)
-        result = self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
+        result = self.attack(pair_attack)
         attacked, points = result.values.reshape(two.shape), result.points.unflatten(0, two.shape)
         # The negative that the image is taken for, or else the one against which the bound is lowest.
         weakest = torch.where((attacked < 0).any(1), attacked.argmin(1), bound.argmin(1))

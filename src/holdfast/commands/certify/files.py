@@ -114,11 +114,16 @@ def _judged(
 
 def _keep(name: str, pixels: dict[str, Tensor], population: Population, store: Store) -> str:
     """Write the witness against the image called ``name`` and return its path below the folder."""
-    # The hash tells apart ids that differ in characters no file name holds.
-    plain = re.sub(r"[^\w.]+", "_", name)[-60:]
-    stem = f"witnesses/{plain}-{hashed(name) % 2**32:08x}"
+    stem = f"witnesses/{file_stem(name)}"
     store.export(f"{stem}.safetensors", save({label: image.clone() for label, image in pixels.items()}))
     picture = pictured(name, pixels, population.encoder.domain)
     if picture is not None:
         store.export(f"{stem}.png", draw([picture]))
     return f"{stem}.safetensors"
+
+
+def file_stem(name: str) -> str:
+    """Return what the files of the image called ``name`` are called."""
+    # The hash tells apart ids that differ in characters no file name holds.
+    plain = re.sub(r"[^\w.]+", "_", name)[-60:]
+    return f"{plain}-{hashed(name) % 2**32:08x}"
