@@ -110,7 +110,7 @@ class Graph:
     def charged(self) -> frozenset[int]:
         """The nodes of which forms begin, where each layer's rounding is charged: what goes into rules, and the output."""
         return frozenset(
-            {len(self.nodes) - 1, *(i for n in self.nodes if isinstance(n.operation, Rule) for i in n.inputs)}
+            {len(self.nodes) - 1, *(i for n in self.nodes if isinstance(n.operation, Rule) for i in n.sources)}
         )
 
     @property

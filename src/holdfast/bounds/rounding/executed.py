@@ -235,6 +235,7 @@ def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any,
         return
     if not rounds(name, owner, node.name, sources, dtype):
         return
+    builder.softmaxes.clear()  # weights that are rounded are no softmax, and averages by them are not in its range
     output = result[0] if isinstance(result, list) else result
     settings = {key: setting for key, setting in kwargs.items() if key != "dtype"}
     builder.steps.append(Step(name, node.name, tuple(args), settings, output, dtype, sources))

@@ -48,8 +48,8 @@ class Format:
         Example:
             >>> Format(torch.bfloat16).gamma(128)
             inf
-            >>> Format(torch.float32).gamma(2) / 2**-23
-            1.0000001192092896
+            >>> round(Format(torch.float32).gamma(2) / 2**-23, 6)
+            1.0
         """
         share = n * self.unit
         return share / (1 - share) if share < 0.5 else inf

@@ -20,6 +20,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
+from holdfast.evaluations.certified.certification import arithmetic_of
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
 from holdfast.execution.session import Workers
 from holdfast.protocol.population import Population
@@ -131,6 +132,11 @@ def _bounded(
     certificates: Certificates, population: Population, place: Place, queries: bool, proofs: bool
 ) -> CertificateRecord:
     """Return the record of bounds and attacks, which the first of several ranks alone writes and fills."""
+    if (queries or proofs) and arithmetic_of(population, certificates.pairs.certification.arithmetic):
+        raise HoldfastError(
+            "queries for other verifiers and proofs are of real arithmetic; leave out --export and --proofs, or certify in "
+            "float32 with --arithmetic real"
+        )
     if queries:
         check_exportable(population.encoder)
     if proofs:
