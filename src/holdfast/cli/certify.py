@@ -39,13 +39,16 @@ def command(
     ] = "adaptive",
     limit: flags.Limit[int] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
+    arithmetic: Annotated[
+        str, typer.Option(help="real, or executed: as a machine may compute it in the precision.", rich_help_panel=HOW)
+    ] = "real",
     seed: flags.Seed = 0,
     arch: flags.Arch = None,
     size: flags.Size = None,
     trust_remote_code: flags.TrustRemoteCode[bool] = False,
     device: Annotated[str, flags.like(flags.Device, help="cpu or cuda; bounds need float64.")] = "cpu",
     precision: Annotated[
-        str, flags.like(flags.Precision, help="In which witnesses are replayed: float32, float64 ...")
+        str, flags.like(flags.Precision, help="In which the encoder is executed: float32, bfloat16 ...")
     ] = "float32",
     batch_size: flags.BatchSize = 8,
     budget: flags.Budget = None,
@@ -84,6 +87,7 @@ def command(
         attack=attack,
         limit=limit,
         neurons=neurons,
+        arithmetic=arithmetic,
         seed=seed,
         arch=arch,
         size=size,
@@ -153,6 +157,8 @@ def _print(record: CertificateRecord) -> None:
     known = record.settings
     others = min(int(known["negatives"]), record.images.count - 1)
     how = f"in {known['ball']} by {known['method']}, each against {others} other images"
+    if known.get("arithmetic", "real") != "real":
+        how += f", {known['arithmetic']}"
     print(f"{counts} {how}; contradictions: {record.contradictions}")
     if "alpha" in known:
         print(f"Each certificate holds for noisy copies, with confidence {1 - float(known['alpha']):g}.")

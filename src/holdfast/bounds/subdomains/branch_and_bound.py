@@ -211,7 +211,8 @@ class BranchAndBound:
         """Return the relaxation over each subdomain, with the inputs of split ReLUs clipped to their sign."""
         regions, whole = self.region_index[subdomains.owner], self.network
         boxes = [Box(*(end[regions] for end in box)) for box in whole.intermediate_bounds]
-        network = NetworkRelaxation(self.graph, whole.region.take(regions), boxes)
+        rounding = {node: values[regions] for node, values in whole.rounding.items()}
+        network = NetworkRelaxation(self.graph, whole.region.take(regions), boxes, rounding=rounding)
         for node in self.graph.nodes:
             if not isinstance(node.operation, Rule):
                 continue

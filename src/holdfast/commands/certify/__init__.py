@@ -40,6 +40,7 @@ def certify(
     attack: str | Attack = "adaptive",
     limit: int = 64,
     neurons: int = 50_000,
+    arithmetic: str = "real",
     seed: int = 0,
     arch: str | None = None,
     size: int | None = None,
@@ -68,12 +69,14 @@ def certify(
         attack: what tries to refute; smoothing runs none.
         limit: certify at most so many images, chosen by ``seed``.
         neurons: refuse encoders with more nonlinear entries.
+        arithmetic: what is certified: real, the function of real numbers; or executed, whatever a machine may compute of it
+            in ``precision``, rounding included. In half precision it is always the latter.
         seed: of what is random in attacks and chosen among images.
         arch: ``package.module:factory``, which builds the module of a checkpoint.
         size: height and width of the inputs of an encoder by reference, instead of its own.
         trust_remote_code: whether a model repository may run its own code.
         device: cpu or cuda; bounds need float64.
-        precision: in which witnesses are replayed.
+        precision: of the encoder as it is executed, and in which witnesses are replayed.
         batch_size: at most so many images at a time.
         budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         cluster: compute on a Ray cluster: auto, local or its address.
@@ -101,7 +104,7 @@ def certify(
             check_whole(value, name)
         smoothing, batch_size = read_smoothing(str(method), chosen, limit, negatives), COPIES * batch_size
     else:
-        certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons)
+        certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons, arithmetic)
     run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
         population = population_of(encoder, images, place.run, options, neurons=None if smoothing else neurons)

@@ -34,7 +34,14 @@ class Certificates(Observation):
 
     @classmethod
     def of(
-        cls, ball: Ball, limit: int, negatives: int, method: str | Method, attack: str | Attack, neurons: int
+        cls,
+        ball: Ball,
+        limit: int,
+        negatives: int,
+        method: str | Method,
+        attack: str | Attack,
+        neurons: int,
+        arithmetic: str = "real",
     ) -> Certificates:
         """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
         for name, value in (("limit", limit), ("negatives", negatives), ("neurons", neurons)):
@@ -46,6 +53,7 @@ class Certificates(Observation):
             method=read_method(method) if isinstance(method, str) else method,
             attack=read_attack(attack) if isinstance(attack, str) else attack,
             neurons=neurons,
+            arithmetic=arithmetic,
         )
         return cls(evaluation.pair_bounds(ball))
 

@@ -21,6 +21,7 @@ from holdfast.commands.certify.record import Certificate, CertificateRecord, Sta
 from holdfast.core.noise import hashed
 from holdfast.core.pictures import row as pictured
 from holdfast.core.run_settings import Observed
+from holdfast.evaluations.certified.certification import arithmetic_of
 from holdfast.evaluations.certified.witness import replay
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.population import Population, represent
@@ -57,7 +58,8 @@ def export(
         encoder=Population(population.encoder, population.images, population.run, codes).encoder_info,
         images=population.images_info,
         settings={name: str(value) for name, value in settings(observation.pairs).items()}
-        | {"seed": str(population.run.seed), "precision": population.run.precision},
+        | {"seed": str(population.run.seed), "precision": population.run.precision}
+        | arithmetic_of(population, observation.pairs.certification.arithmetic),
         certificates=tuple(made),
         missing=len(observation.rows(population)) - len(rows),
         provenance=provenance(population.run, started),

@@ -145,7 +145,7 @@ class CertifiedBreakaway(BracketEvaluation):
         heavy=BRACKETS.heavy,
     )
     name = "certified-breakaway"
-    version = 4
+    version = 5
     needs_gradients = True
     title = "Certified breakaway risk"
     meaning = (

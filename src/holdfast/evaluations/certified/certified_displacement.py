@@ -88,7 +88,7 @@ class CertifiedDisplacement(BracketEvaluation):
 
     sizes = BRACKETS
     name = "certified-displacement"
-    version = 5
+    version = 6
     needs_gradients = True
     title = "Certified displacement"
     meaning = (

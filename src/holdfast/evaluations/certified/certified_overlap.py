@@ -102,7 +102,7 @@ class CertifiedOverlap(BracketEvaluation):
 
     sizes = BRACKETS
     name = "certified-overlap"
-    version = 5
+    version = 6
     needs_gradients = True
     title = "Certified overlap risk"
     meaning = (
