@@ -109,8 +109,8 @@ def certify(
     run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
     if (export is not None or proofs) and executes(arithmetic, run.dtype):
         raise HoldfastError(
-            "queries and proofs are of real arithmetic, and these certificates of the encoder as executed; leave out --export "
-            "and --proofs, or certify with --arithmetic real in float32"
+            "queries and proofs are of real arithmetic, and these certificates of the encoder as executed; leave out "
+            "--export and --proofs, or certify with --arithmetic real in float32"
         )
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
         population = population_of(encoder, images, place.run, options, neurons=None if smoothing else neurons)
