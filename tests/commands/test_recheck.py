@@ -190,6 +190,8 @@ def test_the_command_says_what_holds(folder, capsys):
         ({"eps": None, "ball": "l2:0.5"}, "kept of certificates in linf balls, not in l2:0.5"),
         ({"out": None}, "proofs are files; name a folder as out"),
         ({"eps": None, "ball": "l2:0.1", "method": "smoothing:sigma=0.25"}, "rest on chance and have no proof"),
+        ({"arithmetic": "executed"}, "queries and proofs are of real arithmetic"),
+        ({"precision": "bfloat16"}, "queries and proofs are of real arithmetic"),
         ({"method": "exact"}, "methods interval, crown, alpha and branch, not of exact"),
     ],
 )

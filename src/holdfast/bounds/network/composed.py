@@ -186,7 +186,8 @@ def matmul(builder: Builder, x: Any, y: Any) -> Any:
     right = y if len(x.shape) == 1 else _view(builder, y, lambda v: v.unsqueeze(-3))
     left = _view(builder, x, lambda v: v.unsqueeze(-1))
     total = _view(builder, builder.nonlinear("product", left, right), lambda v: v.sum(-2))
-    if x.index in builder.softmaxes and len(x.shape) == len(y.shape):
+    # Weights that were rounded before need not sum to 1, so that their average may lie outside of that range.
+    if x.index in builder.softmaxes and len(x.shape) == len(y.shape) and not builder.steps:
         scores, kept = builder.softmaxes[x.index]
         return builder.known(average_rule(kept), total, scores, y)
     return total

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds import Method
+from holdfast.bounds.rounding.executed import executes
 from holdfast.commands.certify.bounds import Certificates
 from holdfast.commands.certify.files import export as export_certificates
 from holdfast.commands.certify.proofs import check_proofs, require_proofs, write_proofs
@@ -107,6 +108,11 @@ def certify(
     else:
         certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons, arithmetic)
     run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
+    if (export is not None or proofs) and executes(arithmetic, run.dtype):
+        raise HoldfastError(
+            "queries and proofs are of real arithmetic, and these certificates of the encoder as executed; leave out "
+            "--export and --proofs, or certify with --arithmetic real in float32"
+        )
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
         population = population_of(encoder, images, place.run, options, neurons=None if smoothing else neurons)
         chosen.check(population.encoder.domain)
