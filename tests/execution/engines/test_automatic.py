@@ -66,7 +66,8 @@ def test_there_are_no_more_workers_than_the_memory_holds(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "cores", lambda: 8)
     monkeypatch.setattr(module, "memory", lambda: 3 * EACH + 1)
     small = automatic(never)
-    assert isinstance(small, Automatic) and small.workers.count == 3
+    assert isinstance(small, Automatic)
+    assert small.workers.count == 3
     monkeypatch.setattr(module, "memory", lambda: EACH)
     assert isinstance(automatic(never), Local)
 
