@@ -143,6 +143,7 @@ class Grown(Evaluation):
     name = "grown"
     version = 1
     title = "Growth of codes"
+    heading = "Growth of {encoders} on {images} {here}"
     meaning = "The length of codes. Longer is more."
     headline = ("xz_length",)
     words = (("xz", "XZ"),)
@@ -176,6 +177,7 @@ def test_its_names_stand_in_every_form(
         assert "XZ length" in form
         assert "objective: the longest code" in form
         assert "xz length" not in form
+    assert f"<h1>Growth of digits-contrastive on {result.images.name} {{here}}</h1>" in forms[0]
     assert hub.notes(result, result.estimates[0]).startswith("XZ length (length)")
     monkeypatch.setattr(Grown, "words", ())
     (spelled,) = Grown().result(population, range(5), {}).estimates

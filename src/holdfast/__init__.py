@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.attacks.square import SquareAttack as SquareAttack
     from holdfast.commands.attack import attack as attack
     from holdfast.commands.certify import certify as certify
+    from holdfast.commands.certify.instances import verify as verify
+    from holdfast.commands.certify.recheck import recheck as recheck
     from holdfast.commands.check import check as check
     from holdfast.commands.check import require as require
     from holdfast.commands.clean import clean as clean
@@ -189,12 +191,14 @@ _HOMES = {
     "load_images": "commands.inputs",
     "parity": "commands.parity",
     "publish": "commands.publish",
+    "recheck": "commands.certify.recheck",
     "require": "commands.check",
     "runs": "commands.runs",
     "spade": "commands.spade",
     "threshold": "commands.threshold",
     "train": "commands.train",
     "transformed": "transforms.base",
+    "verify": "commands.certify.instances",
 }
 __all__ = [*_HOMES, "__version__"]
 

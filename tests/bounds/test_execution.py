@@ -17,7 +17,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
+from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement
 from tests.marks import rest_slow
 from tests.samples import builtin, digits
 
@@ -127,12 +127,19 @@ def test_a_counter_of_calls_in_single_precision_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_refused_with_the_reason(dtype: torch.dtype) -> None:
+def test_half_precision_is_bounded_as_executed(dtype: torch.dtype) -> None:
     encoder = builtin().to("cpu", dtype)
-    specifications = torch.ones(1, 1, 32, dtype=torch.float64)
-    for ask in (lower_bound, certified_radius):
-        with pytest.raises(HoldfastError, match=rf"weights in {dtype} .*rounding that no bound accounts for"):
-            ask(encoder, torch.full((1, 1, 8, 8), 0.5), specifications, Linf(0.01))
+    specifications, x = torch.ones(1, 1, 32, dtype=torch.float64), torch.full((1, 1, 8, 8), 0.5)
+    bound = lower_bound(encoder, x, specifications, Linf(0.01))
+    assert bound == lower_bound(encoder, x, specifications, Linf(0.01), arithmetic="executed")
+    assert bound < lower_bound(encoder.to("cpu", torch.float64), x, specifications, Linf(0.01)) - 0.01
+    with pytest.raises(HoldfastError, match="computed in float64"):
+        certified_radius(encoder, x, specifications.float(), Linf(0.01))
+
+
+def test_a_graph_of_real_numbers_is_not_that_of_half_precision() -> None:
+    with pytest.raises(HoldfastError, match=r"weights in torch\.bfloat16 .*rounding that no bound accounts for"):
+        trace(builtin().to("cpu", torch.bfloat16))
 
 
 def test_one_weight_in_half_precision_is_enough() -> None:
@@ -143,10 +150,10 @@ def test_one_weight_in_half_precision_is_enough() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_runs_in_half_precision_certify_nothing(precision: str) -> None:
+def test_runs_in_half_precision_certify_nothing_that_does_not_account_for_it(precision: str) -> None:
     for encoder in (builtin(), Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8)))):
         with pytest.raises(HoldfastError, match=f"{precision}.*--precision float32"):
-            InstanceAccuracy(samples=2)(encoder, digits(4), RunSettings(precision=precision))
+            CertifiedDisplacement(samples=2)(encoder, digits(4), RunSettings(precision=precision))
 
 
 @contextmanager

@@ -11,11 +11,13 @@ from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
 from holdfast.bounds.methods.semidefinite import Semidefinite
-from holdfast.bounds.network.execution import EXACT
+from holdfast.bounds.network.execution import EXACT, precision_of
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.radius_search import SMALLEST_TOLERANCE, search_radii
 from holdfast.bounds.regions import region
+from holdfast.bounds.rounding.arithmetic import rigorous
+from holdfast.bounds.rounding.executed import executed_encoder, executes
 from holdfast.core.arguments import check_dense
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels
@@ -55,11 +57,12 @@ def lower_bound(
     specifications: Float[Tensor, "b s d"],
     ball: Ball,
     method: Method | str = "crown",
+    arithmetic: str = "real",
 ) -> Float[Tensor, "b s"]:
     """Return for each specification ``w`` of an image a lower bound of ``w . f(x)`` over all ``x`` in ball and domain.
 
-    Bounds are computed in the precision of ``specifications``: give float64 where it matters. They are sound in real
-    arithmetic, that is, up to the rounding of the bound itself. A bound of minus infinity claims nothing.
+    Bounds are computed in the precision of ``specifications``: give float64 where it matters. They account for their own
+    rounding. A bound of minus infinity claims nothing.
 
     Args:
         encoder: built of operations that can be bounded; others are refused by name.
@@ -67,6 +70,9 @@ def lower_bound(
         specifications: the linear functions of the code to be bounded, (b, s, d).
         ball: allowed perturbations, intersected with the domain.
         method: how hard to try, or its text form, as in ``"alpha:steps=100"``.
+        arithmetic: what ``f`` is: ``"real"``, the function of real numbers with the encoder's weights, or ``"executed"``,
+            whatever a machine may compute of it in the encoder's own precision (``bounds.rounding``). Encoders whose
+            weights are of half precision are always bounded as executed.
 
     Raises:
         HoldfastError: an argument does not fit, or the encoder cannot be bounded.
@@ -81,9 +87,11 @@ def lower_bound(
         >>> bool(lower_bound(encoder, x, code, Linf(0.01)) < clean)
         True
     """
-    x, graph, method = _prepare(encoder, pixels, specifications, ball, method)
+    x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
     eps = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
-    return vacuous_unless_finite(method(graph, region(x, type(ball), eps, encoder.domain), specifications))
+    return vacuous_unless_finite(
+        method(graph, region(x, type(ball), eps, encoder.domain, inputs=graph.inputs), specifications)
+    )
 
 
 def certified_radius(
@@ -93,6 +101,7 @@ def certified_radius(
     ball: Ball,
     method: Method | str = "crown",
     tolerance: float = 1e-4,
+    arithmetic: str = "real",
 ) -> Float[Tensor, "b s"]:
     """Return for each specification ``w`` of an image the largest radius found at which ``w . f(x)`` is proved positive.
 
@@ -109,7 +118,7 @@ def certified_radius(
         >>> bool(lower_bound(encoder, x, encoder(x)[:, None].double(), Linf(radius.item())) > 0)
         True
     """
-    x, graph, method = _prepare(encoder, pixels, specifications, ball, method)
+    x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
     if not tolerance > 0:
         raise HoldfastError(f"tolerance must be a positive radius, as in 1e-4, got {tolerance:g}")
     largest = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
@@ -118,7 +127,12 @@ def certified_radius(
 
 
 def _prepare(
-    encoder: Encoder, pixels: Pixels, specifications: Float[Tensor, "b s d"], ball: Ball, method: Method | str
+    encoder: Encoder,
+    pixels: Pixels,
+    specifications: Float[Tensor, "b s d"],
+    ball: Ball,
+    method: Method | str,
+    arithmetic: str,
 ) -> tuple[Pixels, Graph, Method]:
     """Check the arguments; return the images in the precision of the specifications, the traced encoder and the method."""
     check_dense(specifications, "specifications")
@@ -139,7 +153,12 @@ def _prepare(
         )
     if not specifications.isfinite().all():
         raise HoldfastError("specifications must be finite, got nan or infinite entries")
-    graph = trace(encoder, specifications.dtype, specifications.device)
+    if executes(arithmetic, precision_of(encoder)):
+        if specifications.dtype != torch.float64:
+            raise HoldfastError("bounds of encoders as executed are computed in float64; convert the specifications")
+        graph = executed_encoder(encoder, precision_of(encoder), specifications.device).graph
+    else:
+        graph = rigorous(trace(encoder, specifications.dtype, specifications.device))
     d = graph.nodes[-1].shape[-1]
     if specifications.shape[2] != d:
         raise HoldfastError(

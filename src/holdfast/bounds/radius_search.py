@@ -20,6 +20,7 @@ from holdfast.bounds.methods.base import (
 )
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region, region
+from holdfast.bounds.rounding.formats import Format
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
@@ -62,7 +63,7 @@ def search_radii(
     nested = isinstance(bounding, Crown) and ball is Linf
 
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
-        around = region(pixels[images], ball, shares * largest[images], domain, nested)
+        around = region(pixels[images], ball, shares * largest[images], domain, nested, graph.inputs)
         return vacuous_unless_finite(bounding(graph, around, specifications[images[:, None], chosen]))
 
     radii = bracket_radii(bound, clean, 1.0, tolerance, nested) * largest[:, None]
@@ -71,17 +72,17 @@ def search_radii(
         ends = largest[:, None].expand_as(radii) if high is None else high
         ends = torch.where(clean > 0, ends, 0.0)
         for image in range(len(pixels)):
-            region_at = _regions_around(pixels[image : image + 1], ball, domain)
+            region_at = _regions_around(pixels[image : image + 1], ball, domain, graph.inputs)
             radii[image], points[image] = method.search_radii(
                 graph, region_at, specifications[image], radii[image], ends[image]
             )
     return RadiusResult(radii, points)
 
 
-def _regions_around(pixels: Pixels, ball: type[Ball], domain: Domain) -> RegionAtRadius:
+def _regions_around(pixels: Pixels, ball: type[Ball], domain: Domain, inputs: Format | None) -> RegionAtRadius:
     """Return the function from radii to regions around one image."""
 
     def at(eps: Float[Tensor, "b"]) -> Region:
-        return region(pixels.expand(len(eps), *pixels.shape[1:]), ball, eps, domain)
+        return region(pixels.expand(len(eps), *pixels.shape[1:]), ball, eps, domain, inputs=inputs)
 
     return at

@@ -7,7 +7,7 @@ a box, and by Lagrangian duality for l2 and l1: every multiplier gives a lower b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from holdfast.bounds.network.forms import Form
 from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.rounding.formats import Format
 from holdfast.core.balls import L1, L2, Ball, Linf, column
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
@@ -69,13 +70,40 @@ class Region:
         return form.dot(self.centre) - form.per_form(GAINS[self.ball](coef.abs(), room, eps))
 
 
-def region(pixels: Pixels, ball: type[Ball], eps: Float[Tensor, "b"], domain: Domain, nested: bool = False) -> Region:
-    """Return the region around ``pixels`` (b, *domain.shape), with the leading axis of batch one that graphs have."""
+def region(
+    pixels: Pixels,
+    ball: type[Ball],
+    eps: Float[Tensor, "b"],
+    domain: Domain,
+    nested: bool = False,
+    inputs: Format | None = None,
+) -> Region:
+    """Return the region around ``pixels`` (b, *domain.shape), with the leading axis of batch one that graphs have.
+
+    With ``inputs``, it holds what its points become when they are converted to that type.
+    """
     if ball not in (Linf, *GAINS):
         raise HoldfastError(f"bounds know the balls linf, l2 and l1, got {ball.name}")
     centre = pixels[:, None]
     reach = column(eps, centre)
-    return Region(centre, domain.clip(centre - reach), domain.clip(centre + reach), eps, ball, nested)
+    around = Region(centre, domain.clip(centre - reach), domain.clip(centre + reach), eps, ball, nested)
+    return around if inputs is None else converted(around, inputs)
+
+
+def converted(around: Region, inputs: Format) -> Region:
+    """Return the region of all that points of ``around`` become in another type, where what is not normal may become zero.
+
+    Rounding is monotone: a box becomes the box of its ends. Points of other balls move by what rounding moves them.
+    """
+    low, high = (inputs.nearest(end) for end in around.box)
+    low = torch.where((low > 0) & (low < inputs.tiny), 0.0, low)
+    high = torch.where((high < 0) & (high > -inputs.tiny), 0.0, high)
+    if around.ball is Linf:
+        return replace(around, low=low, high=high)
+    moved = inputs.unit * torch.maximum(around.low.abs(), around.high.abs()) + inputs.tiny
+    # A norm of what is computed in floating point is a little too small at most.
+    further = around.ball(1.0).norm(moved[:, 0]) * (1 + 2.0**-20)
+    return replace(around, low=low, high=high, eps=around.eps + further)
 
 
 def require_box(name: str, region: Region) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["STOPPED", "command"]
 
 HOW = "What is certified"
+INSTEAD = "Instead of images"
 
 
 def command(
-    encoder: flags.Encoder,
-    images: flags.Images[str],
-    out: Annotated[Path, typer.Option(help="Folder for certificates and witnesses; running again continues it.")],
+    encoder: Annotated[str | None, typer.Argument(help="source:name, as in builtin:digits-robust.")] = None,
+    images: flags.Images[str | None] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for certificates and witnesses; running again continues it.")
+    ] = None,
     eps: Annotated[str | None, flags.like(flags.Eps, rich_help_panel=HOW)] = None,
     ball: Annotated[str | None, flags.like(flags.Ball, rich_help_panel=HOW)] = None,
     negatives: Annotated[
@@ -36,22 +39,44 @@ def command(
     ] = "adaptive",
     limit: flags.Limit[int] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
+    arithmetic: Annotated[
+        str, typer.Option(help="real, or executed: as a machine may compute it in the precision.", rich_help_panel=HOW)
+    ] = "real",
     seed: flags.Seed = 0,
     arch: flags.Arch = None,
     size: flags.Size = None,
     trust_remote_code: flags.TrustRemoteCode[bool] = False,
     device: Annotated[str, flags.like(flags.Device, help="cpu or cuda; bounds need float64.")] = "cpu",
     precision: Annotated[
-        str, flags.like(flags.Precision, help="In which witnesses are replayed: float32, float64 ...")
+        str, flags.like(flags.Precision, help="In which the encoder is executed: float32, bfloat16 ...")
     ] = "float32",
     batch_size: flags.BatchSize = 8,
     budget: flags.Budget = None,
     cluster: flags.Cluster = None,
     workers: flags.Workers = None,
+    export: Annotated[
+        str | None, typer.Option(help="vnnlib: write every query for other verifiers, too.", rich_help_panel=HOW)
+    ] = None,
+    proofs: Annotated[
+        bool,
+        typer.Option("--proofs", help="Keep what --recheck needs to check certificates again.", rich_help_panel=HOW),
+    ] = False,
+    vnnlib: Annotated[
+        Path | None, typer.Option(help="Answer the queries of a list of instances instead.", rich_help_panel=INSTEAD)
+    ] = None,
+    recheck: Annotated[
+        Path | None, typer.Option(help="Check the proofs in the folder of a run instead.", rich_help_panel=INSTEAD)
+    ] = None,
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
+    if vnnlib is not None:
+        return _verify(vnnlib, method=method, attack=attack, neurons=neurons, seed=seed, out=out)
+    if recheck is not None:
+        return _recheck(recheck, encoder, images)
+    if encoder is None or images is None or out is None:
+        raise typer.BadParameter("certify takes an ENCODER, --images and --out, or else --vnnlib or --recheck")
     record = certify(
         encoder,
         images,
@@ -62,6 +87,7 @@ def command(
         attack=attack,
         limit=limit,
         neurons=neurons,
+        arithmetic=arithmetic,
         seed=seed,
         arch=arch,
         size=size,
@@ -72,6 +98,8 @@ def command(
         budget=budget,
         cluster=cluster_of(cluster, workers, out),
         workers=workers,
+        export=export,
+        proofs=proofs,
         out=out,
         progress=True,
     )
@@ -79,7 +107,39 @@ def command(
         return 0
     _print(record)
     print(f"Certificates: {out / 'certify.json'}")
+    if export:
+        print(f"Queries: {out / 'vnnlib' / 'instances.csv'}")
+    if proofs:
+        print(f"Proofs: {out / 'proofs'}; check them with holdfast certify --recheck {out}")
     return int(record.missing > 0 or record.contradictions > 0)
+
+
+def _verify(instances: Path, **settings: Any) -> int:
+    """Print the answer to each query of a benchmark as it comes, and how many there are of each."""
+    from holdfast.commands.certify.instances import answers
+
+    counts = {"unsat": 0, "sat": 0, "unknown": 0}
+    for answer in answers(instances, **settings):
+        counts[answer.answer] += 1
+        reason = f" ({answer.reason})" if answer.reason else ""
+        print(f"{answer.network} {answer.query}: {answer.answer} in {answer.seconds:.2f} s{reason}")
+        if answer.counterexample is not None and settings["out"] is None:
+            print(" ".join(f"{value:.9g}" for value in answer.counterexample.flatten().tolist()))
+    print(", ".join(f"{count} {answer}" for answer, count in counts.items()))
+    return 0
+
+
+def _recheck(folder: Path, encoder: str | None, images: str | None) -> int:
+    """Print whether the proof of each certified image holds; 1 unless all do."""
+    from holdfast.commands.certify.recheck import recheck
+
+    results = recheck(folder, encoder, images)
+    for result in results:
+        print(f"{result.id}: {f'HOLDS with {result.bound:.6g}' if result.holds else f'REJECTED ({result.reason})'}")
+    count = sum(result.holds for result in results)
+    whose = f"{encoder} on {images}" if encoder else "the network and images in the folder, compared with nobody's"
+    print(f"{count} of {len(results)} certificates hold, of {whose}")
+    return int(count < len(results))
 
 
 def _print(record: CertificateRecord) -> None:
@@ -97,6 +157,8 @@ def _print(record: CertificateRecord) -> None:
     known = record.settings
     others = min(int(known["negatives"]), record.images.count - 1)
     how = f"in {known['ball']} by {known['method']}, each against {others} other images"
+    if known.get("arithmetic", "real") != "real":
+        how += f", {known['arithmetic']}"
     print(f"{counts} {how}; contradictions: {record.contradictions}")
     if "alpha" in known:
         print(f"Each certificate holds for noisy copies, with confidence {1 - float(known['alpha']):g}.")

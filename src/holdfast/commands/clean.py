@@ -63,12 +63,12 @@ def removable(folder: Path) -> list[Removable]:
             "holdfast evaluate, which computes nothing that is there, and clean it then"
         )
     open_cells = [cell for cell in cells if not store.holds(cell)]
-    needed = {stem for cell in open_cells for stem in cell.made_from}
+    stems = {stem for cell in open_cells for stem in cell.made_from}
     files: dict[str, list[Path]] = {kind: [] for kind in (*COMPUTED, "failures", LEASES, "partial")}
     for path in files_of(folder):
         kind = kind_of(folder, path)
         old = kind not in (LEASES, "partial") or _age(path) > ABANDONED
-        if kind in files and old and not (kind in COMPUTED and path.parent.name in needed):
+        if kind in files and old and not (kind in COMPUTED and path.parent.name in stems):
             files[kind].append(path)
     return [
         Removable(kind=kind, files=tuple(map(str, paths)), bytes=sum(map(_size, paths)))

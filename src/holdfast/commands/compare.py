@@ -69,14 +69,14 @@ def compare(
         HoldfastError: a folder holds no run, or one that cannot be read; nothing can be compared.
     """
     refuse_blanks(locals())
-    folders, wanted = folders_of(runs), names_of(only, "only")
+    folders, evaluations = folders_of(runs), names_of(only, "only")
     results, failures = read_requested(folders)
     if not results:
         raise HoldfastError(
             f"{', '.join(map(str, folders))}: no results to compare; repeat the run's holdfast evaluate"
         )
-    failures = [failure for failure in failures if not wanted or failure.evaluation in (*wanted, "evaluate")]
-    results = select_results(with_relative_errors(results, relative_to), wanted, listed(where))
+    failures = [failure for failure in failures if not evaluations or failure.evaluation in (*evaluations, "evaluate")]
+    results = select_results(with_relative_errors(results, relative_to), evaluations, listed(where))
     contents = Contents(results, failures)
     comparison = contents.comparison
     refusals = incomparable(comparison.refusals)

@@ -53,11 +53,11 @@ def publish(
     for flag, repository in (("dataset", dataset), ("push", push)):
         if repository is not None:
             require_repository(repository, flag)
-    folder, wanted = folder_of(run), names_of(only, "only")
+    folder, evaluations = folder_of(run), names_of(only, "only")
     results, _ = read([folder])
     if not results:
         raise HoldfastError(f"{folder}: no results to publish; repeat the run's holdfast evaluate")
-    entries = files(select_results(of_encoder(results, encoder), wanted, listed(where)), dataset)
+    entries = files(select_results(of_encoder(results, encoder), evaluations, listed(where)), dataset)
     if not entries:
         raise HoldfastError(f"{folder}: none of the main numbers chosen is defined, so there is nothing to publish")
     contents = {path: yaml(entries_of_file) for path, entries_of_file in entries.items()}

@@ -87,11 +87,11 @@ def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
 
 def _together(runs: Mapping[Path, Records]) -> Records:
     """Return the records of all ``runs``, in which one name is one encoder."""
-    called = _names({str(folder): results for folder, (results, _) in runs.items()})
-    shared = {name for name, _ in called}
+    names = _names({str(folder): results for folder, (results, _) in runs.items()})
+    shared = {name for name, _ in names}
     results = [
         result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
-        if (name := called.get((result.encoder.name, result.encoder.fingerprint)))
+        if (name := names.get((result.encoder.name, result.encoder.fingerprint)))
         else result
         for results_of_run, _ in runs.values()
         for result in results_of_run

@@ -100,8 +100,8 @@ def kind(body: str) -> str:
     if tars.spelled(body):
         return tars.SOURCE
     if path.is_file():
-        wanted = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, .tar"
-        raise HoldfastError(f"{body!r} is neither {wanted}; pass the folder that holds it")
+        expected = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, .tar"
+        raise HoldfastError(f"{body!r} is neither {expected}; pass the folder that holds it")
     source, colon, _ = body.partition(":")
     other = (
         f", and no image source {source!r}; {did_you_mean(source, list(loaders()))}" if colon else "; check the path"

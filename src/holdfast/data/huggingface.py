@@ -57,12 +57,12 @@ class Column:
 
 
 def _streaming(settings: Mapping[str, str]) -> bool:
-    wanted = settings.get("streaming", "false")
-    if wanted not in ("true", "false"):
-        raise HoldfastError(f"streaming is true or false, got {wanted!r}")
-    if wanted == "false" and "take" in settings:
+    streaming = settings.get("streaming", "false")
+    if streaming not in ("true", "false"):
+        raise HoldfastError(f"streaming is true or false, got {streaming!r}")
+    if streaming == "false" and "take" in settings:
         raise HoldfastError("take belongs to streaming=true; --limit chooses among all images")
-    return wanted == "true"
+    return streaming == "true"
 
 
 def _whole(name: str, settings: Mapping[str, str]) -> Any:

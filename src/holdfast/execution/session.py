@@ -221,7 +221,7 @@ def answered(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluati
 
 
 def within_reach(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
-    """Return ``evaluations`` without bounds of networks that are all too large for them, unless they were asked for by name."""
+    """Return ``evaluations`` without bounds of networks that are all too large for them, unless asked for by name."""
     neurons = [each.name for each in evaluations if hasattr(each, "neurons")]
     if request.only or not neurons:
         return list(evaluations)

@@ -157,8 +157,8 @@ class Queue(Objective):
 
         def objective(codes: Codes) -> Tensor:
             query = normalize(codes, dim=-1)
-            wanted = (query * keys).sum(-1, keepdim=True)
-            logits = torch.cat([wanted, (query[:, None] * negatives).sum(-1)], dim=1) / self.temperature
+            positives = (query * keys).sum(-1, keepdim=True)
+            logits = torch.cat([positives, (query[:, None] * negatives).sum(-1)], dim=1) / self.temperature
             return torch.logsumexp(logits, dim=1) - logits[:, 0]
 
         return objective

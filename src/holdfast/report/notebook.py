@@ -128,7 +128,7 @@ def result_html(result: Result) -> str:
 
 def shown(output: Output) -> str:
     """Return ``output`` as HTML that brings the page's style with it and leaves the notebook's alone."""
-    made = environment()
-    style = made.get_template("style.css").render().replace(":root", "&")  # the rules are nested in one element
-    html = made.get_template("notebook.html").render(page=output, style=style)
+    jinja = environment()
+    style = jinja.get_template("style.css").render().replace(":root", "&")  # the rules are nested in one element
+    html = jinja.get_template("notebook.html").render(page=output, style=style)
     return re.sub(r' href="#[^"]*"', "", html)  # sections of a page that is not there

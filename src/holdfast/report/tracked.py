@@ -24,9 +24,9 @@ def numbers(results: Sequence[Result]) -> dict[str, float]:
         >>> numbers([])
         {}
     """
-    called, named = labels(results), dict[str, float]()
+    names, named = labels(results), dict[str, float]()
     for result in with_relative_errors(results):
-        encoder = called[result.encoder.name, result.encoder.fingerprint]
+        encoder = names[result.encoder.name, result.encoder.fingerprint]
         for estimate in result.estimates:
             name = _free(_name(encoder, result.evaluation, estimate), named)
             values = {name: estimate.value, f"{name}/low": estimate.low, f"{name}/high": estimate.high}

@@ -110,14 +110,14 @@ class ShardFolder:
 
     def _each(self, take: Callable[[Member], Taken | None]) -> Iterator[Taken]:
         """Yield what ``take`` makes of each sound shard, of copies once."""
-        taken, looked_at = set[str](), set[Path]()
+        ids, looked_at = set[str](), set[Path]()
         # Again until nothing is new: files may be packed by another process while these are read.
         while fresh := [path for path in self._files() if path not in looked_at]:
             for path in fresh:
                 looked_at.add(path)
                 for member in self._members(path):
-                    if member.checksum not in taken and (shard := take(member)) is not None:
-                        taken.add(member.checksum)
+                    if member.checksum not in ids and (shard := take(member)) is not None:
+                        ids.add(member.checksum)
                         yield shard
 
     def damaged(self) -> list[Path]:

@@ -58,8 +58,8 @@ class HighPass(Transform):
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         distance = distances(pixels)
-        taken: Bool[Tensor, "height width"] = (distance > 0) & (distance < self.radius)
-        return pixels - torch.fft.ifft2(torch.fft.fft2(pixels) * taken).real
+        mask: Bool[Tensor, "height width"] = (distance > 0) & (distance < self.radius)
+        return pixels - torch.fft.ifft2(torch.fft.fft2(pixels) * mask).real
 
 
 def distances(pixels: ImagePixels) -> Tensor:

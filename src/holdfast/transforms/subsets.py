@@ -91,12 +91,12 @@ def substituted(images: Images, others: Images) -> Images:
             f"{others.name} cannot replace {images.name}: its classes are called otherwise "
             f"({', '.join(others.classes[:3])} ... instead of {', '.join(images.classes[:3])} ...); rename them"
         )
-    wanted, counts = Counter(labels_of(images)), Counter(labels_of(others))
-    if wanted != counts:
-        label = min(label for label in wanted | counts if wanted[label] != counts[label])
+    target, counts = Counter(labels_of(images)), Counter(labels_of(others))
+    if target != counts:
+        label = min(label for label in target | counts if target[label] != counts[label])
         raise HoldfastError(
             f"{others.name} cannot replace {images.name}: class {label} has {counts[label]} images instead of "
-            f"{wanted[label]}; both need equally many of each class"
+            f"{target[label]}; both need equally many of each class"
         )
     return others
 

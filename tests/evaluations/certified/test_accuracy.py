@@ -120,7 +120,8 @@ def test_undefined_pairs_are_left_out_of_an_images_mean() -> None:
 
 def test_keys_list_shared_settings_like_an_observations_own() -> None:
     listed = settings(SMALL.pair_bounds(Linf(0.1)))
-    assert set(listed) == {"ball", "samples", "negatives", "generate", "method", "published", "attack", "neurons"}
+    fields = {"ball", "samples", "negatives", "generate", "method", "published", "attack", "neurons", "arithmetic"}
+    assert set(listed) == fields
     assert listed["samples"] == SMALL.samples
     assert listed["attack"] == str(SMALL.attack)
 

@@ -115,8 +115,8 @@ def test_sizes_are_settings_that_exist(suite):
 def test_quick_asks_less_of_large_encoders():
     full, less = ({one.name: settings(one) for one in planned(Request(), n)} for n in (10**6, 60 * 10**6))
     assert full == {one.name: settings(one) for one in planned(Request())}
-    assert (less["overlap"]["samples"], less["masking"]["samples"], less["overlap"]["balls"]) == (20, 8, ["linf:0.05"])
-    assert less["certified-radius"]["samples"] == 8
+    assert (less["overlap"]["samples"], less["masking"]["samples"], less["overlap"]["balls"]) == (20, 10, ["linf:0.05"])
+    assert less["certified-radius"]["samples"] == 10
     asked = Request(eps=("8/255",), settings={"overlap": {"samples": 200}})
     given = {one.name: settings(one) for one in planned(asked, 10**12)}
     assert (given["overlap"]["samples"], given["overlap"]["balls"]) == (200, ["linf:8/255"])
@@ -128,7 +128,7 @@ def test_the_largest_encoder_decides_for_all_and_it_is_said():
     large = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(1600, 7500)), "large", Domain((1, 40, 40)))
     with pytest.warns(
         HoldfastWarning,
-        match=r"large takes 24 million operations an image, so quick looks at 25% of the images of others",
+        match=r"large takes 24 million operations an image, so quick looks at 50% of the images of others",
     ):
         (overlap,) = sized(Request(only=("overlap",)), [small, large])
     assert settings(overlap)["samples"] == 50

@@ -111,4 +111,6 @@ class Alpha(Method):
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
         network = relax(graph, region, bounder=partial(ascend, steps=self.inner, rate=self.rate))
         bounds, _ = ascend_specifications(network, specifications, self.steps, self.rate)
-        return torch.fmax(bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications))
+        return torch.fmax(
+            bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding)
+        )

@@ -96,7 +96,9 @@ class Interval(Method):
     name = "interval"
 
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        return interval.output_bounds(graph, interval.intermediate_bounds(graph, region), specifications)
+        rounding: dict[int, Tensor] = {}
+        boxes = interval.intermediate_bounds(graph, region, rounding)
+        return interval.output_bounds(graph, boxes, specifications, rounding)
 
 
 @final
@@ -119,4 +121,6 @@ class Crown(Method):
                 relax(graph, region, with_intervals=False, initial=network.without_intervals), specifications
             )
             bounds = torch.where(gained[:, None], torch.fmax(bounds, crown_alone), bounds)
-        return torch.fmax(bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications))
+        return torch.fmax(
+            bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding)
+        )

@@ -82,6 +82,8 @@ class Branch(RadiusSearch):
         network = relax_and_refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
         problem = BranchAndBound(network, region_index, specifications, self.rate / 2)
         bounds = problem.solve(problem.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
-        boxes = network.take(region_index).intermediate_bounds
-        by_intervals = vacuous_unless_finite(interval.output_bounds(graph, boxes, specifications[:, None]))
+        picked = network.take(region_index)
+        by_intervals = vacuous_unless_finite(
+            interval.output_bounds(graph, picked.intermediate_bounds, specifications[:, None], picked.rounding)
+        )
         return torch.fmax(bounds, by_intervals[:, 0])

@@ -39,26 +39,34 @@ class NetworkRelaxation:
     """In which images intervals tightened a box of CROWN that a linear relaxation depends on."""
     without_intervals: NetworkRelaxation | None = None
     """CROWN without intervals, up to the first node where the two may differ; None if nothing is shared."""
+    rounding: dict[int, Float[Tensor, "b ..."]] = field(default_factory=dict)
+    """By how much rounding lowers forms of a node at most, for each unit of their coefficients, where that is charged."""
+    passed: dict[int, Float[Tensor, "b ..."]] = field(default_factory=dict)
+    """The same of nodes for which later ones are charged, while intermediate bounds are computed."""
 
     def pick(self, image: int) -> NetworkRelaxation:
         """Return the region and the linear relaxations of one image."""
         alone = slice(image, None, self.region.distinct)
         relaxations = {node: relaxation.take(alone) for node, relaxation in self.linear_relaxations.items()}
-        return NetworkRelaxation(self.graph, self.region.pick(image), linear_relaxations=relaxations)
+        rounding = {node: values[alone] for node, values in self.rounding.items()}
+        return NetworkRelaxation(self.graph, self.region.pick(image), linear_relaxations=relaxations, rounding=rounding)
 
     @classmethod
-    def within(cls, graph: Graph, region: Region, boxes: list[Box]) -> NetworkRelaxation:
+    def within(
+        cls, graph: Graph, region: Region, boxes: list[Box], rounding: dict[int, Float[Tensor, "b ..."]] | None = None
+    ) -> NetworkRelaxation:
         """Return the relaxation of a graph whose nodes are bounded by ``boxes``."""
-        network = cls(graph, region, boxes)
+        network = cls(graph, region, boxes, rounding=rounding or {})
         for node in graph.nodes:
             if isinstance(node.operation, Rule):
-                network.linear_relaxations[node.index] = node.operation.relax(*(boxes[i] for i in node.inputs))
+                network.linear_relaxations[node.index] = node.operation.relax(*(boxes[i] for i in node.sources))
         return network
 
     def take(self, images: Int[Tensor, "a"]) -> NetworkRelaxation:
         """Return the relaxation of some images."""
         boxes = [Box(*(end[images] for end in box)) for box in self.intermediate_bounds]
-        return NetworkRelaxation.within(self.graph, self.region.take(images), boxes)
+        rounding = {node: values[images] for node, values in self.rounding.items()}
+        return NetworkRelaxation.within(self.graph, self.region.take(images), boxes, rounding)
 
 
 class RelaxationParameters:
@@ -71,6 +79,10 @@ class RelaxationParameters:
     def constrain(self, node: int, parts: Sequence[Form]) -> Sequence[Form]:
         """Return the forms of the node's inputs minus multiples of inequalities that its inputs satisfy."""
         return parts
+
+    def at_regions(self, values: Float[Tensor, "b ..."]) -> Float[Tensor, "r ..."]:
+        """Return, of values for each region, those of the regions that forms are propagated for."""
+        return values
 
 
 def minimise(
@@ -90,6 +102,10 @@ def propagate_backward(
         if node.index not in pending:
             continue
         form, operation = pending.pop(node.index), node.operation
+        if node.index in network.rounding:
+            rounding = network.rounding[node.index]
+            rounding = rounding if parameters is None else parameters.at_regions(rounding)
+            total = total - form.like(form.coef.abs()).dot(rounding)
         if operation is None:
             return form, total
         if isinstance(operation, Rule):
@@ -128,6 +144,9 @@ class OuterRelaxations(RelaxationParameters):
     def choose(self, node: int, form: Form, relaxation: LinearRelaxation) -> LinearRelaxation:
         return relaxation.take(slice(len(relaxation.lower[0]) // 2))
 
+    def at_regions(self, values: Float[Tensor, "b ..."]) -> Float[Tensor, "r ..."]:
+        return values[: len(values) // 2]
+
 
 def minimise_nested(network: NetworkRelaxation, target: int, form: Form) -> Float[Tensor, "b s"]:
     """Return lower bounds of the forms; nested regions share the backward propagation, which takes most of the time."""
@@ -157,15 +176,19 @@ def relax(
     those of the first nodes already.
     """
     network = initial or NetworkRelaxation(graph, region)
-    wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.inputs}
+    wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.sources}
     wanted -= interval_exact_nodes(graph, region)
     for node in graph.nodes[len(network.intermediate_bounds) :]:
         box = node_box(node, network.intermediate_bounds, region)
         network.intermediate_bounds.append(box)
         if isinstance(node.operation, Rule):
             network.linear_relaxations[node.index] = node.operation.relax(
-                *(network.intermediate_bounds[i] for i in node.inputs)
+                *(network.intermediate_bounds[i] for i in node.sources)
             )
+        if graph.arithmetic is not None:
+            relaxation, before = network.linear_relaxations.get(node.index), (network.rounding, network.passed)
+            box = graph.arithmetic.account(graph, node, region, network.intermediate_bounds, *before, relaxation)
+            network.intermediate_bounds[-1] = box
         if node.index in wanted:
             where = nonlinear(graph, node.index, box)
             if region.nested:  # the same entries in both, so that inner boxes stay inside outer ones
@@ -173,7 +196,12 @@ def relax(
             network.intermediate_bounds[-1], alone = tighten(network, node.index, where, with_intervals, bounder)
             if alone and node.index == min(wanted):
                 network.without_intervals = NetworkRelaxation(
-                    graph, region, [*network.intermediate_bounds[:-1], alone], dict(network.linear_relaxations)
+                    graph,
+                    region,
+                    [*network.intermediate_bounds[:-1], alone],
+                    dict(network.linear_relaxations),
+                    rounding=dict(network.rounding),
+                    passed=dict(network.passed),
                 )
             if refiner:
                 network.intermediate_bounds[-1] = refiner(network, node.index)
@@ -190,7 +218,7 @@ def interval_exact_nodes(graph: Graph, region: Region) -> set[int]:
 
 def nonlinear(graph: Graph, target: int, box: Box) -> Bool[Tensor, "b ..."]:
     """Return where a tighter box of the node would change the linear relaxations that use it."""
-    users = [n.operation for n in graph.nodes if isinstance(n.operation, Rule) and target in n.inputs]
+    users = [n.operation for n in graph.nodes if isinstance(n.operation, Rule) and target in n.sources]
     return torch.stack([rule.nonlinear(box) for rule in users]).any(0)
 
 

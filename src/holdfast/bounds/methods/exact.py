@@ -21,6 +21,7 @@ from holdfast.bounds.methods.mixed_integer import encode
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region, require_box
 from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.rounding.steps import size
 from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
 
 FURTHER = 1.003
@@ -49,9 +50,9 @@ class Exact(RadiusSearch):
         network = self._relax(graph, region)
         bounds, _ = ascend_specifications(network, specifications, self.inner, self.rate)
         for image in range(len(specifications)):
-            program = encode(
-                graph, [Box(*(end[image : image + 1].double() for end in box)) for box in network.intermediate_bounds]
-            )
+            boxes = [Box(*(end[image : image + 1].double() for end in box)) for box in network.intermediate_bounds]
+            rounding = {node: values[image : image + 1] for node, values in network.rounding.items()}
+            program = encode(graph, boxes, rounding)
             for index, weights in enumerate(specifications[image]):
                 least = program.minimise(weights.cpu().double().numpy(), self.seconds)
                 bounds[image, index] = max(float(bounds[image, index]), least)
@@ -93,11 +94,16 @@ class Exact(RadiusSearch):
     ) -> tuple[float, Tensor | None]:
         """Return a radius from ``low`` to ``cap`` that is proved within ``seconds``, and a point beyond it, if found."""
         region = region_at(torch.full((1,), cap, dtype=weights.dtype, device=weights.device))
-        boxes = [Box(*(end.double() for end in box)) for box in self._relax(graph, region).intermediate_bounds]
+        network = self._relax(graph, region)
+        boxes = [Box(*(end.double() for end in box)) for box in network.intermediate_bounds]
         clean = float(weights @ graph(region.centre[:, 0])[0])
+        moved = 0.0 if graph.inputs is None else graph.inputs.unit * float(size(region.box).max()) + graph.inputs.tiny
         scaled = weights.cpu().double().numpy() / clean
         centre = region.centre.flatten().cpu().double().numpy()
-        radius, point = encode(graph, boxes).nearest(scaled, centre, low, cap, seconds, self.gap)
+        program = encode(graph, boxes, network.rounding)
+        # The program's pixels are converted ones, which may lie ``moved`` beyond the ball.
+        radius, point = program.nearest(scaled, centre, max(low - moved, 0.0), cap + moved, seconds, self.gap)
+        radius = max(low, min(radius - moved, cap))
         if point is None:
             return radius, None
         # At the program's point the specification fails up to the margin: a little further it fails indeed.

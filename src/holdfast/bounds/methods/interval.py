@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,7 @@ def node_box(node: Node, boxes: Sequence[Box], region: Region) -> Box:
     """Return the box of ``node`` from those of the nodes before it."""
     if node.operation is None:
         return region.box
-    inputs = [boxes[i] for i in node.inputs]
+    inputs = [boxes[i] for i in node.sources]
     if isinstance(node.operation, Rule):
         return node.operation.interval(*inputs)
     return affine_box(node.operation, inputs)
@@ -32,22 +32,38 @@ def affine_box(operation: Affine, inputs: Sequence[Box]) -> Box:
     return Box(middle - radius, middle + radius)
 
 
-def intermediate_bounds(graph: Graph, region: Region) -> list[Box]:
-    """Return the box of every node."""
+def intermediate_bounds(
+    graph: Graph, region: Region, rounding: dict[int, Float[Tensor, "b ..."]] | None = None
+) -> list[Box]:
+    """Return the box of every node; what it may lose by rounding, if that is accounted for, goes into ``rounding``."""
     boxes: list[Box] = []
+    charged: dict[int, Tensor] = {} if rounding is None else rounding
+    passed: dict[int, Tensor] = {}
     for node in graph.nodes:
         boxes.append(node_box(node, boxes, region))
+        if graph.arithmetic is not None:
+            boxes[-1] = graph.arithmetic.account(graph, node, region, boxes, charged, passed)
     return boxes
 
 
-def output_bounds(graph: Graph, boxes: Sequence[Box], specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-    """Return lower bounds of ``specifications . code``, with the affine maps at the end of the graph merged into them."""
+def output_bounds(
+    graph: Graph,
+    boxes: Sequence[Box],
+    specifications: Float[Tensor, "b s d"],
+    rounding: Mapping[int, Float[Tensor, "b ..."]] | None = None,
+) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``specifications . code``, with the affine maps at the end of the graph merged into them.
+
+    ``rounding`` is by how much it may lower a form of each node, for each unit of its coefficients.
+    """
     output = graph.nodes[-1]
     pending, total = {output.index: dense_form(specifications, output.shape)}, torch.zeros_like(specifications[..., 0])
     for node in reversed(graph.nodes):
         form = pending.pop(node.index, None)
         if form is None:
             continue
+        if rounding and node.index in rounding:
+            total = total - form.like(form.coef.abs()).dot(rounding[node.index])
         if not isinstance(node.operation, Affine):
             lower, upper = boxes[node.index]
             radius = Form(form.coef.abs(), form.shape).dot((upper - lower) / 2)

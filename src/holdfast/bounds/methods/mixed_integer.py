@@ -7,7 +7,8 @@ margins in every constraint account for that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ LET_PASS = 2e-6
 """By how much a scaled constraint may be violated, and a binary miss 0 or 1: twice the solver's tolerance."""
 PRICED = 2e-7
 """By how much, for each variable, a dual bound may be too high in the unit of the largest cost: twice that tolerance."""
+ROUNDINGS = 8
+"""Roundings for each term of a sum, more than there are where matrices are multiplied and the solver evaluates them."""
 SHORT = 1 - 1e-4
 """Share of a proved radius that is claimed, because of the same tolerance."""
 OVERFLOW = (
@@ -153,8 +156,11 @@ def _padded(coefficients: Vector, n: int) -> Vector:
 
 
 @np.errstate(all="ignore")
-def encode(graph: Graph, boxes: list[Box]) -> Program:
-    """Return the program of a graph of affine operations and ReLUs, whose nodes lie in ``boxes`` (batches of one)."""
+def encode(graph: Graph, boxes: list[Box], rounding: Mapping[int, torch.Tensor] | None = None) -> Program:
+    """Return the program of a graph of affine operations and ReLUs, whose nodes lie in ``boxes`` (batches of one).
+
+    ``rounding`` is by how much what the network computes may differ from what it would compute without it, node by node.
+    """
     low, high = (end.flatten().tolist() for end in boxes[0])
     program = Program(low, high, [0] * len(low), [], [])
     values: list[Expression] = []
@@ -165,19 +171,25 @@ def encode(graph: Graph, boxes: list[Box]) -> Program:
         if node.operation is None:
             values.append(Expression(np.eye(len(low)), np.zeros(len(low)), np.zeros(len(low))))
         elif isinstance(node.operation, Affine):
-            values.append(_affine(graph, node, node.operation, inputs))
+            values.append(_affine(graph, node, node.operation, inputs, program))
         elif node.operation is RULES["relu"]:
             values.append(_relu(program, inputs[0], boxes[node.inputs[0]]))
         else:
             raise HoldfastError(f"exact bounds are for affine operations and ReLUs, not {node.name!r}; use crown")
+        if rounding and node.index in rounding:
+            lost = rounding[node.index].flatten().cpu().double().numpy()
+            values[-1] = replace(values[-1], error=values[-1].error + lost)
         if not (np.isfinite(values[-1].matrix).all() and np.isfinite(values[-1].constant).all()):
             raise HoldfastError(OVERFLOW.format(f"{node.name!r}"))
     program.output = values[-1]
     return program
 
 
-def _affine(graph: Graph, node: Node, operation: Affine, inputs: list[Expression]) -> Expression:
-    """Propagate each column forward, as a batch; the constant is one more column."""
+def _affine(graph: Graph, node: Node, operation: Affine, inputs: list[Expression], program: Program) -> Expression:
+    """Propagate each column forward, as a batch; the constant is one more column.
+
+    What their rounding may falsify is in proportion to the terms that are summed, not to their sum.
+    """
     width = max(expression.matrix.shape[1] for expression in inputs)
     batches = []
     for source, expression in zip(node.inputs, inputs, strict=True):
@@ -191,7 +203,18 @@ def _affine(graph: Graph, node: Node, operation: Affine, inputs: list[Expression
         torch.tensor(expression.error, dtype=graph.dtype).reshape(1, *graph.nodes[source].shape)
         for source, expression in zip(node.inputs, inputs, strict=True)
     ]
-    return Expression((images[:-2] - origin).T, images[-1], operation.magnitude(*errors).flatten().double().numpy())
+    most = np.maximum(np.abs(program.low), np.abs(program.high))
+    sizes = [np.abs(e.matrix) @ most[: e.matrix.shape[1]] + np.abs(e.constant) for e in inputs]
+    scales = operation.magnitude(
+        *(
+            torch.tensor(part, dtype=graph.dtype).reshape(1, *graph.nodes[source].shape)
+            for source, part in zip(node.inputs, sizes, strict=True)
+        )
+    )
+    scales = scales if operation.offset is None else scales + operation.offset.abs()
+    rounded = ROUNDINGS * (width + sum(map(len, sizes))) * torch.finfo(graph.dtype).eps * scales
+    error = operation.magnitude(*errors) + rounded
+    return Expression((images[:-2] - origin).T, images[-1], error.flatten().double().numpy())
 
 
 def _relu(program: Program, z: Expression, box: Box) -> Expression:
@@ -205,6 +228,7 @@ def _relu(program: Program, z: Expression, box: Box) -> Expression:
         else:
             # Violations of both constraints of a half, their slope in d, and the error of the ReLU's input.
             passed = 4 * LET_PASS * max(program.largest(coefficients), high, -low)
+            low, high = low - error, high + error  # where the program's value of the input may lie
             a, d = program.add(0.0, high), program.add(0.0, 1.0, binary=True)
             program.at_most(coefficients, -constant, **{f"v{a}": -1.0})  # z <= a
             program.at_most(np.zeros(0), 0.0, **{f"v{a}": 1.0, f"v{d}": -high})  # a <= u d

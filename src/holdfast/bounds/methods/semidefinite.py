@@ -138,6 +138,8 @@ class Semidefinite(RadiusSearch):
     ) -> InitialBounds:
         """Return bounds by branch and bound of specifications, each over the region that ``region_index`` names."""
         require_box("semidefinite", region)
+        if graph.steps:
+            raise HoldfastError("semidefinite bounds are those of real arithmetic; use crown, alpha, branch or exact")
         network = relax_and_refine(graph, region, self.inner, ALPHA_RATE, BOXES * (end - time.monotonic()))
         picked = network.take(region_index)
         root = BranchAndBound(network, region_index, specifications, ALPHA_RATE / 2).root(self.inner)

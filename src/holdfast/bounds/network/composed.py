@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds.network.graph import Builder, Var
+from holdfast.bounds.relaxations.averages import average_rule
 from holdfast.bounds.relaxations.curves import elu, softplus
 from holdfast.core.errors import HoldfastError
 
@@ -165,7 +166,10 @@ def _softmax(builder: Builder, x: Var, dim: int, dtype: Any = None, kept: Tensor
     # The sum has a term exp(x_i - x_i) = 1, which its interval does not know.
     total = at_least(builder, builder.monotone(lambda v: v.sum(axis + 1), ratios), 1.0)
     shares = builder.nonlinear("reciprocal", total)
-    return shares if kept is None else builder.combine([kept], shares)
+    shares = shares if kept is None else builder.combine([kept], shares)
+    if axis == len(x.shape) - 1:
+        builder.softmaxes[shares.index] = x, None if kept is None else kept > 0
+    return shares
 
 
 def matmul(builder: Builder, x: Any, y: Any) -> Any:
@@ -181,7 +185,11 @@ def matmul(builder: Builder, x: Any, y: Any) -> Any:
     # Products of entries, summed: (..., i, j, 1) times (..., 1, j, k), without the axis of i if ``x`` is a vector.
     right = y if len(x.shape) == 1 else _view(builder, y, lambda v: v.unsqueeze(-3))
     left = _view(builder, x, lambda v: v.unsqueeze(-1))
-    return _view(builder, builder.nonlinear("product", left, right), lambda v: v.sum(-2))
+    total = _view(builder, builder.nonlinear("product", left, right), lambda v: v.sum(-2))
+    if x.index in builder.softmaxes and len(x.shape) == len(y.shape):
+        scores, kept = builder.softmaxes[x.index]
+        return builder.known(average_rule(kept), total, scores, y)
+    return total
 
 
 def _view(builder: Builder, x: Any, function: Callable[[Tensor], Tensor]) -> Any:

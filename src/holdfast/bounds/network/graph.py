@@ -6,20 +6,26 @@ Shapes are those at batch one, that axis included; batches ride on one more axis
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.network.affine import Affine, Diagonal, General
 from holdfast.bounds.network.forms import Shape
 from holdfast.bounds.relaxations.curves import CURVES
 from holdfast.bounds.relaxations.rules import Rule, product_rule, relu_rule
 from holdfast.core.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.bounds.rounding.arithmetic import Arithmetic
+    from holdfast.bounds.rounding.formats import Format
 
 Number = float | int
 
@@ -39,6 +45,48 @@ class Node:
     shape: Shape
     inputs: tuple[int, ...] = ()
     operation: Affine | Rule | None = None
+    context: tuple[int, ...] = ()
+    """Further nodes whose boxes its rule looks at, but which linear bounds do not pass through."""
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """All nodes that the rule of this one looks at."""
+        return self.inputs + self.context
+
+
+@dataclass(frozen=True)
+class Var:
+    """A tensor that depends on the input, while a graph is built."""
+
+    index: int
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation of the traced program that may round: by name, with its arguments and the types that it is executed in.
+
+    A ``Var`` among the arguments stands for what depends on the input; its index is that of a node of the graph.
+    """
+
+    name: str
+    place: str
+    """What the program calls its result."""
+    arguments: tuple[Any, ...]
+    settings: Mapping[str, Any]
+    output: Var
+    dtype: torch.dtype
+    sources: tuple[torch.dtype, ...]
+    """The types of the operands that depend on the input."""
+
+    def renumbered(self, position_of: Mapping[int, int]) -> Step:
+        """Return the step for a graph in which nodes stand elsewhere; -1 stands for nodes that are not in it."""
+
+        def moved(var: Var) -> Var:
+            return Var(position_of.get(var.index, -1), var.shape)
+
+        arguments, settings = tree_map_only(Var, moved, (self.arguments, dict(self.settings)))
+        return replace(self, arguments=arguments, settings=settings, output=moved(self.output))
 
 
 @dataclass(frozen=True)
@@ -48,6 +96,22 @@ class Graph:
     nodes: tuple[Node, ...]
     dtype: torch.dtype
     device: torch.device
+    steps: tuple[Step, ...] = ()
+    """The operations of the program as it is executed, where its rounding is to be accounted for."""
+    arithmetic: Arithmetic | None = None
+    """What rounding bounds account for; None leaves it out."""
+
+    @property
+    def inputs(self) -> Format | None:
+        """The type that inputs are converted to, where that is accounted for."""
+        return None if self.arithmetic is None else self.arithmetic.inputs
+
+    @cached_property
+    def charged(self) -> frozenset[int]:
+        """The nodes of which forms begin, where each layer's rounding is charged: what goes into rules, and the output."""
+        return frozenset(
+            {len(self.nodes) - 1, *(i for n in self.nodes if isinstance(n.operation, Rule) for i in n.inputs)}
+        )
 
     @property
     def entries(self) -> int:
@@ -71,7 +135,7 @@ class Graph:
         """Return the values of every node; the axis of batch one stands wherever the network puts it."""
         values: list[Tensor] = []
         for node in self.nodes:
-            inputs = [values[i] for i in node.inputs]
+            inputs = [values[i] for i in node.sources]
             if isinstance(node.operation, Rule):
                 values.append(node.operation.function(*inputs))
             else:
@@ -89,22 +153,17 @@ def _is_pixelwise(operation: Affine | Rule | None) -> bool:
     return bool(torch.isin(kept, probe).all()) and len(kept.unique()) == len(kept)
 
 
-@dataclass(frozen=True)
-class Var:
-    """A tensor that depends on the input, while a graph is built."""
-
-    index: int
-    shape: Shape
-
-
 class Builder:
     """Appends operations to a graph; every method returns the result as a ``Var``."""
 
     def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype, self.device = dtype, device
         self.nodes = [Node(0, "input", shape)]
+        self.softmaxes: dict[int, tuple[Var, Tensor | None]] = {}
+        """Of nodes that are a softmax over their last axis, the scores and which of these take part (None: all)."""
         self.naming = "input"
         """The traced operation that is being rewritten: nodes are named after it."""
+        self.steps: list[Step] = []
 
     def _append(self, shape: Shape, inputs: tuple[Var, ...], operation: Affine | Rule) -> Var:
         node = Node(len(self.nodes), self.naming, shape, tuple(var.index for var in inputs), operation)
@@ -114,6 +173,10 @@ class Builder:
     def constant(self, value: Tensor | Number) -> Tensor:
         """Return ``value`` in the graph's precision, on its device."""
         return torch.as_tensor(value, dtype=self.dtype, device=self.device)
+
+    def widened(self, value: Tensor) -> Tensor:
+        """Return ``value`` in the graph's precision if it is a floating-point number."""
+        return value.to(self.dtype) if value.is_floating_point() else value
 
     def affine(self, function: Callable[..., Tensor], *inputs: Var, absolute: Callable[..., Tensor]) -> Var:
         """Append ``function``, affine in its inputs; ``absolute`` is the same with absolute coefficients, no constant."""
@@ -153,20 +216,36 @@ class Builder:
         operation = RULES[rule] if isinstance(rule, str) else rule
         return self._append(shape, tuple(self.expand(var, shape) for var in inputs), operation)
 
+    def known(self, rule: Rule, var: Var, *context: Var) -> Var:
+        """Append ``var`` itself, of which ``rule`` knows more by the boxes of ``context``."""
+        node = Node(
+            len(self.nodes), self.naming, var.shape, (var.index,), rule, tuple(other.index for other in context)
+        )
+        self.nodes.append(node)
+        return Var(node.index, var.shape)
+
     def graph(self, output: Var) -> Graph:
         """Return the graph that computes ``output``, without what it does not need."""
         needed = {output.index}
         for node in reversed(self.nodes):
             if node.index in needed:
-                needed.update(node.inputs)
+                needed.update(node.sources)
         order = sorted(needed | {0})
         position_of = {index: position for position, index in enumerate(order)}
         nodes = [self.nodes[index] for index in order]
         kept = [
-            Node(position_of[n.index], n.name, n.shape, tuple(position_of[i] for i in n.inputs), n.operation)
+            Node(
+                position_of[n.index],
+                n.name,
+                n.shape,
+                tuple(position_of[i] for i in n.inputs),
+                n.operation,
+                tuple(position_of[i] for i in n.context),
+            )
             for n in nodes
         ]
-        return Graph(tuple(kept), self.dtype, self.device)
+        steps = tuple(step.renumbered(position_of) for step in self.steps if step.output.index in needed)
+        return Graph(tuple(kept), self.dtype, self.device, steps)
 
     def _zeros(self, shapes: list[Shape]) -> list[Tensor]:
         return [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes]

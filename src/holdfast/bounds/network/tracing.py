@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.network.consistency import (
     State,
@@ -73,7 +74,7 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     call(moved, pixels[:1])  # before tracing, so that what a module keeps from its first call is there
     exported = exported_program(moved, pixels[:1])
     # Most encoders that cannot be bounded are refused here, before they are called on many images.
-    graph = _graph(moved.name, moved.domain.shape, exported, dtype, device)
+    graph = graph_of(moved.name, moved.domain.shape, exported, dtype, device)
     codes = call(moved, pixels)
     if not codes.isfinite().any(0).all():
         raise HoldfastError(
@@ -156,19 +157,25 @@ class Program:
         return _rewritten(self.name, self.shape, self.exported, {**constants, **values}, dtype, device)
 
 
-def _graph(
+def graph_of(
     name: str,
     shape: tuple[int, ...],
     exported: Any,
     dtype: torch.dtype,
     device: torch.device,
+    record: Recorder | None = None,
 ) -> Graph:
+    """Return the graph of an exported program; ``record`` notes what it rounds."""
     program = functional_program(name, exported)
     constants = {
         target: value.detach() if isinstance(value, Tensor) else value
         for target, value in {**program.state_dict, **program.constants}.items()
     }
-    return _rewritten(name, shape, program, constants, dtype, device)
+    return _rewritten(name, shape, program, constants, dtype, device, record)
+
+
+Recorder = Callable[[Builder, fx.Node, Any, Any, Any], None]
+"""Notes what an operation that depends on the input rounds: from its node, its arguments and its result."""
 
 
 def _rewritten(
@@ -178,13 +185,17 @@ def _rewritten(
     stored: Mapping[str, Any],
     dtype: torch.dtype,
     device: torch.device,
+    record: Recorder | None = None,
 ) -> Graph:
-    """Return the graph of a program whose weights, buffers and constants are those ``stored``."""
+    """Return the graph of a program whose weights, buffers and constants are those ``stored``.
+
+    With ``record``, the program may be in any precision: what it rounds is noted.
+    """
     builder = Builder((1, *shape), dtype, device)
     values = dict(_placeholders(program, builder, stored))
     for node in program.graph.nodes:
         if node.op == "call_function" and node.users:
-            values[node] = _rewrite(builder, name, node, values)
+            values[node] = _rewrite(builder, name, node, values, record)
         elif node.op == "output":
             (output,) = _filled(node.args[0], values)
     if not isinstance(output, Var) or len(output.shape) != 2 or output.shape[0] != 1:
@@ -202,7 +213,9 @@ def _placeholders(program: Any, builder: Builder, stored: Mapping[str, Any]) -> 
     ]
 
 
-def _rewrite(builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+def _rewrite(
+    builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, Any], record: Recorder | None = None
+) -> Any:
     args, kwargs = _filled((node.args, node.kwargs), values)
     if node.target is operator.getitem:
         if args[1] >= len(args[0]):
@@ -219,10 +232,17 @@ def _rewrite(builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, 
     builder.naming = name
     try:
         if not depends:
+            if record:
+                record(builder, node, args, kwargs, None)
             return _constant(node.target, name, args, kwargs)
+        if record:
+            args, kwargs = tree_map_only(Tensor, builder.widened, (args, kwargs))
         # Bounds are in the graph's own precision.
         result = OPERATIONS[name](builder, *args, **{key: value for key, value in kwargs.items() if key != "dtype"})
-        _check(result, node.meta.get("val"))
+        if record:
+            record(builder, node, args, kwargs, result)
+        else:
+            _check(result, node.meta.get("val"))
     except HoldfastError:
         raise
     except Exception as error:  # an overload or a setting that no rewriting knows

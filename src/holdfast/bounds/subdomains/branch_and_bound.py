@@ -7,11 +7,11 @@ with a multiplier ``multiplier >= 0``, ascended together with the slopes (Wang e
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods.base import vacuous_unless_finite
@@ -19,6 +19,7 @@ from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameter
 from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule
+from holdfast.core.balls import column
 
 Choices = dict[int, Float[Tensor, "p ..."]]
 CONVEX = 1e-3
@@ -52,6 +53,14 @@ class Subdomains:
             for kind in (self.signs, self.slopes, self.multipliers)
         )
         return Subdomains(self.owner[which], signs, slopes, multipliers, self.bounds[which], self.branching[which])
+
+    def where(self, chosen: Bool[Tensor, "p"], others: Subdomains) -> Subdomains:
+        """Return the same subdomains with the slopes and multipliers of ``others`` where ``chosen``."""
+        slopes, multipliers = (
+            {node: torch.where(column(chosen, values), theirs[node], values) for node, values in mine.items()}
+            for mine, theirs in ((self.slopes, others.slopes), (self.multipliers, others.multipliers))
+        )
+        return replace(self, slopes=slopes, multipliers=multipliers)
 
     @classmethod
     def join(cls, several: Sequence[Subdomains]) -> Subdomains:
@@ -202,11 +211,12 @@ class BranchAndBound:
         """Return the relaxation over each subdomain, with the inputs of split ReLUs clipped to their sign."""
         regions, whole = self.region_index[subdomains.owner], self.network
         boxes = [Box(*(end[regions] for end in box)) for box in whole.intermediate_bounds]
-        network = NetworkRelaxation(self.graph, whole.region.take(regions), boxes)
+        rounding = {node: values[regions] for node, values in whole.rounding.items()}
+        network = NetworkRelaxation(self.graph, whole.region.take(regions), boxes, rounding=rounding)
         for node in self.graph.nodes:
             if not isinstance(node.operation, Rule):
                 continue
-            inputs = [boxes[i] for i in node.inputs]
+            inputs = [boxes[i] for i in node.sources]
             if node.index in subdomains.signs:
                 (low, high), sign = inputs[0], subdomains.signs[node.index]
                 inputs = [
@@ -218,8 +228,31 @@ class BranchAndBound:
             network.linear_relaxations[node.index] = node.operation.relax(*inputs)
         return network
 
+    def settled(self, subdomains: Subdomains, steps: int) -> Subdomains:
+        """Return the subdomains with slopes and multipliers that give positive bounds by themselves, as far as they are met.
+
+        The search keeps the last ones, and the best bound that any have given; here up to ``steps`` more are tried.
+        """
+        kept, positive = subdomains, torch.zeros_like(subdomains.bounds, dtype=torch.bool)
+        vacuous = torch.full_like(subdomains.bounds, -torch.inf)
+        for _ in range(1 + steps):
+            alone = self.bound(replace(subdomains, bounds=vacuous), 0)
+            fresh = (alone.bounds > 0) & ~positive
+            kept, positive = kept.where(fresh, subdomains), positive | fresh
+            if bool(positive.all()):
+                break
+            subdomains = self.bound(subdomains, 1)
+        return kept
+
     def solve(
-        self, subdomains: Subdomains, steps: int, most: int, batch: int, end: float, target: float = 0.0
+        self,
+        subdomains: Subdomains,
+        steps: int,
+        most: int,
+        batch: int,
+        end: float,
+        target: float = 0.0,
+        keep: Callable[[Subdomains], None] = lambda leaves: None,
     ) -> Float[Tensor, "t"]:
         """Return bounds by splitting the worst subdomains, until all are above ``target`` or nothing helps.
 
@@ -230,16 +263,19 @@ class BranchAndBound:
             batch: subdomains to be split in a round, at least one of each specification.
             end: deadline, by the monotonic clock.
             target: a bound that is enough.
+            keep: called with the subdomains that are proved, and at the end with those that are left.
         """
         closed, made = torch.full_like(self.specifications[:, 0], torch.inf), 1
         while True:
             done = subdomains.bounds > target
             closed = _least_bounds(closed, subdomains.pick(done))
+            keep(subdomains.pick(done))
             subdomains = subdomains.pick(~done)
             share = max(1, batch // max(len(subdomains.owner.unique()), 1))
             worst = _to_split(subdomains, share)
             made += share
             if made > most or not worst.any() or time.monotonic() > end:
+                keep(subdomains)
                 return _least_bounds(closed, subdomains)
             subdomains = Subdomains.join([subdomains.pick(~worst), self.bound(subdomains.pick(worst).split(), steps)])
 

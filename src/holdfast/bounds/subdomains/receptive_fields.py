@@ -52,10 +52,17 @@ class ReceptiveField:
                 inside = gather(torch.ones_like(whole.intermediate_bounds[source].lower[:1, 0]), window, node.shape[2:])
                 windows = [torch.where(inside > 0, end, -1.0) for end in windows]
             boxes.append(Box(*(end[:, :, :, 0, image, y, x].movedim(3, 0)[:, None] for end in windows)))
+        rounding = {
+            node.index: gather(whole.rounding[source][:, 0], window, node.shape[2:])[:, :, :, 0, image, y, x].movedim(
+                3, 0
+            )[:, None]
+            for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True)
+            if source in whole.rounding
+        }
         low, high = boxes[0]
         middle = (low + high) / 2
         around = Region(middle, low, high, (high - middle).flatten(1).amax(1), Linf)
-        return NetworkRelaxation.within(self.graph, around, boxes)
+        return NetworkRelaxation.within(self.graph, around, boxes, rounding)
 
 
 def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seconds: float) -> NetworkRelaxation:
@@ -114,7 +121,11 @@ def _up_to(network: NetworkRelaxation, target: int) -> NetworkRelaxation:
     graph = network.graph
     ended = Graph(graph.nodes[: target + 1], graph.dtype, graph.device)
     return NetworkRelaxation(
-        ended, network.region, network.intermediate_bounds[: target + 1], network.linear_relaxations
+        ended,
+        network.region,
+        network.intermediate_bounds[: target + 1],
+        network.linear_relaxations,
+        rounding=network.rounding,
     )
 
 

@@ -85,9 +85,9 @@ def attack(
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
         population = population_of(encoder, images, place.run, options, limit)
         chosen.ball.check(population.encoder.domain)
-        wanted = AdversarialImages.of(chosen, population)
-        population, rows, observed = place.observe("attack", wanted, population)
-        moved = adversarial(population, wanted, rows, observed)
+        observation = AdversarialImages.of(chosen, population)
+        population, rows, observed = place.observe("attack", observation, population)
+        moved = adversarial(population, observation, rows, observed)
         place.warn_of(moved.missing)
         if out is None or not place.leads:
             return moved
@@ -112,22 +112,22 @@ def preset_of(
     if name not in PRESETS:
         raise HoldfastError(f"unknown preset {name!r}; {did_you_mean(name, list(PRESETS))}")
     base = PRESETS[name]
-    sought = read(objective, objectives(), "objective") if isinstance(objective, str) else objective or base.objective
+    goal = read(objective, objectives(), "objective") if isinstance(objective, str) else objective or base.objective
     search = read_attack(attack) if isinstance(attack, str) else attack or base.attack
-    for value, kind, form in ((sought, Objective, "away"), (search, Attack, "adaptive")):
+    for value, kind, form in ((goal, Objective, "away"), (search, Attack, "adaptive")):
         if not isinstance(value, kind):
             raise HoldfastError(f"expected an {kind.__name__} or its text, as in {form!r}, got {value!r}")
     if divergence is not None:
-        sought = _measured_by(sought, divergence, objective)
+        goal = _measured_by(goal, divergence, objective)
     changed = any(part is not None for part in (ball, attack, objective, divergence))
     source = f"{name} ({base.source}){', changed' if changed else ''}"
-    return replace(base, objective=sought, attack=search, ball=ball or base.ball, source=source)
+    return replace(base, objective=goal, attack=search, ball=ball or base.ball, source=source)
 
 
-def _measured_by(sought: Objective, divergence: str | Divergence, objective: str | Objective | None) -> Objective:
-    """Return ``sought`` with another divergence."""
+def _measured_by(goal: Objective, divergence: str | Divergence, objective: str | Objective | None) -> Objective:
+    """Return ``goal`` with another divergence."""
     if isinstance(objective, str) and "divergence=" in objective:
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
-    if not isinstance(sought, DivergenceObjective):
-        raise HoldfastError(f"the objective {sought.name} takes no divergence; leave --divergence out")
-    return replace(sought, divergence=Divergence.read(divergence) if isinstance(divergence, str) else divergence)
+    if not isinstance(goal, DivergenceObjective):
+        raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
+    return replace(goal, divergence=Divergence.read(divergence) if isinstance(divergence, str) else divergence)

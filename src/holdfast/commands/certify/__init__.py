@@ -8,7 +8,9 @@ from pathlib import Path
 from holdfast.attacks.base import Attack
 from holdfast.bounds import Method
 from holdfast.commands.certify.bounds import Certificates
-from holdfast.commands.certify.files import export
+from holdfast.commands.certify.files import export as export_certificates
+from holdfast.commands.certify.proofs import check_proofs, require_proofs, write_proofs
+from holdfast.commands.certify.queries import check_export, check_exportable, export_queries
 from holdfast.commands.certify.record import CertificateRecord
 from holdfast.commands.certify.smoothing import SMOOTHING, export_smoothed, noisy_codes, plan, read_smoothing
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
@@ -38,6 +40,7 @@ def certify(
     attack: str | Attack = "adaptive",
     limit: int = 64,
     neurons: int = 50_000,
+    arithmetic: str = "real",
     seed: int = 0,
     arch: str | None = None,
     size: int | None = None,
@@ -48,6 +51,8 @@ def certify(
     budget: float | None = None,
     cluster: str | None = None,
     workers: Workers = None,
+    export: str | None = None,
+    proofs: bool = False,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> CertificateRecord:
@@ -64,16 +69,20 @@ def certify(
         attack: what tries to refute; smoothing runs none.
         limit: certify at most so many images, chosen by ``seed``.
         neurons: refuse encoders with more nonlinear entries.
+        arithmetic: what is certified: real, the function of real numbers; or executed, whatever a machine may compute of it
+            in ``precision``, rounding included. In half precision it is always the latter.
         seed: of what is random in attacks and chosen among images.
         arch: ``package.module:factory``, which builds the module of a checkpoint.
         size: height and width of the inputs of an encoder by reference, instead of its own.
         trust_remote_code: whether a model repository may run its own code.
         device: cpu or cuda; bounds need float64.
-        precision: in which witnesses are replayed.
+        precision: of the encoder as it is executed, and in which witnesses are replayed.
         batch_size: at most so many images at a time.
         budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         cluster: compute on a Ray cluster: auto, local or its address.
         workers: compute in so many processes of this machine.
+        export: ``"vnnlib"`` also writes every query as ONNX and VNN-LIB files, with our answer, for other verifiers.
+        proofs: whether to keep what ``recheck`` needs to check each certificate again, without search.
         out: folder in which certificates and the pixels of witnesses are kept, and where an interrupted call goes on; by
             default they are not. Several encoders need one each.
         progress: show it on stderr; by default in terminals and notebooks.
@@ -87,12 +96,15 @@ def certify(
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
     smoothing = certificates = None
-    if isinstance(method, str) and method.partition(":")[0] == SMOOTHING:
+    by_copies = isinstance(method, str) and method.partition(":")[0] == SMOOTHING
+    check_export(export, chosen, by_copies, out)
+    check_proofs(proofs, chosen, by_copies, out)
+    if by_copies:
         for name, value in (("limit", limit), ("negatives", negatives), ("batch_size", batch_size)):
             check_whole(value, name)
-        smoothing, batch_size = read_smoothing(method, chosen, limit, negatives), COPIES * batch_size
+        smoothing, batch_size = read_smoothing(str(method), chosen, limit, negatives), COPIES * batch_size
     else:
-        certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons)
+        certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons, arithmetic)
     run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
         population = population_of(encoder, images, place.run, options, neurons=None if smoothing else neurons)
@@ -101,7 +113,7 @@ def certify(
             record = _smoothed(smoothing, population, place)
         else:
             assert certificates is not None
-            record = _bounded(certificates, population, place)
+            record = _bounded(certificates, population, place, export is not None, proofs)
         place.warn_of(record.missing)
     if record.contradictions:
         warnings.warn(
@@ -115,10 +127,22 @@ def certify(
     return record.model_copy(update={"certificates": tuple(lost)})
 
 
-def _bounded(certificates: Certificates, population: Population, place: Place) -> CertificateRecord:
+def _bounded(
+    certificates: Certificates, population: Population, place: Place, queries: bool, proofs: bool
+) -> CertificateRecord:
     """Return the record of bounds and attacks, which the first of several ranks alone writes and fills."""
+    if queries:
+        check_exportable(population.encoder)
+    if proofs:
+        require_proofs(certificates, population)
     _, rows, observed = place.observe("certify", certificates, population, codes=False)
-    return export(population, certificates, rows if place.leads else (), observed, place.store, place.started)
+    rows = rows if place.leads else []
+    record = export_certificates(population, certificates, rows, observed, place.store, place.started)
+    if queries and rows:
+        export_queries(population, certificates, rows, observed, place.store)
+    if proofs and rows:
+        write_proofs(population, certificates, rows, record.certificates, place.store)
+    return record
 
 
 def _smoothed(smoothing: SmoothedRetrieval, population: Population, place: Place) -> CertificateRecord:

@@ -16,6 +16,7 @@ from holdfast.core.arguments import check_whole
 from holdfast.core.balls import Ball
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -33,7 +34,14 @@ class Certificates(Observation):
 
     @classmethod
     def of(
-        cls, ball: Ball, limit: int, negatives: int, method: str | Method, attack: str | Attack, neurons: int
+        cls,
+        ball: Ball,
+        limit: int,
+        negatives: int,
+        method: str | Method,
+        attack: str | Attack,
+        neurons: int,
+        arithmetic: str = "real",
     ) -> Certificates:
         """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
         for name, value in (("limit", limit), ("negatives", negatives), ("neurons", neurons)):
@@ -45,17 +53,22 @@ class Certificates(Observation):
             method=read_method(method) if isinstance(method, str) else method,
             attack=read_attack(attack) if isinstance(attack, str) else attack,
             neurons=neurons,
+            arithmetic=arithmetic,
         )
         return cls(evaluation.pair_bounds(ball))
 
     def rows(self, population: Population) -> list[int]:
         return self.pairs.rows(population)
 
+    def attack(self, pair_attack: PairAttack) -> AttackResult:
+        """Return the lowest values that all attacks on the pairs find; the same whenever they are run."""
+        return self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pairs.pair_attack(population, rows)
         two = pair_attack.pairs
         bound = self.pairs.bound(two)
-        result = self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
+        result = self.attack(pair_attack)
         attacked, points = result.values.reshape(two.shape), result.points.unflatten(0, two.shape)
         # The negative that the image is taken for, or else the one against which the bound is lowest.
         weakest = torch.where((attacked < 0).any(1), attacked.argmin(1), bound.argmin(1))

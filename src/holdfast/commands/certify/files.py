@@ -21,6 +21,7 @@ from holdfast.commands.certify.record import Certificate, CertificateRecord, Sta
 from holdfast.core.noise import hashed
 from holdfast.core.pictures import row as pictured
 from holdfast.core.run_settings import Observed
+from holdfast.evaluations.certified.certification import arithmetic_of
 from holdfast.evaluations.certified.witness import replay
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.population import Population, represent
@@ -57,7 +58,8 @@ def export(
         encoder=Population(population.encoder, population.images, population.run, codes).encoder_info,
         images=population.images_info,
         settings={name: str(value) for name, value in settings(observation.pairs).items()}
-        | {"seed": str(population.run.seed), "precision": population.run.precision},
+        | {"seed": str(population.run.seed), "precision": population.run.precision}
+        | arithmetic_of(population, observation.pairs.certification.arithmetic),
         certificates=tuple(made),
         missing=len(observation.rows(population)) - len(rows),
         provenance=provenance(population.run, started),
@@ -112,11 +114,16 @@ def _judged(
 
 def _keep(name: str, pixels: dict[str, Tensor], population: Population, store: Store) -> str:
     """Write the witness against the image called ``name`` and return its path below the folder."""
-    # The hash tells apart ids that differ in characters no file name holds.
-    plain = re.sub(r"[^\w.]+", "_", name)[-60:]
-    stem = f"witnesses/{plain}-{hashed(name) % 2**32:08x}"
+    stem = f"witnesses/{file_stem(name)}"
     store.export(f"{stem}.safetensors", save({label: image.clone() for label, image in pixels.items()}))
     picture = pictured(name, pixels, population.encoder.domain)
     if picture is not None:
         store.export(f"{stem}.png", draw([picture]))
     return f"{stem}.safetensors"
+
+
+def file_stem(name: str) -> str:
+    """Return what the files of the image called ``name`` are called."""
+    # The hash tells apart ids that differ in characters no file name holds.
+    plain = re.sub(r"[^\w.]+", "_", name)[-60:]
+    return f"{plain}-{hashed(name) % 2**32:08x}"

@@ -155,7 +155,7 @@ def _asked(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
     }
 
 
-def _require_same(path: Path, wanted: dict[str, Any]) -> None:
+def _require_same(path: Path, expected: dict[str, Any]) -> None:
     """Raise if the manifest is that of another request; a folder that has none yet is judged file by file."""
     if not path.exists():
         return
@@ -163,7 +163,7 @@ def _require_same(path: Path, wanted: dict[str, Any]) -> None:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except ValueError:
         raise HoldfastError(f"{path} is no manifest of changed images; delete it or choose another --out") from None
-    if other := [name for name, value in wanted.items() if getattr(manifest, name) != value]:
+    if other := [name for name, value in expected.items() if getattr(manifest, name) != value]:
         raise HoldfastError(
             f"{path.with_suffix('')} holds other images already (other {', '.join(other)}); choose another --out, or "
             f"delete it and {path.name}"
@@ -213,7 +213,7 @@ def _found(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
     return [(row, content(row)) for row in rows]
 
 
-def _write(store: Store, made: Sequence[tuple[CorruptedImage, bytes | None]]) -> None:
-    for file, content in made:
+def _write(store: Store, images: Sequence[tuple[CorruptedImage, bytes | None]]) -> None:
+    for file, content in images:
         if content is not None:
             store.export(file.file, content)

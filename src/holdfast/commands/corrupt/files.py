@@ -88,11 +88,11 @@ def made_files(folder: Folder, batch: Batch) -> list[tuple[CorruptedImage, bytes
     size = "x".join(map(str, clean.shape[1:]))
     keys = {row: f"{folder.changed.digests[row].hex()}-{size}" for row in rows}
     whole = {row: content for row, content in batch if content is not None and _whole(content, keys[row])}
-    made = dict[int, bytes]()
+    pngs = dict[int, bytes]()
     if missing := [row for row in rows if row not in whole]:
         levels = (folder.changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
-        made = {row: _png(image, keys[row]) for row, image in zip(missing, levels, strict=True)}
-    contents = whole | made
+        pngs = {row: _png(image, keys[row]) for row, image in zip(missing, levels, strict=True)}
+    contents = whole | pngs
     return [
         (
             CorruptedImage(
@@ -102,7 +102,7 @@ def made_files(folder: Folder, batch: Batch) -> list[tuple[CorruptedImage, bytes
                 checksum=checksum(contents[row]),
                 change=float((_levels(contents[row]) - before * 255).abs().mean()),
             ),
-            made.get(row),
+            pngs.get(row),
         )
         for row, before in zip(rows, clean, strict=True)
     ]

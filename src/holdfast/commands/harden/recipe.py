@@ -101,8 +101,8 @@ def batch_of(count: int) -> int:
         >>> [batch_of(count) for count in (16, 116, 160, 800, 100_000)]
         [8, 32, 64, 128, 128]
     """
-    wanted = max(LEAST_BATCH, count // STEPS)
-    return min(MOST_BATCH, 2 ** (wanted.bit_length() - 1))
+    target = max(LEAST_BATCH, count // STEPS)
+    return min(MOST_BATCH, 2 ** (target.bit_length() - 1))
 
 
 def epochs_of(count: int, batch: int) -> int:

@@ -163,10 +163,10 @@ class Conclusion:
         """Return the ``conclusion`` with what other preprocessings make of the difference, if there is one."""
         if conclusion.verdicts[0].witness["verdict"] == SAME:
             return conclusion
-        tried = preprocessing(self.reference, candidate, self.inputs, pair.scale())
-        if tried is None:
+        explanation = preprocessing(self.reference, candidate, self.inputs, pair.scale())
+        if explanation is None:
             return conclusion
-        estimates, verdict = tried
+        estimates, verdict = explanation
         return conclusion.model_copy(
             update={"estimates": (*conclusion.estimates, *estimates), "verdicts": (*conclusion.verdicts, verdict)}
         )

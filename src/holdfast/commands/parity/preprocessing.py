@@ -111,8 +111,8 @@ class Probe:
                 if each.name == best
             ]
             files += [self.distance(each) for each in both]
-        tried = sorted((*pixels, *files), key=_value)
-        return [before, *tried[:SHOWN]], _verdict(before, tried)
+        attempts = sorted((*pixels, *files), key=_value)
+        return [before, *attempts[:SHOWN]], _verdict(before, attempts)
 
     def distance(self, attempt: Attempt) -> Estimate:
         """Return the median distance of the codes of a few images to those that they are compared with."""
@@ -142,25 +142,25 @@ def _value(estimate: Estimate) -> float:
     return estimate.value if estimate.value == estimate.value else float("inf")
 
 
-def _verdict(before: Estimate, tried: list[Estimate]) -> Verdict:
-    best = tried[0] if tried else before
+def _verdict(before: Estimate, attempts: list[Estimate]) -> Verdict:
+    best = attempts[0] if attempts else before
     name = best.conditions["preprocessing"]
-    if tried and _value(best) <= MATCHES * before.value:
+    if attempts and _value(best) <= MATCHES * before.value:
         return Verdict(
             question=QUESTION,
             status="refuted",
             reason=f"no: with {name} codes are {best.value:.2g} of the distance between images apart instead of "
             f"{before.value:.2g} ({best.n} images)",
-            witness={"preprocessing": name, "tried": str(len(tried))},
+            witness={"preprocessing": name, "tried": str(len(attempts))},
         )
     helpful = _value(best) < _value(before)
     nearest = f"the nearest, {name}, leaves {best.value:.2g} of the distance between images, and " if helpful else ""
     return Verdict(
         question=QUESTION,
         status="no violation found",
-        reason=f"none of {len(tried)} other resizings, normalisations and channel orders explains the difference, so "
+        reason=f"none of {len(attempts)} other resizings, normalisations and channel orders explains the difference, so "
         f"weights or arithmetic differ ({nearest}{before.value:.2g} {'as it is' if helpful else OF_ALL}; {before.n} images)",
-        witness={"preprocessing": AS_IT_IS, "tried": str(len(tried))},
+        witness={"preprocessing": AS_IT_IS, "tried": str(len(attempts))},
     )
 
 
@@ -188,10 +188,10 @@ def _normalised(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
         for name, (mean, std) in USUAL.items()
         if channels == 3 or len(set(mean)) == 1
     }
-    wanted = ({f"the normalisation of {other.name}": target} if target else {}) | usual
+    targets = ({f"the normalisation of {other.name}": target} if target else {}) | usual
     nothing: Normalisation = ((0.0,) * channels, (1.0,) * channels)
     normalisations = [stated or nothing]
-    for name, (mean, std) in wanted.items():
+    for name, (mean, std) in targets.items():
         if not any(_near(each, (mean, std)) for each in normalisations):
             normalisations.append((mean, std))
             module = encoder.module.module if isinstance(encoder.module, Normalised) else encoder.module

@@ -122,7 +122,7 @@ class AttackRadius(Evaluation):
     pairwise: Attack = NAMED["adaptive"]
     samples: int = 300
     sizes = Sizes(
-        quick={"samples": 100, "attack": "adaptive:restarts=1,steps=10"},
+        quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},
         large={
             "samples": 30,

@@ -206,10 +206,10 @@ class Impersonation(Evaluation):
         ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
         sources, aims = [here for here, _ in ways], [there for _, there in ways]
         moved = self._moved(population, case, sources, aims)
-        taken = probe.classes[probe.scores(population.encode(moved)).argmax(1)]
+        answers = probe.classes[probe.scores(population.encode(moved)).argmax(1)]
         clean, target = population.pixels(sources), population.pixels(aims)
-        names = [class_names(population, labels) for labels in (population.labels[sources], taken)]
-        for k in (taken == population.labels[aims]).nonzero()[:, 0].tolist():
+        names = [class_names(population, labels) for labels in (population.labels[sources], answers)]
+        for k in (answers == population.labels[aims]).nonzero()[:, 0].tolist():
             was, now = names[0][k], names[1][k]
             caption = f"{population.images.ids[sources[k]]}: {was}, taken for {now} by {self.probe} ({case.ball})"
             parts = {"clean": clean[k], "attacked": moved[k], "target": target[k]}

@@ -79,7 +79,7 @@ class QueryOnly(Evaluation):
     decisions: int = 1000
     samples: int = 100
     sizes = Sizes(
-        quick={"samples": 200, "searches": ["square:queries=200"], "decisions": 300},
+        quick={"samples": 60, "searches": ["square:queries=200"], "decisions": 300},
         full={**SIZES.full, "samples": 1000},
         small_only=True,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.protocol.sizes import Sizes
 
 SIZES = Sizes(
-    quick={"samples": 200, "divergences": ["l2"]},
+    quick={"samples": 100, "divergences": ["l2"]},
     full={
         "samples": 10_000,
         "attacks": ["u-pgd", "adaptive:steps=100,restarts=5", "square"],

@@ -49,7 +49,7 @@ class UniversalRisk(Evaluation):
     steps: int = 100
     batch: int = 32
     sizes = Sizes(
-        quick={**SIZES.quick, "seen": 150, "restarts": 1, "steps": 30},
+        quick={**SIZES.quick, "seen": 100, "restarts": 1, "steps": 30},
         full={**SIZES.full, "seen": 5000, "steps": 500},
         large={**SIZES.large, "restarts": 1, "steps": 20, "batch": 8},
         small_only=True,

@@ -7,8 +7,16 @@ from typing import final
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Method
+from holdfast.bounds.rounding.executed import check_arithmetic, executes, stated
 from holdfast.core.records import Conditions
 from holdfast.protocol.observation import SharedSettings
+from holdfast.protocol.population import Population
+
+
+def arithmetic_of(population: Population, arithmetic: str) -> Conditions:
+    """Return what a certificate is conditional on where it is of an encoder as executed; nothing in real arithmetic."""
+    precision = population.run.dtype
+    return {"arithmetic": stated(precision)} if executes(arithmetic, precision) else {}
 
 
 @final
@@ -21,6 +29,11 @@ class Certification(SharedSettings):
     attack: Attack
     neurons: int
     """The most nonlinear entries an encoder may have."""
+    arithmetic: str = "real"
+    """``real``: of the function of real numbers; ``executed``: of whatever the run's precision may make of it."""
+
+    def __post_init__(self) -> None:
+        check_arithmetic(self.arithmetic)
 
     def by_bounds(self, norm: str) -> Conditions:
         """Return the conditions of what is proved in a norm."""

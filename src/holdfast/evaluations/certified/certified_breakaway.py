@@ -81,7 +81,7 @@ class BreakawayBounds(Observation):
     others: int
     rivals: int
     name = "escape"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -145,7 +145,7 @@ class CertifiedBreakaway(BracketEvaluation):
         heavy=BRACKETS.heavy,
     )
     name = "certified-breakaway"
-    version = 4
+    version = 5
     needs_gradients = True
     title = "Certified breakaway risk"
     meaning = (

@@ -49,7 +49,7 @@ class DisplacementBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "moved"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -88,7 +88,7 @@ class CertifiedDisplacement(BracketEvaluation):
 
     sizes = BRACKETS
     name = "certified-displacement"
-    version = 5
+    version = 6
     needs_gradients = True
     title = "Certified displacement"
     meaning = (

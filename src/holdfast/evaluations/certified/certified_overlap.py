@@ -56,7 +56,7 @@ class OverlapBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "between"
-    version = 5
+    version = 6
 
     def rows(self, population: Population) -> list[int]:
         # Pairs that share an image overlap together, and no interval of independent ones would hold.
@@ -102,7 +102,7 @@ class CertifiedOverlap(BracketEvaluation):
 
     sizes = BRACKETS
     name = "certified-overlap"
-    version = 5
+    version = 6
     needs_gradients = True
     title = "Certified overlap risk"
     meaning = (

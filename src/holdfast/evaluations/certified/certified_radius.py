@@ -28,9 +28,10 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Curve, Findings, Picture, Question, Series
+from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.certification import Certification
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import (
     CONTRADICTIONS,
     CrossCheck,
@@ -64,9 +65,10 @@ class CertifiedRadius(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
+    arithmetic: str = "real"
     sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
     name = "certified-radius"
-    version = 6
+    version = 7
     partial = True
     needs_gradients = True
     uses_labels = True
@@ -93,7 +95,8 @@ class CertifiedRadius(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked = observed["certified"], observed["attacked"]
-        series = self._series(certified, attacked)
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        series = self._series(certified, attacked, arithmetic)
         negatives = population.others(rows, self.negatives)
         values = (certified, attacked, certified / attacked)
         moves = [influence(radii, each, rows, negatives) for radii, each in zip(series, values, strict=True)]
@@ -106,10 +109,23 @@ class CertifiedRadius(Evaluation):
         check = CrossCheck(refuted(observed), certified > 0, series[2].conditions, witness)
         labelled = label_share(population, rows, self.negatives)
         curves = self._curves(certified, attacked)
+        if arithmetic:
+            lost = self._lost(observed["rounded"], series[0].conditions)
+            series, estimates = [*series, lost], [*estimates, summarise(lost, "mean", "lower")]
         return findings(population, rows, (*series, *moves), (*estimates, *labelled), [check], curves)
 
-    def _series(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> list[Series]:
-        by_bounds, by_attack = self._certification.by_bounds(self.norm), self._certification.by_attack(self.norm)
+    @staticmethod
+    def _lost(radii: Float[Tensor, "b k"], conditions: Conditions) -> Series:
+        """Return by how much certified radii are smaller because the encoder rounds."""
+        of = "radius certified in real arithmetic"
+        unit = f"{conditions['ball']} distance"
+        return series("radius_lost_to_rounding", conditions, radii, unit, Claim.ESTIMATE, of, UNDEFINED)
+
+    def _series(
+        self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"], arithmetic: Conditions
+    ) -> list[Series]:
+        by_bounds: Conditions = {**self._certification.by_bounds(self.norm), **arithmetic}
+        by_attack: Conditions = {**self._certification.by_attack(self.norm), **arithmetic}
         both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
         share = "certified share of the robust radius"
         return [
@@ -157,7 +173,7 @@ class CertifiedRadius(Evaluation):
 
     @property
     def _certification(self) -> Certification:
-        return Certification(self.samples, self.method, self.attack, self.neurons)
+        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
 
 
 def refuted(observed: Observed) -> Bool[Tensor, "b k"]:

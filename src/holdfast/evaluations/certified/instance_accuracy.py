@@ -27,7 +27,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.records import Claim, Conditions, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import (
     CONTRADICTIONS,
     CrossCheck,
@@ -65,6 +65,7 @@ class InstanceAccuracy(Evaluation):
     published: Attack = PUBLISHED
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
+    arithmetic: str = "real"
     sizes = Sizes(
         quick={"samples": 50, "negatives": 3},
         full=SIZES.full,
@@ -72,7 +73,7 @@ class InstanceAccuracy(Evaluation):
         heavy=SIZES.heavy,
     )
     name = "instance-accuracy"
-    version = 4
+    version = 5
     partial = True
     needs_gradients = True
     uses_labels = True
@@ -94,7 +95,7 @@ class InstanceAccuracy(Evaluation):
         checks: list[CrossCheck] = []
         for ball in self.balls:
             values = self.observation().of(self.pair_bounds(ball), observed)
-            series += self._series(ball, values)
+            series += self._series(ball, values, arithmetic_of(population, self.arithmetic))
             certified = values["bound"] > 0
             refuted = certified & ((values["published"] <= 0) | (values["direct"] <= 0))
             witness = partial(self._witness, population, rows, ball, certified)
@@ -106,10 +107,10 @@ class InstanceAccuracy(Evaluation):
 
     def pair_bounds(self, ball: Ball) -> PairBounds:
         """Return the observation of pairs in ``ball``."""
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
         return PairBounds(certification, ball, self.negatives, self.generate, self.published)
 
-    def _series(self, ball: Ball, values: Observed) -> list[Series]:
+    def _series(self, ball: Ball, values: Observed, arithmetic: Conditions) -> list[Series]:
         """Return the share of each image's negatives that it is not mistaken for, in the order of ``OBSERVED``."""
         conditions: list[Conditions] = [
             {"ball": str(ball), "method": str(self.method)},
@@ -117,6 +118,7 @@ class InstanceAccuracy(Evaluation):
             {"ball": str(ball), "attack": f"{self.attack} at the difference"},
         ]
         kinds = [("certified_pairs", Claim.LOWER), ("robust_pairs", Claim.UPPER), ("robust_pairs", Claim.UPPER)]
+        conditions = [{**condition, **arithmetic} for condition in conditions]
         return [
             series(quantity, condition, right(values[name]), "share of negatives", claim, OF, UNDEFINED)
             for name, condition, (quantity, claim) in zip(OBSERVED, conditions, kinds, strict=True)

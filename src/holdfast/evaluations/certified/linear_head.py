@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
@@ -94,7 +95,7 @@ def classifier(
     double = encoder.to(device, torch.float64)
     module = nn.Sequential(double.module, head.to(device)).eval()
     whole = Encoder(module, encoder.name, encoder.domain, caution=encoder.caution)
-    return Classifier(whole, trace(whole, torch.float64, device), classes.to(device))
+    return Classifier(whole, rigorous(trace(whole, torch.float64, device)), classes.to(device))
 
 
 def margins(

@@ -68,7 +68,7 @@ class HeadRadii(Observation):
     rivals: int
     tolerance: float
     name = "linear"
-    version = 5
+    version = 6
     uses_labels = True
     uses_bank = True
 
@@ -178,7 +178,7 @@ class LinearRadius(Evaluation):
     neurons: int = 50_000
     sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "linear-radius"
-    version = 4
+    version = 5
     partial = True
     needs_gradients = True
     uses_labels = True

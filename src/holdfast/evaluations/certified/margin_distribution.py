@@ -63,7 +63,7 @@ class SharedNegatives(Observation):
     negatives: int
     tolerance: float
     name = "shared"
-    version = 6
+    version = 7
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -109,7 +109,7 @@ class MarginDistribution(Evaluation):
     neurons: int = 50_000
     sizes = Sizes(quick={**SIZES.quick, "negatives": 2, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "margin-distribution"
-    version = 5
+    version = 6
     partial = True
     needs_gradients = True
     uses_labels = True

@@ -62,7 +62,7 @@ class Clever(Evaluation):
     graph: GraphConstruction = KNN()
     samples: int = 10_000
     sizes = Sizes(
-        quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 50, "samples": 2000},
+        quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 30, "samples": 2000},
         full={"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
         large={"batches": 50, "guided": 2, "samples": 2000},  # each of these samples is encoded once only
         heavy={"balls": ["l2:5.0"], "batches": 20, "draws": 2, "random": 6, "guided": 0},
@@ -120,9 +120,9 @@ class Clever(Evaluation):
         return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
 
 
-def _unguided(wanted: int, reached: int, why: str) -> str:
+def _unguided(count: int, reached: int, why: str) -> str:
     return (
-        f"CLEVER wanted the {wanted} images with the largest SPADE node scores and could use {reached or 'none'}: {why}. "
+        f"CLEVER wanted the {count} images with the largest SPADE node scores and could use {reached or 'none'}: {why}. "
         "The random images do not need them; guided=0 asks for none."
     )
 

@@ -35,7 +35,7 @@ class CommonCorruptions(Evaluation):
     samples: int = 1000
     reference: int = 2000
     sizes = Sizes(
-        quick={"samples": 100},
+        quick={"samples": 60},
         full={"samples": 2000, "reference": 10_000},
         large={"samples": 12, "severities": [1, 3, 5]},
         heavy={"samples": 30, "severities": [2, 4]},

@@ -44,7 +44,7 @@ class CommonPerturbations(Evaluation):
     samples: int = 1000
     reference: int = 2000
     sizes = Sizes(
-        quick={"samples": 100},
+        quick={"samples": 60},
         full={"samples": 2000, "chained": 3, "reference": 10_000},
         large={"samples": 20, "chained": 1},
         heavy={"samples": 30},

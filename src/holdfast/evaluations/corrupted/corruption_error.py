@@ -48,7 +48,7 @@ class CorruptionError(Evaluation):
     severities: tuple[int, ...] = SEVERITIES
     samples: int = 1000
     reference: int = 2000
-    sizes = Sizes(quick={"samples": 200}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
+    sizes = Sizes(quick={"samples": 100}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
     name = "corruption-error"
     version = 1
     partial = True
@@ -92,11 +92,11 @@ class CorruptionError(Evaluation):
             original = series_of("clean_wrong", {"probe": str(probe)}, 1 - right,
                                  "yes or no", Claim.ESTIMATE, "error of the probe on clean images", UNDEFINED)  # fmt: skip
             clean.append(summarise(original, "share", "lower", "clean_error"))
-            made = list(self._errors(str(probe), errors))
-            series += [*made, original]
+            records = list(self._errors(str(probe), errors))
+            series += [*records, original]
             estimates += [
                 summarise(each, "mean", "lower", "mean_corruption_error" if whole(each) else "corruption_error")
-                for each in made
+                for each in records
             ]
             estimates.append(clean[-1])
             each = torch.cat([*errors.values()], dim=1).mean(0).tolist()

@@ -90,7 +90,7 @@ class Edited(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         clean, search = population.codes[list(rows)], Search(self, population, rows)
         single, moved = search.single()
-        tried = [(single, moved), *search.longer()]
+        combinations = [(single, moved), *search.longer()]
         divergence = population.fitted(self.divergences[0])
         searched, exclude = (population.bank, ()) if population.bank_images else (population, rows)
         others = len(searched.images) - (searched is population)
@@ -99,7 +99,7 @@ class Edited(Observation):
         k = min(self.k, others)
         home = nearest_rows(divergence, clean, searched.codes, k, exclude=exclude)
         kept, overlap = [], []
-        for codes, distance in tried:
+        for codes, distance in combinations:
             count = codes.shape[1]
             owners = [row for row in exclude for _ in range(count)]
             near = nearest_rows(divergence, codes.flatten(0, 1), searched.codes, k, exclude=owners).unflatten(

@@ -264,8 +264,10 @@ class Ladders:
     def _shares(self, divergence: Divergence, moved: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
         if len(self.pairs) < 2:
             return torch.full_like(moved, torch.nan)
-        wanted = moved.to(self.pairs.device).flatten()
-        return share_of_pairs_within(self.population.fitted(divergence), wanted, self.pairs).unflatten(0, moved.shape)
+        distances = moved.to(self.pairs.device).flatten()
+        return share_of_pairs_within(self.population.fitted(divergence), distances, self.pairs).unflatten(
+            0, moved.shape
+        )
 
 
 def relative(quantiles: Sequence[Series], near: Sequence[Shares]) -> list[Estimate]:

@@ -162,8 +162,8 @@ class Threshold(Evaluation):
         cut: Cut,
     ) -> list[tuple[Series, Statistic, str]]:
         """Return what is missed and matched at a threshold: series, statistic and the quantity of its estimate."""
-        made = ~copies.isnan().all(0)
-        missed = self._share("missed_copies", cut.conditions, cut.beyond(copies[:, made]).mean(1))
+        mask = ~copies.isnan().all(0)
+        missed = self._share("missed_copies", cut.conditions, cut.beyond(copies[:, mask]).mean(1))
         parts: list[tuple[Series, Statistic, str]] = [(missed, "mean", "missed_copies")]
         clean = population.codes.cpu().double()
         partners = population.partners[list(rows)].cpu()

@@ -55,7 +55,7 @@ class Alignment(Evaluation):
 
     views: tuple[Transform, ...] = VIEWS
     samples: int = 1000
-    sizes = Sizes(quick={"samples": 300}, full={"samples": 10_000}, large={"samples": 60}, heavy={"samples": 30})
+    sizes = Sizes(quick={"samples": 200}, full={"samples": 10_000}, large={"samples": 60}, heavy={"samples": 30})
     name = "alignment"
     version = 1
     partial = True

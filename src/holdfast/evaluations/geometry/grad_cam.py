@@ -36,7 +36,7 @@ class GradCam(Evaluation):
 
     change: Transform = Transform.read("noise:0.1")
     samples: int = 100
-    sizes = Sizes(quick={"samples": 50}, full={"samples": 1000}, large={"samples": 10})
+    sizes = Sizes(quick={"samples": 25}, full={"samples": 1000}, large={"samples": 10})
     name = "grad-cam"
     version = 1
     partial = True

@@ -104,7 +104,7 @@ class ProbeRadius(Evaluation):
     divergence: Divergence = L2Distance()
     samples: int = 300
     sizes = Sizes(
-        quick={"samples": 100, "attack": "adaptive:restarts=1", "fixed": ["adaptive:restarts=1"]},
+        quick={"samples": 60, "attack": "adaptive:restarts=1", "fixed": ["adaptive:restarts=1"]},
         full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},
         large={"samples": 30, "attack": "adaptive:restarts=1,steps=5", "balls": ["linf:0.05"]},
     )

@@ -72,7 +72,7 @@ class RobustAccuracy(Evaluation):
     divergence: Divergence = L2Distance()
     samples: int = 1000
     sizes = Sizes(
-        quick={"samples": 200, "attacks": ["adaptive:restarts=1"]},
+        quick={"samples": 100, "attacks": ["adaptive:restarts=1"]},
         full={
             "samples": 10_000,
             "attacks": ["adaptive:steps=100,restarts=5", "square"],
@@ -149,10 +149,10 @@ class RobustAccuracy(Evaluation):
         fitted, domain = population.learned(probe), population.encoder.domain
         clean, moved = population.pixels(chosen), shown.pixels(population, chosen)[-1]
         with torch.no_grad():
-            taken = fitted.classes[fitted.scores(fitted.encoder.forward(moved)).argmax(1)]
+            answers = fitted.classes[fitted.scores(fitted.encoder.forward(moved)).argmax(1)]
         middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
         change = domain.clip(middle + (moved - clean) * (half / ball.radius))
-        names = class_names(population, population.labels[chosen]), class_names(population, taken)
+        names = class_names(population, population.labels[chosen]), class_names(population, answers)
         pictures = []
         for k, (right, wrong) in enumerate(zip(*names, strict=True)):
             caption = f"{population.images.ids[chosen[k]]}: {right}, taken for {wrong} ({', '.join(where.values())})"

@@ -64,8 +64,8 @@ class SmoothedEvaluation(Evaluation):
     @property
     def stopping(self) -> Stopping:
         """When enough copies are drawn: as soon as ``radii`` and one, two and three ``sigma`` are decided."""
-        wanted = {*self.radii, *(multiple * self.sigma for multiple in MULTIPLES)}
-        return Stopping(tuple(sorted(wanted)), min(self.alpha, CERTAINTY), self.least_copies)
+        radii = {*self.radii, *(multiple * self.sigma for multiple in MULTIPLES)}
+        return Stopping(tuple(sorted(radii)), min(self.alpha, CERTAINTY), self.least_copies)
 
     @property
     def looks(self) -> int:

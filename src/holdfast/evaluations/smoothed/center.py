@@ -43,32 +43,32 @@ def central_sample(samples: Float[Tensor, "n d"]) -> Centre:
         >>> central_sample(torch.tensor([[0.0], [1.0], [1.5], [9.0]]))
         Centre(index=1, radius=0.5)
     """
-    needed = ceil(len(samples) / 2)
+    majority = ceil(len(samples) / 2)
     rows = samples.isfinite().all(1).nonzero()[:, 0]
-    if len(rows) < needed:
+    if len(rows) < majority:
         return Centre(0, inf)
     points = samples[rows].double()
     points = points - points.mean(0)
     order = torch.linalg.vector_norm(points, dim=1).argsort()[:CANDIDATES]
-    best = _least(points, order, needed)
+    best = _least(points, order, majority)
     if best[0] > 0:
-        best = min(best, _least(points, _not_ruled_out(points, best[0], needed), needed))
+        best = min(best, _least(points, _not_ruled_out(points, best[0], majority), majority))
     return Centre(int(rows[best[1]]), best[0])
 
 
-def _least(points: Float[Tensor, "n d"], candidates: Tensor, needed: int) -> tuple[float, int]:
-    """Return the least of the candidates' distances to their ``needed``-th nearest point, and whose it is."""
+def _least(points: Float[Tensor, "n d"], candidates: Tensor, majority: int) -> tuple[float, int]:
+    """Return the least of the candidates' distances to their ``majority``-th nearest point, and whose it is."""
     best = (inf, 0)
     for some in candidates.split(CANDIDATES):
         # Differences before squares: products would lose digits, and near ties the centre would depend on them.
         distances = torch.cdist(points[some], points, compute_mode="donot_use_mm_for_euclid_dist")
-        medians = distances.kthvalue(needed, dim=1).values.tolist()
+        medians = distances.kthvalue(majority, dim=1).values.tolist()
         best = min(best, *zip(medians, some.tolist(), strict=True))
     return best
 
 
-def _not_ruled_out(points: Float[Tensor, "n d"], within: float, needed: int) -> Tensor:
-    """Return the points that may have ``needed`` points at a distance of at most ``within``, as float32 can tell."""
+def _not_ruled_out(points: Float[Tensor, "n d"], within: float, majority: int) -> Tensor:
+    """Return the points that may have ``majority`` points at a distance of at most ``within``, as float32 can tell."""
     unit = float(points.abs().max())
     small = (points / unit).float()
     half = small.square().sum(1) / 2
@@ -82,7 +82,7 @@ def _not_ruled_out(points: Float[Tensor, "n d"], within: float, needed: int) -> 
         near = torch.addmm(half[top:] - level, block, rest.T, alpha=-1) <= -half[top : top + height, None]
         counts[top : top + height] += near.sum(1, dtype=torch.int32)
         counts[top + height :] += near[:, height:].sum(0, dtype=torch.int32)
-    return (counts >= needed).nonzero()[:, 0]
+    return (counts >= majority).nonzero()[:, 0]
 
 
 def deviation(alpha: float, draws: int) -> float:

@@ -129,13 +129,13 @@ class CenterSmoothing(SmoothedEvaluation):
         moved = moved.masked_fill(failed, torch.nan)
         images, flags = len(certified), certified.isnan().double()
         proved = self.conditions(radius, divergence, method="center smoothing")
-        tried = self.conditions(radius, divergence, attack=label(self.attack))
+        attack_conditions = self.conditions(radius, divergence, attack=label(self.attack))
         what = "images at which center smoothing abstains"
         abstained = series_of("abstentions", proved, flags, "yes or no", Claim.ESTIMATE, what, ABSTAINED)
-        made, numbers = [abstained], [summarise(abstained, "share", "lower")]
+        records, numbers = [abstained], [summarise(abstained, "share", "lower")]
         for kind, claim, case, distance in (
             ("certified", Claim.UPPER, proved, of_distance(divergence, certified)),
-            ("attacked", Claim.LOWER, tried, of_distance(divergence, moved)),
+            ("attacked", Claim.LOWER, attack_conditions, of_distance(divergence, moved)),
         ):
             shares, near = self._on_scale(population, divergence, distance)
             quantiles = series_of(
@@ -143,9 +143,9 @@ class CenterSmoothing(SmoothedEvaluation):
             )
             moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
             both = [over_references(summarise(quantiles, "median", "lower"), near), summarise(moves, "median", "lower")]
-            made += [quantiles, moves]
+            records += [quantiles, moves]
             numbers += [sure(estimate, self.alpha, images) for estimate in both] if claim is Claim.UPPER else both
-        return made, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
+        return records, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
 
     def _on_scale(
         self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]

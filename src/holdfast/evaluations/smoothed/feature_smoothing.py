@@ -63,7 +63,7 @@ class FeatureSmoothing(Evaluation):
     precision: float = 0.05
     attack: Attack = AdaptiveAttack(restarts=1)
     sizes = Sizes(
-        quick={"samples": 25, "selection": 250, "copies": 2000, "attack": "adaptive:restarts=1,steps=10"},
+        quick={"samples": 15, "selection": 250, "copies": 2000, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 500, "precision": 0.02, "copies": 100_000},
         large={"samples": 4, "selection": 64, "copies": 512, "attack": "adaptive:restarts=1,steps=5"},
         heavy={"selection": 32, "copies": 128, "attack": "u-fgsm"},
@@ -125,13 +125,15 @@ class FeatureSmoothing(Evaluation):
     ) -> tuple[list[Series], list[Estimate]]:
         """Return what is certified and what was attacked at one radius."""
         proved = self._conditions(radius, method="feature-space smoothing")
-        tried = self._conditions(radius, attack=label(self.attack))
-        made = [
+        attack_conditions = self._conditions(radius, attack=label(self.attack))
+        records = [
             series_of("certified_cosine_similarity", proved, certified, "cosine", Claim.LOWER, SIMILAR, NOTHING),
-            series_of("attacked_cosine_similarity", tried, attacked, "cosine", Claim.UPPER, SIMILAR, NOTHING),
+            series_of(
+                "attacked_cosine_similarity", attack_conditions, attacked, "cosine", Claim.UPPER, SIMILAR, NOTHING
+            ),
         ]
-        numbers = [summarise(each, "median", "higher") for each in made]
-        return made, [sure(numbers[0], self.alpha, len(certified)), numbers[1]]
+        numbers = [summarise(each, "median", "higher") for each in records]
+        return records, [sure(numbers[0], self.alpha, len(certified)), numbers[1]]
 
     def _refuted(self, refuted: int, images: int, radius: float) -> list[str]:
         """Return the sentence that must be seen if attacks refute more certificates than chance allows."""

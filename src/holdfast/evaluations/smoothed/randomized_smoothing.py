@@ -135,7 +135,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
             "the smoothed probe abstaining",
             UNKNOWN,
         )
-        made = [certified, of_right, accuracy, abstained]
+        records = [certified, of_right, accuracy, abstained]
         numbers = [
             sure(summarise(certified, "mean", "higher", "average_certified_probe_radius"), self.alpha, len(reach)),
             sure(summarise(certified, "median", "higher", "median_certified_probe_radius"), self.alpha, len(reach)),
@@ -152,9 +152,9 @@ class RandomizedSmoothing(SmoothedEvaluation):
             survival = series_of(
                 "certified_probe_accuracy", ball, (kept > radius).double(), flag, Claim.LOWER, ACCURACY, UNKNOWN
             )
-            made.append(survival)
+            records.append(survival)
             numbers.append(sure(summarise(survival, "share", "higher"), self.alpha, len(reach)))
-        return made, numbers
+        return records, numbers
 
     def _curve(self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> Curve:
         """Return the certified accuracy as a function of the radius; at 0 it is the accuracy."""

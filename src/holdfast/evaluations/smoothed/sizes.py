@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.protocol.sizes import Sizes
 
 SIZES = Sizes(
-    quick={"samples": 20, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]},
+    quick={"samples": 12, "selection": 3000, "copies": 6000, "others": 300, "divergences": ["l2"]},
     full={"samples": 500},
     large={"samples": 4, "selection": 200, "copies": 1000, "others": 30, "divergences": ["l2"]},
     heavy={"selection": 140, "copies": 400, "others": 12, "alpha": 0.01},

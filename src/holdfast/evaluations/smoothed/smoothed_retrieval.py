@@ -127,7 +127,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
         kept_radii = self._radii(counts["kept"], counts["copies"])
         shown, own, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
         limits = {"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))}
-        made = [
+        records = [
             *(
                 series_of(name, case, radii, "l2 radius", Claim.LOWER, of, UNDEFINED).model_copy(update=limits)
                 for name, radii, of in (
@@ -141,13 +141,15 @@ class SmoothedRetrieval(SmoothedEvaluation):
                       "having the same nearest other image with noise and without", UNDEFINED),
         ]  # fmt: skip
         numbers = [
-            sure(summarise(made[0], "mean", "higher", "average_certified_retrieval_radius"), self.alpha, images),
-            sure(summarise(made[0], "median", "higher", "median_certified_retrieval_radius"), self.alpha, images),
+            sure(summarise(records[0], "mean", "higher", "average_certified_retrieval_radius"), self.alpha, images),
+            sure(summarise(records[0], "median", "higher", "median_certified_retrieval_radius"), self.alpha, images),
             sure(
-                summarise(made[1], "median", "higher", "median_certified_nearest_neighbour_radius"), self.alpha, images
+                summarise(records[1], "median", "higher", "median_certified_nearest_neighbour_radius"),
+                self.alpha,
+                images,
             ),
-            summarise(made[2], "share", "lower"),
-            summarise(made[3], "share", "higher"),
+            summarise(records[2], "share", "lower"),
+            summarise(records[3], "share", "higher"),
         ]
         chance = least_share(
             counts["nearer"], counts["copies"][:, None], self.alpha_of_look / max(1, counts["nearer"].shape[1])
@@ -155,14 +157,14 @@ class SmoothedRetrieval(SmoothedEvaluation):
         by_pair = certified_radius(chance, self.sigma).nan_to_num(nan=0.0)
         for k, radius in enumerate(self.radii):
             proved = self.conditions(radius, divergence, method="votes")
-            tried = self.conditions(radius, divergence, attack=label(self.attack))
+            attack_conditions = self.conditions(radius, divergence, attack=label(self.attack))
             some, more = self._certified(proved, reach > radius, kept_radii > radius, by_pair > radius, defined)
             survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
-            survival = series_of("attacked_smoothed_nearest_neighbour", tried, survived, "yes or no",
+            survival = series_of("attacked_smoothed_nearest_neighbour", attack_conditions, survived, "yes or no",
                              Claim.UPPER, KEPT, UNDEFINED)  # fmt: skip
-            made += [*some, survival]
+            records += [*some, survival]
             numbers += [*more, summarise(survival, "share", "higher", "attacked_smoothed_nearest_neighbour_accuracy")]
-        return made, numbers
+        return records, numbers
 
     def _centres(
         self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
@@ -177,7 +179,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
             for row, centre in zip(rows, counts["centre"], strict=True)
         ]
         ahead, other = (torch.stack(some) for some in zip(*margins, strict=True))
-        made: list[Series] = []
+        records: list[Series] = []
         numbers: list[Estimate] = []
         for radius in self.radii:
             moved = certified_distance(
@@ -194,9 +196,9 @@ class SmoothedRetrieval(SmoothedEvaluation):
             passed = ahead > moved[:, None].nan_to_num(nan=torch.inf)
             kept = (passed | ~defined).all(1)
             some, more = self._certified(case, other > moved, kept, passed, defined)
-            made += some
+            records += some
             numbers += more
-        return made, numbers
+        return records, numbers
 
     def _certified(
         self, case: dict[str, str], retrieved: Tensor, kept: Tensor, passed: Tensor, defined: Bool[Tensor, "b m"]
@@ -205,11 +207,11 @@ class SmoothedRetrieval(SmoothedEvaluation):
         none = ~defined.any(1)
         risk = 1 - (passed & defined).sum(1) / defined.sum(1)
         flags = {"certified_retrieval": (retrieved, RETRIEVED), "certified_smoothed_nearest_neighbour": (kept, KEPT)}
-        made = [
+        records = [
             series_of(name, case, flag.double().masked_fill(none, torch.nan), "yes or no", Claim.LOWER, of, UNDEFINED)
             for name, (flag, of) in flags.items()
         ]
-        made.append(
+        records.append(
             series_of(
                 "certified_smoothed_breakaway",
                 case,
@@ -221,11 +223,11 @@ class SmoothedRetrieval(SmoothedEvaluation):
             )
         )
         numbers = [
-            summarise(made[0], "share", "higher"),
-            summarise(made[1], "share", "higher", "certified_smoothed_nearest_neighbour_accuracy"),
-            summarise(made[2], "mean", "lower", "certified_smoothed_breakaway_risk"),
+            summarise(records[0], "share", "higher"),
+            summarise(records[1], "share", "higher", "certified_smoothed_nearest_neighbour_accuracy"),
+            summarise(records[2], "mean", "lower", "certified_smoothed_breakaway_risk"),
         ]
-        return made, [sure(number, self.alpha, len(kept)) for number in numbers]
+        return records, [sure(number, self.alpha, len(kept)) for number in numbers]
 
     def _radii(self, count: Int[Tensor, "b"], draws: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
         """Return the radii that votes certify; 0 where no majority is certain."""

@@ -106,7 +106,7 @@ def _brackets(scores: Spade, case: Conditions) -> list[Estimate]:
     """Return the numbers whose other end the score itself proves: resistances stretch less, cuts shrink less."""
     top = scores.certificate or scores.score
     low = 1 / top
-    made = [
+    records = [
         Estimate(
             quantity="resistance_stretch",
             conditions=case,
@@ -123,7 +123,7 @@ def _brackets(scores: Spade, case: Conditions) -> list[Estimate]:
         )
     ]
     if scores.cut:
-        made.append(
+        records.append(
             Estimate(
                 quantity="cut_distortion",
                 conditions=case,
@@ -139,12 +139,12 @@ def _brackets(scores: Spade, case: Conditions) -> list[Estimate]:
                 better="higher",
             )
         )
-    return made
+    return records
 
 
 def _spread(subsets: Subsets, case: Conditions) -> list[Estimate]:
     """Return the mean and standard deviation over random subsets, of the score and of its steadier companion."""
-    made = []
+    records = []
     for name in ("spade_score", "riemannian_distance"):
         values = subsets.numbers.get(name, np.empty(0))
         if len(values) < 2:
@@ -155,18 +155,18 @@ def _spread(subsets: Subsets, case: Conditions) -> list[Estimate]:
         method = f"mean and standard deviation over {len(values)} random subsets"
         sized = {**case, "n": f"{subsets.size:,}"}
         part = _estimate(name, sized, mean, (low, high), subsets.size, method, 0.68)
-        made.append(part.model_copy(update={"quantity": f"subset_{name}"}))
-    return made
+        records.append(part.model_copy(update={"quantity": f"subset_{name}"}))
+    return records
 
 
 def _ranges(case: Conditions, draws: Sequence[Numbers], n: int) -> list[Estimate]:
-    made = []
+    records = []
     for name in ("spade_score", "riemannian_distance", "edge_hop_distortion"):
         values = sorted(draw[name] for draw in draws)
         middle = values[len(values) // 2]
         ends = values[0], values[-1]
-        made.append(_estimate(name, case, middle, ends, n, f"median and range of {DRAWS} draws", 0.5))
-    return made
+        records.append(_estimate(name, case, middle, ends, n, f"median and range of {DRAWS} draws", 0.5))
+    return records
 
 
 def _layer(case: Conditions, scores: Spade) -> Estimate:
@@ -176,7 +176,7 @@ def _layer(case: Conditions, scores: Spade) -> Estimate:
 
 def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tuple[Curve, ...]:
     ranks = tuple(range(1, len(scores.eigenvalues) + 1))
-    made = [
+    curves = [
         Curve(
             quantity="spectrum",
             conditions=case,
@@ -188,7 +188,7 @@ def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tup
     ]
     if others:
         values = [*(other.score for other in others.values()), scores.score]
-        made.append(
+        curves.append(
             Curve(
                 quantity="layer_scores",
                 conditions=case,
@@ -198,4 +198,4 @@ def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tup
                 y=tuple(values),
             )
         )
-    return tuple(made)
+    return tuple(curves)

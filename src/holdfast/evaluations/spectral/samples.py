@@ -25,12 +25,12 @@ def per_sample(scores: Spade, base: Conditions) -> list[Series]:
     everything = {str(r): scores.node_scores(r) for r in RANKS}
     if scores.edge_scores_all is not None:
         everything["all"] = scores.per_sample(scores.edge_scores_all)
-    made = [
+    records = [
         _series("node_score", {**base, "vectors": r}, values, "squared stretch", "stretch around the sample", scores)
         for r, values in everything.items()
     ]
     hops = scores.per_sample(scores.hops)
-    return [*made, _series("hop_distortion", base, hops, "hops", "mean output hops to the input neighbours", scores)]
+    return [*records, _series("hop_distortion", base, hops, "hops", "mean output hops to the input neighbours", scores)]
 
 
 def _series(name: str, case: Conditions, values: Float[np.ndarray, "n"], unit: str, of: str, scores: Spade) -> Series:
@@ -58,7 +58,7 @@ def summaries(series: Sequence[Series], subsets: Subsets) -> list[Estimate]:
 
     All samples share two graphs, so their values depend on each other: intervals come from whole subsets.
     """
-    made = []
+    records = []
     for part in series:
         whole = summarise(part, "median" if part.quantity == "node_score" else "mean", "lower")
         vectors = part.conditions.get("vectors")
@@ -67,20 +67,20 @@ def summaries(series: Sequence[Series], subsets: Subsets) -> list[Estimate]:
         if vectors and vectors not in (str(TOP), "all"):
             method = UNSTEADY
         update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
-        made.append(whole.model_copy(update=update))
-    return made
+        records.append(whole.model_copy(update=update))
+    return records
 
 
 def group_means(spade: Spade, case: Conditions, groups: Mapping[str, Sequence[int]], kind: str) -> list[Estimate]:
     """Return the mean node score of the largest groups: labels in their order, clusters by size."""
-    scores, made = spade.node_scores(TOP), []
+    scores, records = spade.node_scores(TOP), []
     largest = sorted(groups, key=lambda name: -len(groups[name]))[:GROUPS]
     for name in sorted(largest, key=list(groups).index) if kind == "label" else largest:
         values = scores[list(groups[name])]
         values = values[np.isfinite(values)]
         if not len(values):
             continue
-        made.append(
+        records.append(
             Estimate(
                 quantity=f"{kind}_score",
                 conditions={**case, kind: name},
@@ -95,4 +95,4 @@ def group_means(spade: Spade, case: Conditions, groups: Mapping[str, Sequence[in
                 better="neither",
             )
         )
-    return made
+    return records

@@ -173,20 +173,20 @@ def _images(population: Population, rows: Sequence[int], spade: Spade) -> tuple[
     """Return the images around which the encoder stretches most, and least."""
     scores = spade.node_scores(TOP)
     positions = ends(scores.tolist(), SHOWN)
-    made = []
+    records = []
     for what, shown in (("Least robust", positions[:SHOWN]), ("Most robust", positions[SHOWN:][::-1])):
         images = {
             f"{population.images.ids[rows[position]]}: {scores[position]:.3g}": population.pixels([rows[position]])[0]
             for position in shown
         }
-        made.append(row(f"{what}, by node score.", images, population.encoder.domain))
-    return tuple(picture for picture in made if picture is not None)
+        records.append(row(f"{what}, by node score.", images, population.encoder.domain))
+    return tuple(picture for picture in records if picture is not None)
 
 
 def _pairs(population: Population, rows: Sequence[int], spade: Spade) -> tuple[Picture, ...]:
     """Return the worst pairs: input neighbours that the representation puts farthest apart."""
     scores = np.nan_to_num(spade.edge_scores[TOP], nan=-np.inf)
-    made = []
+    records = []
     for edge in np.argsort(-scores, kind="stable")[:PAIRS].tolist():
         p, q = (rows[position] for position in spade.pairs()[edge].tolist())
         images = population.pixels([p, q])
@@ -194,8 +194,8 @@ def _pairs(population: Population, rows: Sequence[int], spade: Spade) -> tuple[P
         caption = (
             f"Neighbours in pixels, {spade.hops[edge]:g} steps apart in representation: edge score {scores[edge]:.3g}"
         )
-        made.append(row(caption, dict(zip(names, images, strict=True)), population.encoder.domain))
-    return tuple(picture for picture in made if picture is not None)
+        records.append(row(caption, dict(zip(names, images, strict=True)), population.encoder.domain))
+    return tuple(picture for picture in records if picture is not None)
 
 
 def _collapsed(ids: Sequence[str]) -> Findings:

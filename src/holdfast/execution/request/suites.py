@@ -36,7 +36,7 @@ SUITES = {
 }
 LARGE = 1_000_000
 """From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
-REACH = 6_000_000
+REACH = 12_000_000
 """An encoder of so many operations gets the counts of quick in full, one of twice as many half of them."""
 HEAVY = 100_000_000
 """From so many operations on, quick asks the same of every encoder: ``TOTAL`` forwards, shared by its questions."""
@@ -56,7 +56,7 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
         >>> from holdfast.evaluations.attacked.overlap import Overlap
         >>> sizes = (suite_settings("quick", [Overlap], n) for n in (0, 12_000_000, 60_000_000, 10**10))
         >>> [of["overlap"]["samples"] for of in sizes]
-        [200, 100, 20, 30]
+        [100, 100, 20, 30]
     """
     settings = {kind.name: SUITES[suite].sizes(kind.sizes) for kind in kinds}
     if suite == "quick" and operations > LARGE:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from time import monotonic
 from typing import final
 
@@ -15,11 +16,15 @@ from holdfast.core.run_settings import Observed
 from holdfast.execution.computing import Computing
 from holdfast.execution.computing.shards import first_held, in_random_order, observe
 from holdfast.execution.computing.subject import Subject
+from holdfast.execution.engines.automatic import Automatic
+from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import leads
 from holdfast.execution.table.cells import Cells
 from holdfast.execution.table.steps import FEWEST, PICTURED, illustrates
 from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, learning, parts
 from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
 from holdfast.store.keys import key_of
 from holdfast.store.provenance import provenance
 from holdfast.store.store import StoreError
@@ -65,28 +70,73 @@ class Sample:
         return cls(rows, len(planned), observed, since)
 
 
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a conclusion."""
+
+    result: Result | Exception
+    seconds: float
+
+
+def concluded(population: Population, task: tuple[Evaluation, Sample]) -> Outcome:
+    """Return what follows for an evaluation from what was seen, or why nothing does."""
+    (evaluation, sample), since = task, monotonic()
+    try:
+        # Pictures may take as long as what was observed; those of a partial result come with the full one.
+        result = evaluation.result(population, sample.rows, sample.observed, illustrated=sample.whole)
+    except Exception as error:
+        return Outcome(error, monotonic() - since)
+    return Outcome(result, monotonic() - since)
+
+
 def finish(subject: Subject, cells: Cells) -> None:
-    """Conclude all that was observed of an encoder, unless another rank does; without what takes long in a stopped run."""
+    """Conclude all that was observed of an encoder, unless another rank does; without what takes long in a stopped run.
+
+    Processes of this machine take part, but for a stopped run, whose processes Ctrl-C has reached, too.
+    """
     for fit in subject.fits:
         subject.learned.setdefault(fit, cells.work.spent())  # else it would be learned now
     subject.rest()
-    for observation, group in subject.groups.items() if leads(cells.work.engine) else ():
-        with cells.failing(subject.encoder, subject.images.name, group):
-            sample = Sample.of(subject, observation, cells.work)
-            for evaluation in group:
-                with cells.failing(subject.encoder, subject.images.name, [evaluation]):
-                    cells.results.append(_final(subject, observation, evaluation, sample, cells))
+    if not leads(cells.work.engine):
+        return
+    engine = cells.work.engine
+    if cells.work.stopped or not isinstance(engine, (Automatic, Processes)):
+        engine = Local()
+    results = {each: cells.concluded.get((subject.encoder.name, each)) for each in chain(*subject.groups.values())}
+    for (evaluation, sample), outcome in engine.map(concluded, subject.population, _waiting(subject, cells)):
+        with cells.failing(subject.encoder, subject.images.name, [evaluation]):
+            results[evaluation] = keep(subject, evaluation, sample, outcome, cells)
+    cells.results += [result for result in results.values() if result is not None]
 
 
-def _final(subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
-    if known := cells.concluded.get((subject.encoder.name, evaluation)):
-        return known
+def _waiting(subject: Subject, cells: Cells) -> Iterator[tuple[Evaluation, Sample]]:
+    """Yield what is to be concluded, with what was seen for it; note of the others why not."""
+    for observation, group in subject.groups.items():
+        left = [evaluation for evaluation in group if (subject.encoder.name, evaluation) not in cells.concluded]
+        with cells.failing(subject.encoder, subject.images.name, left):
+            sample = Sample.of(subject, observation, cells.work) if left else None
+        for evaluation in left if sample is not None else ():
+            with cells.failing(subject.encoder, subject.images.name, [evaluation]):
+                last = _hastened(subject, observation, evaluation, sample, cells)
+                require_enough(subject, evaluation, last, cells)
+                yield evaluation, last
+
+
+def _hastened(
+    subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells
+) -> Sample:
+    """Return the sample to conclude from: in a stopped run one without pictures that take long.
+
+    Raises:
+        BudgetSpentError: the conclusion takes long itself.
+    """
     if cells.work.stopped and sample.whole:
         if evaluation.concluding(subject.planning) > HASTE:
             raise cells.work.spent()
         if _pictures(subject, observation, evaluation, sample, cells.work) > HASTE:
-            sample = Sample.of(subject, observation, cells.work, but=1)
-    return conclude(subject, evaluation, sample, cells)
+            return Sample.of(subject, observation, cells.work, but=1)
+    return sample
 
 
 def _pictures(
@@ -97,31 +147,39 @@ def _pictures(
     return min(sample.planned, PICTURED) * row if illustrates(evaluation) else 0.0
 
 
-def conclude(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
-    """Return the result of ``evaluation``, which the store then holds.
+def require_enough(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
+    """Raise unless enough was seen for a result, and more than before; say that it is concluded.
 
     Raises:
         BudgetSpentError: too little was seen, or no more than before.
     """
-    work, piece, since = cells.work, (subject.encoder.name, evaluation), monotonic()
     if not sample.whole:
-        known = cells.partial.get(piece)
+        known = cells.partial.get((subject.encoder.name, evaluation))
         if not (evaluation.partial and len(sample.rows) >= FEWEST):
-            raise work.spent()
+            raise cells.work.spent()
         if known is not None and len(known.findings.ids) >= len(sample.rows):
-            raise work.spent()
-    work.tell(f"{subject.encoder.name}: {evaluation.name}, conclusion")
-    # Pictures may take as long as what was observed; those of a partial result come with the full one.
-    result = evaluation.result(subject.population, sample.rows, sample.observed, illustrated=sample.whole)
+            raise cells.work.spent()
+    cells.work.tell(f"{subject.encoder.name}: {evaluation.name}, conclusion")
+
+
+def keep(subject: Subject, evaluation: Evaluation, sample: Sample, outcome: Outcome, cells: Cells) -> Result:
+    """Return the result of ``evaluation``, which the store then holds.
+
+    Raises:
+        Exception: there is none, and why.
+    """
+    work, piece = cells.work, (subject.encoder.name, evaluation)
+    if isinstance(outcome.result, Exception):
+        raise outcome.result
     planned = None if sample.whole else sample.planned
     radii = {"radii": cells.radii} if cells.radii and attacks_in_balls(type(evaluation)) else {}
     origin = provenance(cells.run, sample.since) | radii
-    result = result.model_copy(update={"provenance": origin, "planned": planned})
+    result = outcome.result.model_copy(update={"provenance": origin, "planned": planned})
     work.store.finish(
         key_of(evaluation, subject.encoder, subject.images, cells.run, subject.population.bank_images), result
     )
     timed = int(not (sample.whole and illustrates(evaluation)))  # pictures are forecast by themselves
-    work.forecast.tell(piece, timed, monotonic() - since, int(sample.whole), 1)
+    work.forecast.tell(piece, timed, outcome.seconds, int(sample.whole), 1)
     return result
 
 
@@ -145,7 +203,8 @@ def conclude_so_far(subject: Subject, cells: Cells) -> None:
 def _keep_so_far(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
     piece = subject.encoder.name, evaluation
     try:
-        result = conclude(subject, evaluation, sample, cells)
+        require_enough(subject, evaluation, sample, cells)
+        result = keep(subject, evaluation, sample, concluded(subject.population, (evaluation, sample)), cells)
     except StoreError:
         raise
     except Exception:  # said when it is concluded in the end

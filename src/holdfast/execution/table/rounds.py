@@ -105,14 +105,14 @@ class Rounds:
         self._take(subject, [step])
         return True
 
-    def _take(self, subject: Subject, taken: Sequence[Step]) -> bool:
+    def _take(self, subject: Subject, steps: Sequence[Step]) -> bool:
         """Observe what these steps ask for, and return whether there was time for any of it."""
-        for step in taken:
+        for step in steps:
             self.work.forecast.concluding |= step.concluding
             self.work.forecast.pictures |= step.pictures
-        groups = {step.observation: subject.groups[step.observation] for step in taken if step.rows}
-        first = {step.observation: step.rows for step in taken}
-        whole = [step.observation for step in taken if step.whole]
+        groups = {step.observation: subject.groups[step.observation] for step in steps if step.rows}
+        first = {step.observation: step.rows for step in steps}
+        whole = [step.observation for step in steps if step.whole]
         return self.work.forward(subject, groups, None, first, whole)
 
     def _learned(self, subject: Subject, fits: Sequence[Fit[Any]]) -> bool:

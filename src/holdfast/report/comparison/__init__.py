@@ -85,8 +85,8 @@ class Comparison(Record):
 
     def contest(self, protocol: str, like: Estimate) -> Contest | None:
         """Return the contest on the quantity of ``like`` under its conditions and this protocol."""
-        wanted = (protocol, like.quantity, like.conditions, like.claim)
-        return next((c for c in self.contests if (c.protocol, c.quantity, c.conditions, c.claim) == wanted), None)
+        identity = (protocol, like.quantity, like.conditions, like.claim)
+        return next((c for c in self.contests if (c.protocol, c.quantity, c.conditions, c.claim) == identity), None)
 
 
 class _Number(NamedTuple):
@@ -189,8 +189,8 @@ def _series(result: Result, estimate: Estimate) -> Series | None:
     """Return the per-sample values that ``estimate`` averages, if it does and they were recorded."""
     if estimate.statistic == "other" or estimate.series is None:
         return None
-    wanted = (estimate.series, estimate.conditions)
-    return next((series for series in result.series if (series.quantity, series.conditions) == wanted), None)
+    identity = (estimate.series, estimate.conditions)
+    return next((series for series in result.series if (series.quantity, series.conditions) == identity), None)
 
 
 def _contest(

@@ -103,7 +103,11 @@ def _telling(series: Series) -> bool:
     """Return whether a distribution says more than the mean does: two values alone are a share."""
     if series.quantity.endswith("_influence"):  # which serves intervals and comparisons
         return False
-    if series.conditions.keys() & {"rung", "corruption", "surrogate"}:  # one of many: their table, or the curve over them, says it
+    if series.conditions.keys() & {
+        "rung",
+        "corruption",
+        "surrogate",
+    }:  # one of many: their table, or the curve over them, says it
         return False
     return len({value for value in series.values if np.isfinite(value)} - {0.0, 1.0}) > 0
 

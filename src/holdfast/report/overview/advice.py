@@ -95,10 +95,10 @@ def _choice(table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Ale
     elif leaders:
         yield _undecided(table, tallied)
     else:
-        told = advised.tally if advised.tally.telling else tallied
+        decisive = advised.tally if advised.tally.telling else tallied
         yield (
-            f"The encoders differ in {_of_them(told)}, but none is best or tied for best throughout any question: no reason "
-            "to prefer one."
+            f"The encoders differ in {_of_them(decisive)}, but none is best or tied for best throughout any question: no "
+            "reason to prefer one."
         )
     yield from _worst_of_leaders(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]

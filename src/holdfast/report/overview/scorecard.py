@@ -142,7 +142,7 @@ class Scorecard(Record):
 
 def scorecards(groups: Sequence[Group], comparison: Comparison, tables: Sequence[Table]) -> tuple[Scorecard, ...]:
     """Return a scorecard per table of the summary ``tables``, without those that answer no question."""
-    made = []
+    cards = []
     for part, short in zip(tabled(groups), tables, strict=True):
         whole = table(short.title, part, comparison)
         by_question = questions(part)
@@ -155,8 +155,8 @@ def scorecards(groups: Sequence[Group], comparison: Comparison, tables: Sequence
         ]
         if lines:
             lines.sort(key=lambda line: line.place)
-            made.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
-    return tuple(made)
+            cards.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
+    return tuple(cards)
 
 
 def questions(part: Sequence[Group]) -> dict[Question, list[str]]:

@@ -100,15 +100,15 @@ def environment() -> Environment:
     """Return what renders the templates, which are compiled once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("holdfast.report.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
-    return made
+    jinja.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
+    return jinja
 
 
 def colours_of(comparison: Comparison) -> dict[str, str]:

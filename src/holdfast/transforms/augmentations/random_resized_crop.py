@@ -53,13 +53,13 @@ class RandomResizedCrop(Transform):
         draws = noise.uniform((2 * TRIES + 2,), torch.float64)
         area = height * width * (self.scale_min + (self.scale_max - self.scale_min) * draws[:, :TRIES])
         ratio = torch.exp(log(self.ratio) * (2 * draws[:, TRIES:-2] - 1))
-        tried = torch.stack([(area / ratio).sqrt().round(), (area * ratio).sqrt().round()], -1)
-        fits = ((tried >= 1) & (tried <= tried.new_tensor([height, width]))).all(-1)
+        shapes = torch.stack([(area / ratio).sqrt().round(), (area * ratio).sqrt().round()], -1)
+        fits = ((shapes >= 1) & (shapes <= shapes.new_tensor([height, width]))).all(-1)
         # The last resort counts as one more try, which always fits.
         resort = [min(height, round(width * self.ratio)), min(width, round(height * self.ratio))]
-        tried = torch.cat([tried, tried.new_tensor(resort).expand(len(tried), 1, 2)], 1)
+        shapes = torch.cat([shapes, shapes.new_tensor(resort).expand(len(shapes), 1, 2)], 1)
         first = torch.cat([fits, fits.new_ones(len(fits), 1)], 1).int().argmax(1)
-        size = tried[torch.arange(len(tried), device=tried.device), first]
+        size = shapes[torch.arange(len(shapes), device=shapes.device), first]
         room = size.new_tensor([height, width]) - size
         middle = (first == TRIES)[:, None]
         return torch.cat([torch.where(middle, room / 2, draws[:, -2:] * (room + 1)).floor(), size], 1)

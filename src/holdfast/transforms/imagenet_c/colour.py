@@ -61,8 +61,8 @@ class SaturateC(CommonCorruption):
         value = pixels.amax(1, keepdim=True)
         range_ = value - pixels.amin(1, keepdim=True)
         saturation = range_ / value.clamp(min=1e-9)
-        wanted = (saturation * c[0] + c[1]).clamp(0, 1)
+        target = (saturation * c[0] + c[1]).clamp(0, 1)
         # How far below the value each channel lies, as a share of the channel that lies lowest.
         red = torch.tensor([0.0, 1.0, 1.0]).to(pixels)[:, None, None]
         below = torch.where(range_ > 0, (value - pixels) / range_.clamp(min=1e-9), red)
-        return value * (1 - wanted * below)
+        return value * (1 - target * below)

@@ -31,7 +31,11 @@ def lower_bounds(
     return torch.cat(
         [
             vacuous_unless_finite(
-                method(graph, region(pixels[batch], type(ball), eps[batch], domain), specifications[batch])
+                method(
+                    graph,
+                    region(pixels[batch], type(ball), eps[batch], domain, inputs=graph.inputs),
+                    specifications[batch],
+                )
             )
             for batch in batches
         ]

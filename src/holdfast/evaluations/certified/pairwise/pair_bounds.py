@@ -38,7 +38,7 @@ class PairBounds(Observation):
     generate: Ball | None
     published: Attack
     name = "told"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -61,13 +61,15 @@ class PairBounds(Observation):
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the pairs of the images at ``rows``."""
         negatives = generated(population, rows, self.generate)[:, None] if self.generate else None
-        pairs = image_pairs(population, rows, self.negatives, self.certification.neurons, negatives)
+        pairs = image_pairs(
+            population, rows, self.negatives, self.certification.neurons, negatives, self.certification.arithmetic
+        )
         return PairAttack(pairs, type(self.ball)(1.0), self.certification.attack)
 
     def bound(self, pairs: Pairs) -> Float[Tensor, "b k"]:
         """Return lower bounds of ``W f`` over the ball around each anchor."""
         eps = torch.full_like(pairs.specifications[:, 0, 0], self.ball.radius)
-        balls = region(pairs.anchors, type(self.ball), eps, pairs.encoder.domain)
+        balls = region(pairs.anchors, type(self.ball), eps, pairs.encoder.domain, inputs=pairs.graph.inputs)
         return vacuous_unless_finite(self.certification.method(pairs.graph, balls, pairs.specifications))
 
     def worst(self, pair_attack: PairAttack) -> AttackResult:

@@ -19,6 +19,8 @@ from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.size import nonlinear_entries, require_size
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
+from holdfast.bounds.rounding.arithmetic import rigorous
+from holdfast.bounds.rounding.executed import ExecutedEncoder, executed_encoder, executes
 from holdfast.core.balls import BALLS, Ball
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError, did_you_mean
@@ -44,6 +46,8 @@ class Pairs:
     """``W``, the linear functions of the code; zero where undefined."""
     noise: Noise
     """One stream per pair, anchors outermost."""
+    executed: ExecutedEncoder | None = None
+    """What computes codes, where certificates are of the encoder as executed; ``encoder`` is what it rounds."""
 
     @property
     def shape(self) -> torch.Size:
@@ -67,7 +71,7 @@ class Pairs:
     def values(self, points: Pixels) -> Float[Tensor, "p"]:
         """Return ``W f(x')`` by the module itself, one point per pair: negative where the anchor is mistaken."""
         with torch.no_grad():
-            return -self.objective(self.encoder.forward(points))
+            return -self.objective((self.executed or self.encoder).forward(points))
 
     def distances(self, ball: Ball) -> Float[Tensor, "b k"]:
         """Return how far each negative is from its anchor in the norm of ``ball``."""
@@ -75,7 +79,12 @@ class Pairs:
 
 
 def image_pairs(
-    population: Population, rows: Sequence[int], count: int, neurons: int, negatives: Pixels | None = None
+    population: Population,
+    rows: Sequence[int],
+    count: int,
+    neurons: int,
+    negatives: Pixels | None = None,
+    arithmetic: str = "real",
 ) -> Pairs:
     """Return pairs of the images at ``rows`` with ``count`` random other images each, or with given ``negatives``.
 
@@ -85,13 +94,18 @@ def image_pairs(
         count: negatives of each anchor.
         neurons: the most nonlinear entries an encoder may have.
         negatives: (b, k, *pixels), instead of other images.
+        arithmetic: of the encoder, real or as executed in the run's precision; always the latter in half precision. Then
+            codes of anchors and negatives are those that this machine computes in that precision.
 
     Raises:
         HoldfastError: the encoder cannot be bounded, or has more entries than ``neurons``.
     """
     names, encoder = population.images.ids, population.double
-    graph = bounded(population, neurons)
+    executed = as_executed(population, neurons, arithmetic)
+    graph = executed.graph if executed else bounded(population, neurons)
     anchors = population.pixels(rows).double()
+    if executed:
+        executed.require_finite(anchors)
     if negatives is None:
         chosen = population.others(rows, count)
         ids = [[names[other] for other in line] for line in chosen.tolist()]
@@ -99,7 +113,8 @@ def image_pairs(
     else:
         ids = [[f"generated {k}" for k in range(negatives.shape[1])] for _ in rows]
     negatives = negatives.double()
-    anchor_codes, other = directions(encoder, anchors)[:, None], directions(encoder, negatives.flatten(0, 1))
+    shown = executed or encoder
+    anchor_codes, other = directions(shown, anchors)[:, None], directions(shown, negatives.flatten(0, 1))
     difference = anchor_codes - other.unflatten(0, tuple(negatives.shape[:2]))
     keys = [f"{names[row]}\x1f{name}" for row, line in zip(rows, ids, strict=True) for name in line]
     return Pairs(
@@ -110,22 +125,34 @@ def image_pairs(
         negatives=negatives,
         specifications=difference.nan_to_num(nan=0.0),
         noise=population.run.noise(keys),
+        executed=executed,
     )
 
 
-def directions(encoder: Encoder, pixels: Pixels) -> Codes:
+def directions(encoder: Encoder | ExecutedEncoder, pixels: Pixels) -> Codes:
     """Return unit codes; nan for a zero code."""
     with torch.no_grad():
         codes = encoder.forward(pixels)
     return codes / codes.norm(dim=1, keepdim=True)
 
 
+def as_executed(population: Population, neurons: int, arithmetic: str) -> ExecutedEncoder | None:
+    """Return the encoder as it is executed in the run's precision; None where real arithmetic is certified."""
+    if not executes(arithmetic, population.run.dtype):
+        return None
+    require_few(population.encoder, neurons)
+    executed = executed_encoder(population.encoder, population.run.dtype, population.run.device)
+    _require_entries(population.encoder, executed.graph, neurons)
+    return executed
+
+
 def bounded(population: Population, neurons: int) -> Graph:
     """Return the traced encoder, or say in one sentence why it cannot be bounded."""
     if population.run.dtype not in EXACT:
         raise HoldfastError(
-            f"{population.encoder.name} would be executed in {population.run.precision}, with rounding that no bound "
-            "accounts for and that moves codes past what is proved; use --precision float32, or certify by smoothing"
+            f"{population.encoder.name} would be executed in {population.run.precision}, with rounding that this "
+            "certificate does not account for and that moves codes past what is proved; use --precision float32, or certify "
+            "it by certified-radius, instance-accuracy or smoothing, which do"
         )
     return traced(population.encoder, neurons, population.run.device)
 
@@ -133,10 +160,14 @@ def bounded(population: Population, neurons: int) -> Graph:
 def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
     require_few(encoder, neurons)
-    graph = trace(encoder, torch.float64, device)
+    graph = rigorous(trace(encoder, torch.float64, device))
+    _require_entries(encoder, graph, neurons)
+    return graph
+
+
+def _require_entries(encoder: Encoder, graph: Graph, neurons: int) -> None:
     entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
     require_size(encoder.name, entries, neurons)
-    return graph
 
 
 def require_few(encoder: Encoder, neurons: int) -> None:

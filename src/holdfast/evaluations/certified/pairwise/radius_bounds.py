@@ -7,7 +7,7 @@ negative; at the second a perturbation that is has been found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from holdfast.attacks.base import climb
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch
 from holdfast.bounds.radius_search import search_radii
+from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.core.balls import Ball, column
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
@@ -45,7 +46,7 @@ class RadiusBounds(Observation):
     negatives: int
     tolerance: float
     name = "bracket"
-    version = 6
+    version = 7
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -58,21 +59,36 @@ class RadiusBounds(Observation):
 
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the pairs of the images at ``rows``."""
-        pairs = image_pairs(population, rows, self.negatives, self.certification.neurons)
+        pairs = image_pairs(
+            population, rows, self.negatives, self.certification.neurons, arithmetic=self.certification.arithmetic
+        )
         return PairAttack(pairs, unit_ball(self.norm), self.certification.attack)
 
 
 def radius_bounds(pair_attack: PairAttack, method: Method, tolerance: float) -> Observed:
     """Return ``certified`` and ``attacked`` radii and the ``lowest`` value found inside each certificate.
 
-    All are nan where pairs are undefined.
+    Of an encoder as executed, also by how much radii are ``rounded`` away. All are nan where pairs are undefined.
     """
     pairs = pair_attack.pairs
     certified, nearest = certify_and_attack(pair_attack, method, tolerance)
     attacked = pair_attack.sizes(nearest.points).reshape(pairs.shape)
     lowest = cross_check(pair_attack, certified).values.reshape(pairs.shape)
     observed = {"certified": certified, "attacked": attacked, "lowest": lowest}
+    if pairs.executed:
+        observed["rounded"] = radii_lost_to_rounding(pair_attack, method, tolerance, certified)
     return {name: values.masked_fill(~pairs.defined, torch.nan) for name, values in observed.items()}
+
+
+def radii_lost_to_rounding(
+    pair_attack: PairAttack, method: Method, tolerance: float, certified: Float[Tensor, "b k"]
+) -> Float[Tensor, "b k"]:
+    """Return how much larger radii would be if the encoder rounded nothing; by CROWN where ``method`` searches itself."""
+    pairs, ball = pair_attack.pairs, pair_attack.ball
+    if isinstance(method, RadiusSearch):
+        method, certified = Crown(), certified_radii(pairs, ball, Crown(), tolerance)
+    real = replace(pairs, graph=rigorous(replace(pairs.graph, steps=())))
+    return certified_radii(real, ball, method, tolerance) - certified
 
 
 def certified_radii(pairs: Pairs, ball: Ball, method: Method, tolerance: float) -> Float[Tensor, "b k"]:

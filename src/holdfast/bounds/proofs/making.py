@@ -1,0 +1,197 @@
+"""Proofs of certificates, made by the fast bounds: what a search has chosen is written down while it is chosen.
+
+Intermediate bounds are those of the method without receptive fields, whose small networks no proof holds: ``branch`` may
+prove a little less here than where it certifies. Claims are a little wider than what was found, since whoever checks them
+counts rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.bounds.methods.alpha import Alpha, OptimisedSlopes, ascend_slopes, ascend_specifications
+from holdfast.bounds.methods.base import Crown, Interval, Method
+from holdfast.bounds.methods.branch import Branch
+from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, output_bounds, relax
+from holdfast.bounds.methods.interval import intermediate_bounds
+from holdfast.bounds.network.forms import Form, Windows
+from holdfast.bounds.network.graph import RULES, Graph
+from holdfast.bounds.proofs.proof import Claim, Leaves
+from holdfast.bounds.regions import Region
+from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
+from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound, Subdomains
+from holdfast.core.errors import HoldfastError
+
+WIDER = 1e-9
+"""By which claims are wider than what was found, as a share of their size."""
+
+
+@dataclass
+class RecordedSlopes(OptimisedSlopes):
+    """Slopes with the windows that they lie in, and the best of them."""
+
+    layouts: dict[int, tuple[tuple[int, ...], Windows | None]] = field(default_factory=dict)
+    best: dict[int, Tensor] = field(default_factory=dict)
+
+    def choose(self, node: int, form: Form, relaxation: LinearRelaxation) -> LinearRelaxation:
+        self.layouts[node] = (form.shape, form.windows)
+        return super().choose(node, form, relaxation)
+
+    def keep(self, better: Bool[Tensor, "b s"]) -> None:
+        """Keep the slopes of the forms that are bounded better than before."""
+        for node, slopes in self.slopes.items():
+            windows = self.layouts[node][1]
+            if windows is None:
+                mask = better.reshape(*better.shape, *(1,) * (slopes.ndim - 2))
+            else:
+                mask = better.unflatten(1, (-1, *windows.count)).transpose(0, 1)[None, None, None]
+            now = slopes.detach()
+            self.best[node] = torch.where(mask, now, self.best[node]) if node in self.best else now.clone()
+
+    def dense(self) -> dict[int, Float[Tensor, "s n"]]:
+        """Return the best slopes of the forms of a single image, zero where a form does not depend on the ReLU."""
+        return {
+            node: Form(slopes, *self.layouts[node]).dense().coef[0].flatten(1) for node, slopes in self.best.items()
+        }
+
+
+@dataclass
+class Recorder:
+    """Bounds forms by optimised slopes and writes down, for each step, which forms and which slopes."""
+
+    steps: int
+    rate: float
+    rows: dict[int, list[tuple[Tensor, Tensor, dict[int, Any]]]] = field(default_factory=dict)
+
+    def __call__(self, network: NetworkRelaxation, target: int, form: Form) -> Tensor:
+        from scipy.sparse import csr_array
+
+        slopes = RecordedSlopes()
+        ascend_slopes(network, target, form, self.steps, self.rate, slopes, slopes.keep)
+        # Slopes are kept in single precision, and what counts is the bound that they give as they are kept.
+        slopes.slopes = {node: value.float().to(value.dtype) for node, value in slopes.best.items()}
+        units = form.dense().coef[0].flatten(1)
+        entries = units.abs().argmax(1)
+        signs = units.gather(1, entries[:, None])[:, 0].to(torch.int8)
+        sparse = {node: csr_array(value.float().cpu().numpy()) for node, value in slopes.dense().items()}
+        self.rows.setdefault(target, []).append((entries, signs, sparse))
+        return minimise(network, target, form, slopes).detach()
+
+    def slopes_of(self, target: int) -> dict[str, Any]:
+        """Return the entries, signs and slopes of a step's claim."""
+        from scipy.sparse import csr_array, vstack
+
+        if target not in self.rows:
+            return {}
+        entries, signs, sparse = zip(*self.rows[target], strict=True)
+        nodes = {node for slopes in sparse for node in slopes}
+        return {
+            "entries": torch.cat(entries).cpu().numpy(),
+            "signs": torch.cat(signs).cpu().numpy(),
+            "slopes": {node: csr_array(vstack([slopes[node] for slopes in sparse])) for node in sorted(nodes)},
+        }
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a proof of an image holds beside its pixels."""
+
+    claims: dict[int, Claim]
+    slopes: dict[int, NDArray[Any]]
+    leaves: Leaves
+
+
+def require_provable(method: Method) -> None:
+    """Raise unless proofs of bounds by ``method`` can be kept."""
+    if not isinstance(method, (Interval, Crown, Alpha, Branch)):
+        raise HoldfastError(
+            f"proofs are kept of the methods interval, crown, alpha and branch, not of {method.name}; leave out --proofs"
+        )
+
+
+def choices(graph: Graph, region: Region, specifications: Float[Tensor, "1 s d"], method: Method) -> Choices:
+    """Return what proves that all ``specifications`` of a single image are positive over ``region``, as far as is found.
+
+    Whether it does is for the program that checks proofs to say.
+
+    Raises:
+        HoldfastError: no proof of such bounds can be kept.
+    """
+    require_provable(method)
+    with torch.no_grad():
+        network, recorder = _relaxed(graph, region, specifications, method)
+        leaves = _leaves(network, specifications[0], method)
+    targets = {node.inputs[0] for node in graph.nodes if node.operation is RULES["relu"]}
+    claims = {target: _claim(network.intermediate_bounds[target], recorder, target) for target in sorted(targets)}
+    return Choices(claims, {node: slopes[0] for node, slopes in _shared(network, 1).items()}, leaves)
+
+
+def _relaxed(
+    graph: Graph, region: Region, specifications: Float[Tensor, "1 s d"], method: Method
+) -> tuple[NetworkRelaxation, Recorder | None]:
+    """Return the relaxation that the specifications are bounded with, and the slopes of its intermediate bounds."""
+    if isinstance(method, Interval):
+        return NetworkRelaxation.within(graph, region, intermediate_bounds(graph, region)), None
+    if isinstance(method, Crown):
+        tries = [
+            relax(graph, region, with_intervals) for with_intervals in ((True, False) if method.joint else (False,))
+        ]
+        least = [output_bounds(network, specifications).min() for network in tries]
+        return tries[int(torch.stack(least).argmax())], None
+    assert isinstance(method, (Alpha, Branch))
+    recorder = Recorder(method.inner, method.rate)
+    return relax(graph, region, bounder=recorder), recorder
+
+
+def _claim(box: Box, recorder: Recorder | None, target: int) -> Claim:
+    low, high = (end[0].flatten().double().cpu().numpy() for end in box)
+    room = WIDER * (np.maximum(np.abs(low), np.abs(high)) + 1e-3 * max(np.abs(low).max(), np.abs(high).max()))
+    return Claim(low - room, high + room, **(recorder.slopes_of(target) if recorder else {}))
+
+
+def _shared(network: NetworkRelaxation, count: int) -> dict[int, NDArray[Any]]:
+    """Return the lower slopes of the relaxation, repeated."""
+    return {
+        node: np.repeat(relaxation.lower[0][:1].flatten(1).double().cpu().numpy(), count, 0)
+        for node, relaxation in network.linear_relaxations.items()
+    }
+
+
+def _leaves(network: NetworkRelaxation, specifications: Float[Tensor, "s d"], method: Method) -> Leaves:
+    """Return the subdomains of each specification: one, unless bounds are those of ``branch``."""
+    if isinstance(method, Branch):
+        return _branched(network, specifications, method)
+    slopes = _shared(network, len(specifications))
+    if isinstance(method, Alpha):
+        _, best = ascend_specifications(network, specifications[None], method.steps, method.rate)
+        slopes |= {node: value[0].flatten(1).double().cpu().numpy() for node, value in best.items()}
+    signs = {node: np.zeros(value.shape, np.int8) for node, value in slopes.items()}
+    multipliers = {node: np.zeros_like(value) for node, value in slopes.items()}
+    return Leaves(np.arange(len(specifications)), signs, slopes, multipliers)
+
+
+def _branched(network: NetworkRelaxation, specifications: Float[Tensor, "s d"], method: Branch) -> Leaves:
+    """Return the leaves of branch and bound, each with the slopes and multipliers of its own best bound."""
+    regions = torch.zeros(len(specifications), dtype=torch.int64, device=specifications.device)
+    problem = BranchAndBound(network, regions, specifications, method.rate / 2)
+    closed, end = list[Subdomains](), time.monotonic() + method.seconds
+    problem.solve(
+        problem.root(method.steps), method.ascent, method.parts, method.batch, end, method.target, closed.append
+    )
+    leaves = Subdomains.join([problem.settled(part, method.steps) for part in closed if len(part)])
+
+    def arrays(kind: dict[int, Tensor], dtype: type) -> dict[int, NDArray[Any]]:
+        return {node: values.flatten(1).cpu().numpy().astype(dtype) for node, values in kind.items()}
+
+    signs, slopes, multipliers = leaves.signs, leaves.slopes, leaves.multipliers
+    return Leaves(
+        leaves.owner.cpu().numpy(), arrays(signs, np.int8), arrays(slopes, np.float64), arrays(multipliers, np.float64)
+    )

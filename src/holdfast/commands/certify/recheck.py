@@ -1,0 +1,150 @@
+"""Check the certificates of a run again by its proofs: a slow program in numpy, with every rounding counted, no search."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.bounds.proofs.checking import ProofError, check
+from holdfast.bounds.proofs.network import PlainNetwork
+from holdfast.bounds.proofs.proof import Proof
+from holdfast.commands.certify.proofs import INDEX, NETWORK, unpacked
+from holdfast.commands.certify.record import Certificate, CertificateRecord
+from holdfast.commands.inputs import NamedEncoder, NamedImages, population_of
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.run_settings import RunSettings
+from holdfast.encoders import Options
+from holdfast.encoders.reference import first_line
+from holdfast.protocol.population import Population
+
+SAME = 1e-9
+"""Share of their size by which codes of the network in the folder and of the encoder may differ, both in float64."""
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """What a proof is worth: whether it ``holds``, why not, and the least bound that it proves."""
+
+    id: str
+    holds: bool
+    reason: str = ""
+    bound: float = np.nan
+
+
+def recheck(
+    folder: str | Path, encoder: NamedEncoder | None = None, images: NamedImages | None = None
+) -> tuple[Recheck, ...]:
+    """Return for each certified image of a run whether its proof holds, as ``holdfast certify --recheck`` does.
+
+    The proofs say what network and images they are of. That these are the ones they are called after is checked where
+    ``encoder`` and ``images`` are given.
+
+    Args:
+        folder: of ``certify(..., proofs=True, out=folder)``.
+        encoder: the encoder that was certified, to be compared with the network in the folder.
+        images: the images that were certified, to be compared with those in the proofs.
+
+    Raises:
+        HoldfastError: the folder holds no proofs, or those of another encoder or of other images.
+    """
+    refuse_blanks(locals())
+    if (encoder is None) != (images is None):
+        raise HoldfastError("give both the encoder and the images that were certified, or neither")
+    folder = Path(folder)
+    record = CertificateRecord.model_validate_json(_content(folder, "certify.json"))
+    index = json.loads(_content(folder, INDEX))
+    ball = Ball.read(record.settings["ball"])
+    if not isinstance(ball, Linf):
+        raise HoldfastError(f"{folder} has certificates in {ball}, and proofs are of linf balls alone")
+    certified = [each for each in record.certificates if each.status == "CERTIFIED"]
+    if not any("file" in entry for entry in index["images"].values()):
+        return tuple(Recheck(each.id, False, _missing(index, each.id)) for each in certified)
+    content = _content(folder, NETWORK)
+    if sha256(content).hexdigest() != index["network"]:
+        raise HoldfastError(f"{folder / NETWORK} is not the file that was written; certify again with --proofs")
+    network = PlainNetwork.of_arrays(unpacked(content))
+    population = None
+    if encoder is not None and images is not None:
+        population = population_of(encoder, images, RunSettings(), Options(), neurons=None)
+        _require_same(population, network, record)
+    return tuple(_rechecked(folder, index, record, each, network, ball.radius, population) for each in certified)
+
+
+def _content(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        raise HoldfastError(
+            f"{folder / name} cannot be read ({error.strerror}); certify with --proofs into that folder first"
+        ) from error
+
+
+def _missing(index: Any, name: str) -> str:
+    return index["images"].get(name, {}).get("missing", "no proof of it was kept")
+
+
+def _require_same(population: Population, network: PlainNetwork, record: CertificateRecord) -> None:
+    """Raise unless the network computes the encoder's codes of the images, and both are those of the record."""
+    name = population.encoder.name
+    if population.encoder.fingerprint != record.encoder.fingerprint:
+        raise HoldfastError(f"{name} is not the encoder that was certified, {record.encoder.name}")
+    if population.images.fingerprint != record.images.fingerprint:
+        raise HoldfastError(f"{population.images.name} are not the images that were certified, {record.images.name}")
+    rows = range(min(len(population.images), 16))
+    pixels = population.pixels(rows).double()
+    with torch.no_grad():
+        codes = population.double.forward(pixels).cpu().numpy()
+    if np.abs(network.codes(pixels.flatten(1).cpu().numpy()) - codes).max() > SAME * np.abs(codes).max():
+        raise HoldfastError(f"the network of the proofs computes other codes than {name}")
+
+
+def _rechecked(
+    folder: Path,
+    index: Any,
+    record: CertificateRecord,
+    certificate: Certificate,
+    network: PlainNetwork,
+    eps: float,
+    population: Population | None,
+) -> Recheck:
+    """Return whether the proof of one certificate holds."""
+    entry = index["images"].get(certificate.id, {})
+    if "file" not in entry:
+        return Recheck(certificate.id, False, _missing(index, certificate.id))
+    try:
+        content = _content(folder, entry["file"])
+        if sha256(content).hexdigest() != entry["sha256"]:
+            raise ProofError("its file is not the one that was written")
+        proof = Proof.of_arrays(unpacked(content))
+        _require_about(proof, certificate, record, population)
+        bound = min(check(network, proof, eps).values())
+    except (ProofError, HoldfastError, ValueError) as error:
+        return Recheck(certificate.id, False, first_line(error))
+    return Recheck(certificate.id, True, bound=bound)
+
+
+def _require_about(
+    proof: Proof, certificate: Certificate, record: CertificateRecord, population: Population | None
+) -> None:
+    """Raise unless the proof is of this certificate: its image, and as many negatives as it speaks of."""
+    count = min(int(record.settings["negatives"]), record.images.count - 1)
+    if proof.anchor_id != certificate.id:
+        raise ProofError(f"it is about {proof.anchor_id!r}")
+    if len(proof.negative_ids) != count or certificate.negative not in proof.negative_ids:
+        raise ProofError(f"it is about {len(proof.negative_ids)} negatives, not the {count} of the certificate")
+    if population is None:
+        return
+    place = {name: row for row, name in enumerate(population.images.ids)}
+    names = (proof.anchor_id, *proof.negative_ids)
+    if not set(names) <= set(place):
+        raise ProofError("it names images that are not there")
+    pixels = population.pixels([place[name] for name in names]).double().flatten(1).cpu().numpy()
+    if not np.array_equal(pixels, np.concatenate([proof.anchor[None], proof.negatives])):
+        raise ProofError("its pixels are not those of the images it names")

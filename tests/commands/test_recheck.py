@@ -1,0 +1,206 @@
+"""Proofs in the folder of a run: they hold as they are, and no longer once anything in the folder was changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import holdfast as hf
+from holdfast.cli import run as command
+from holdfast.commands.certify.proofs import packed, unpacked
+from holdfast.core.encoder import Domain
+
+ENCODER, IMAGES = "builtin:digits-contrastive", "builtin:digits"
+QUICK: dict[str, Any] = {"attack": "pgd:steps=3", "negatives": 3, "limit": 5, "eps": "8/255"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run with proofs, which tests copy."""
+    folder = tmp_path_factory.mktemp("certify") / "out"
+    hf.certify(ENCODER, IMAGES, **QUICK, method="alpha:steps=5,inner=3", proofs=True, out=folder)
+    return folder
+
+
+@pytest.fixture
+def folder(run, tmp_path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def index(folder: Path) -> Any:
+    return json.loads((folder / "proofs/index.json").read_text())
+
+
+def rewrite(folder: Path, name: str, change: Callable[[dict[str, Any]], object], seal: bool = True) -> None:
+    """Change the arrays of the proof of the image ``name``, and its checksum as well if it is to be sealed again."""
+    known = index(folder)
+    entry = known["images"][name]
+    arrays = unpacked((folder / entry["file"]).read_bytes())
+    change(arrays)
+    content = packed(arrays)
+    (folder / entry["file"]).write_bytes(content)
+    if seal:
+        entry["sha256"] = sha256(content).hexdigest()
+        (folder / "proofs/index.json").write_text(json.dumps(known))
+
+
+def first(folder: Path) -> str:
+    return next(iter(index(folder)["images"]))
+
+
+def verdict(folder: Path, name: str) -> tuple[bool, str]:
+    (result,) = [each for each in hf.recheck(folder) if each.id == name]
+    return result.holds, result.reason
+
+
+def test_every_certificate_holds_and_is_of_the_encoder_and_the_images(run):
+    results = hf.recheck(run, ENCODER, IMAGES)
+    assert len(results) == 5
+    assert all(result.holds and result.bound > 0 for result in results)
+    assert hf.recheck(run) == results
+    record = json.loads((run / "certify.json").read_text())
+    for result, certificate in zip(results, record["certificates"], strict=True):
+        assert result.bound <= certificate["bound"] + 1e-9 or result.bound == pytest.approx(
+            certificate["bound"], rel=0.1
+        )
+
+
+def test_a_changed_file_is_not_looked_into(folder):
+    name = first(folder)
+    rewrite(folder, name, lambda arrays: arrays.update(eps=arrays["eps"] / 2), seal=False)
+    assert verdict(folder, name) == (False, "its file is not the one that was written")
+
+
+def slopes(value: float) -> Callable[[dict[str, Any]], None]:
+    def change(arrays: dict[str, Any]) -> None:
+        for name, values in arrays.items():
+            if name.startswith(("slopes.", "leaves.slopes.")) or (".slopes." in name and name.endswith(".data")):
+                arrays[name] = np.full_like(values, value)
+
+    return change
+
+
+def without_leaf(arrays: dict[str, Any]) -> None:
+    for name in arrays:
+        if name.startswith("leaves."):
+            arrays[name] = arrays[name][1:]
+
+
+def renamed(arrays: dict[str, Any]) -> None:
+    meta = json.loads(str(arrays["meta"]))
+    arrays["meta"] = np.array(json.dumps({**meta, "anchor": "digits/0"}))
+
+
+def with_fewer_negatives(arrays: dict[str, Any]) -> None:
+    meta = json.loads(str(arrays["meta"]))
+    arrays["meta"] = np.array(json.dumps({**meta, "negatives": meta["negatives"][:-1]}))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (slopes(1.5), "lower slope outside of [0, 1]"),
+        (without_leaf, "do not cover the ball"),
+        (lambda arrays: arrays.update(eps=arrays["eps"] * 2), "it is for radius"),
+        (lambda arrays: arrays.update(anchor=arrays["negatives"][0]), "is not"),
+        (renamed, "it is about 'digits/0'"),
+        (with_fewer_negatives, "it is about 2 negatives, not the 3"),
+        (lambda arrays: arrays.pop("anchor"), "a proof is damaged"),
+    ],
+    ids=["slope", "subdomain", "radius", "anchor", "name", "negatives", "part"],
+)
+def test_what_was_tampered_with_and_sealed_again_is_rejected(folder, change, expected):
+    name = first(folder)
+    rewrite(folder, name, change)
+    holds, reason = verdict(folder, name)
+    assert not holds
+    assert expected in reason
+    assert all(result.holds for result in hf.recheck(folder) if result.id != name)
+
+
+def test_a_larger_radius_in_record_and_proof_is_rejected(folder):
+    record = json.loads((folder / "certify.json").read_text())
+    record["settings"]["ball"] = "linf:0.25"
+    (folder / "certify.json").write_text(json.dumps(record))
+    for name in index(folder)["images"]:
+        rewrite(folder, name, lambda arrays: arrays.update(eps=np.array(0.25)))
+    results = hf.recheck(folder)
+    assert results
+    assert not any(result.holds for result in results)
+
+
+def test_swapped_proofs_are_rejected(folder):
+    known = index(folder)
+    one, two = list(known["images"])[:2]
+    known["images"][one], known["images"][two] = known["images"][two], known["images"][one]
+    (folder / "proofs/index.json").write_text(json.dumps(known))
+    for name in (one, two):
+        holds, reason = verdict(folder, name)
+        assert not holds
+        assert "it is about" in reason
+
+
+def test_pixels_of_other_images_are_known_by_the_images(folder):
+    name = first(folder)
+    rewrite(folder, name, lambda arrays: arrays.update(anchor=np.clip(arrays["anchor"] + 1e-6, 0, 1)))
+    results = {result.id: result for result in hf.recheck(folder, ENCODER, IMAGES)}
+    assert "its pixels are not those of the images it names" in results[name].reason
+
+
+def test_another_network_is_refused(folder):
+    with pytest.raises(hf.HoldfastError, match="is not the encoder that was certified"):
+        hf.recheck(folder, "builtin:digits-robust", IMAGES)
+    with pytest.raises(hf.HoldfastError, match="give both the encoder and the images"):
+        hf.recheck(folder, ENCODER)
+    network = unpacked((folder / "proofs/network.npz").read_bytes())
+    network["1.0.data"] = network["1.0.data"] * 1.5
+    content = packed(network)
+    (folder / "proofs/network.npz").write_bytes(content)
+    with pytest.raises(hf.HoldfastError, match="is not the file that was written"):
+        hf.recheck(folder)
+    (folder / "proofs/index.json").write_text(json.dumps({**index(folder), "network": sha256(content).hexdigest()}))
+    with pytest.raises(hf.HoldfastError, match="computes other codes than"):
+        hf.recheck(folder, ENCODER, IMAGES)
+
+
+def test_the_command_says_what_holds(folder, capsys):
+    assert command(["certify", "--recheck", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "5 of 5 certificates hold" in out
+    rewrite(folder, first(folder), slopes(-1.0))
+    assert command(["certify", ENCODER, "--images", IMAGES, "--recheck", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert f"{first(folder)}: REJECTED (it has a lower slope outside of [0, 1]" in out
+    assert f"4 of 5 certificates hold, of {ENCODER} on {IMAGES}" in out
+    assert command(["certify", "--recheck", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"eps": None, "ball": "l2:0.5"}, "kept of certificates in linf balls, not in l2:0.5"),
+        ({"out": None}, "proofs are files; name a folder as out"),
+        ({"eps": None, "ball": "l2:0.1", "method": "smoothing:sigma=0.25"}, "rest on chance and have no proof"),
+        ({"method": "exact"}, "methods interval, crown, alpha and branch, not of exact"),
+    ],
+)
+def test_what_has_no_proof_is_refused_by_name(tmp_path, settings, expected):
+    with pytest.raises(hf.HoldfastError, match=expected):
+        hf.certify(ENCODER, IMAGES, **{**QUICK, "proofs": True, "out": tmp_path / "o", **settings})
+
+
+def test_operations_without_proofs_are_refused_before_anything_is_computed(tmp_path):
+    torch.manual_seed(0)
+    smooth = hf.Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Sigmoid()).eval(), "smooth", Domain((1, 8, 8)))
+    with pytest.raises(hf.HoldfastError, match="affine operations and ReLUs, not of 'sigmoid'"):
+        hf.certify(smooth, IMAGES, **QUICK, proofs=True, out=tmp_path / "o")
+    assert not (tmp_path / "o" / "certify.json").exists()

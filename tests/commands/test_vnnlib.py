@@ -1,0 +1,238 @@
+"""Queries for other verifiers: what is written is what was asked, answers hold, and reading them back agrees."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import holdfast as hf
+from holdfast.cli import run as command
+from holdfast.commands.certify.instances import Answer
+from holdfast.commands.certify.queries import onnx_network
+from holdfast.commands.certify.vnnlib import Disjunct, decimal, read, write
+from holdfast.core.noise import Noise
+from tests.hidden import BALL, Hidden, hidden
+
+EPS = 0.1
+QUICK: dict[str, Any] = {"attack": "adaptive:steps=10,restarts=1", "negatives": 3, "limit": 6, "eps": EPS}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A run of which some pairs are proved, some refuted and some neither."""
+    pytest.importorskip("onnxscript")
+    folder = tmp_path_factory.mktemp("certify") / "out"
+    hf.certify("builtin:digits-contrastive", "builtin:digits", **QUICK, export="vnnlib", out=folder)
+    return folder / "vnnlib"
+
+
+def expected(folder: Path) -> list[dict[str, str]]:
+    with (folder / "expected.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def executed(network: Path, inputs: torch.Tensor) -> np.ndarray:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(network)
+    return np.concatenate([session.run(None, {"X": image[None].float().numpy()})[0] for image in inputs]).astype(float)
+
+
+def query(folder: Path, line: dict[str, str]) -> Disjunct:
+    (disjunct,) = read((folder / line["query"]).read_text(), line["query"])
+    return disjunct
+
+
+def number(line: dict[str, str]) -> int:
+    return int(line["query"].removesuffix(".vnnlib").rpartition("-")[2])
+
+
+def test_every_pair_has_a_query_and_every_answer_occurs(folder):
+    lines = expected(folder)
+    assert len(lines) == 6 * 3
+    assert {line["answer"] for line in lines} == {"unsat", "sat", "unknown"}, "vacuous fixture"
+    with (folder / "instances.csv").open() as file:
+        assert [line[:2] for line in csv.reader(file)] == [[line["network"], line["query"]] for line in lines]
+    assert all(f"; expected: {line['answer']}\n" in (folder / line["query"]).read_text() for line in lines)
+
+
+def test_boxes_are_the_balls_exactly(folder):
+    encoder = hf.load_encoder("builtin:digits-contrastive")
+    images = hf.load_images("builtin:digits", encoder)
+    pixels = dict(zip(images.ids, images.pixels(range(len(images))), strict=True))
+    for line in expected(folder):
+        disjunct = query(folder, line)
+        text = (folder / line["query"]).read_text()
+        anchor = next(name for name in pixels if f": '{name}' is more similar" in text)
+        clean = pixels[anchor].double().flatten()
+        assert (disjunct.low == (clean - EPS).clamp(0, 1).numpy()).all()
+        assert (disjunct.high == (clean + EPS).clamp(0, 1).numpy()).all()
+        assert disjunct.rows.tolist() == [[float(k == number(line)) for k in range(3)]]
+
+
+def test_networks_compute_what_is_certified(folder):
+    encoder = hf.load_encoder("builtin:digits-contrastive")
+    images = hf.load_images("builtin:digits", encoder)
+    codes = torch.nn.functional.normalize(encoder(images.pixels(range(len(images)))).double())
+    points = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for line in expected(folder):
+        text = (folder / line["query"]).read_text()
+        anchor, negative = (images.ids.index(name) for name in text.split("'")[1:4:2])
+        wanted = encoder(points).double() @ (codes[anchor] - codes[negative])
+        assert executed(folder / line["network"], points)[:, number(line)] == pytest.approx(wanted.numpy(), abs=1e-5)
+
+
+def test_counterexamples_violate_and_what_is_proved_is_violated_by_no_point(folder):
+    for line in expected(folder):
+        disjunct, shape = query(folder, line), (-1, 1, 8, 8)
+        low, high = (torch.from_numpy(end).reshape(1, *shape[1:]) for end in (disjunct.low, disjunct.high))
+        if line["answer"] == "sat":
+            words = (folder / line["counterexample"]).read_text().replace("(", " ").replace(")", " ").split()
+            values = dict(zip(words[1::2], map(float, words[2::2]), strict=True))
+            point = torch.tensor([values[f"X_{k}"] for k in range(64)]).double().reshape(shape)
+            assert ((point >= low) & (point <= high)).all()
+            assert executed(folder / line["network"], point)[0, number(line)] < 0
+            continue
+        share = Noise.of(0, [str(k) for k in range(60)]).uniform((1, 8, 8), torch.float64)
+        share[::2] = share[::2].round()
+        outputs = executed(folder / line["network"], low + (high - low) * share)
+        assert line["answer"] == "unknown" or not any(disjunct.holds(output) for output in outputs)
+
+
+def test_our_own_verifier_agrees(folder, tmp_path):
+    lines = expected(folder)
+    # One query of each answer, and attacks of another seed, so that what is proved is attacked again.
+    chosen = [next(line for line in lines if line["answer"] == answer) for answer in ("unsat", "sat", "unknown")]
+    few = folder / "few.csv"
+    few.write_text("".join(f"{line['network']},{line['query']},5\n" for line in chosen))
+    results = hf.verify(few, seed=1, out=tmp_path / "out")
+    assert [result.answer for result in results] == ["unsat", "sat", "unknown"]
+    assert "no bound by crown refutes disjunct 1 of 1" in results[2].reason
+    point = results[1].counterexample
+    assert point is not None
+    assert query(folder, chosen[1]).holds(executed(folder / chosen[1]["network"], point[None])[0])
+    assert results[1].outputs == pytest.approx(executed(folder / chosen[1]["network"], point[None])[0], abs=1e-5)
+    assert [line.split(",")[2] for line in (tmp_path / "out" / "results.csv").read_text().splitlines()] == [
+        "unsat", "sat", "unknown"]  # fmt: skip
+    (written,) = (tmp_path / "out" / "counterexamples").iterdir()
+    assert written.read_text().startswith("sat\n((X_0 ")
+
+
+def benchmark(folder: Path, case: Hidden, text: str, name: str) -> Answer:
+    """The answer to a query of a network with a hidden counterexample."""
+    pytest.importorskip("onnxscript")
+    (folder / "net.onnx").write_bytes(onnx_network(case.encoder, torch.ones(1, 1)))
+    (folder / "q.vnnlib").write_text(text)
+    (folder / "instances.csv").write_text("net.onnx,q.vnnlib,3\n")
+    (answer,) = hf.verify(folder, method=name, attack="pgd:steps=20")
+    return answer
+
+
+@pytest.mark.parametrize("name", ["interval", "crown", "alpha", "branch", "exact"])
+def test_networks_with_hidden_counterexamples_are_never_proved(tmp_path, name):
+    case = hidden(0)
+    low, high = ((case.image + side * BALL.radius).double().flatten().numpy() for side in (-1, 1))
+    text = write(Disjunct(low, high, np.ones((1, 1)), np.zeros(1)))
+    assert benchmark(tmp_path, case, text, name).answer == "unknown"
+    # Told where to look, it is refuted; and without the spike, proved.
+    at = case.secret.double().flatten().numpy()
+    near = write(Disjunct(at - 1e-6, at + 1e-6, np.ones((1, 1)), np.zeros(1)))
+    assert benchmark(tmp_path, case, near, name).answer == "sat"
+    harmless = Hidden(case.harmless, case.harmless, case.image, case.secret)
+    assert benchmark(tmp_path, harmless, text, name).answer == "unsat"
+
+
+DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
+BOX = "(assert (>= X_0 -1)) (assert (<= X_0 1))\n"
+
+
+def test_disjunctions_are_multiplied_out_and_boxes_of_their_own_are_kept():
+    text = (
+        DECLARED
+        + "; (a comment\n"
+        + BOX
+        + """
+    (assert (or (and (<= X_0 0.1) (<= Y_0 Y_1)) (and (>= X_0 0.5) (>= (- Y_0 (* 2 Y_1)) 3e0)) (and (>= X_0 2))))
+    (assert (<= (+ Y_0 Y_1 -1.5) 0))"""
+    )
+    first, second = read(text, "query")
+    assert (first.low.tolist(), second.low.tolist(), second.high.tolist()) == ([-1.0], [0.5], [1.0])
+    assert first.high[0] == 0.1, "which is a little more than a tenth"
+    assert (first.rows.tolist(), first.offsets.tolist()) == ([[1, -1], [1, 1]], [0, 1.5])
+    assert (second.rows.tolist(), second.offsets.tolist()) == ([[-1, 2], [1, 1]], [-3, 1.5])
+
+
+def test_ends_that_float64_does_not_hold_are_rounded_outward():
+    from fractions import Fraction
+
+    ends = ["0.1", "-0.1", "0.3", "-0.3", "0.70000000000000000001", "123.4567890123456789"]
+    for low, high in zip(ends, reversed(ends), strict=True):
+        low, high = sorted((low, high), key=Fraction)
+        text = DECLARED + f"(assert (>= X_0 {low})) (assert (<= X_0 {high})) (assert (<= Y_0 0))"
+        (disjunct,) = read(text, "query")
+        assert Fraction(disjunct.low[0]) <= Fraction(low) <= Fraction(high) <= Fraction(disjunct.high[0])
+        assert float(low) in (disjunct.low[0], np.nextafter(disjunct.low[0], np.inf))
+
+
+def test_what_is_written_reads_back_as_it_was():
+    noise = Noise.of(0, ["query"])
+    middle, rows = (
+        noise.uniform((50,), torch.float64)[0].numpy(),
+        noise.fork("rows").uniform((7, 4), torch.float64)[0].numpy(),
+    )
+    disjunct = Disjunct(middle - 1e-9, middle + 1e-300, rows - 0.5, rows[:, 0])
+    (back,) = read(write(disjunct), "query")
+    for name in ("low", "high", "rows", "offsets"):
+        assert (getattr(back, name) == getattr(disjunct, name)).all()
+    assert float(decimal(5e-324)) == 5e-324
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (DECLARED + BOX + "(assert (<= (* Y_0 Y_1) 0))", "only linear terms"),
+        (DECLARED + BOX + "(assert (<= X_0 Y_1))", "an inequality of X_0 and Y_1"),
+        (DECLARED + BOX + "(assert (= Y_0 1))", "conditions are made of <=, >=, and, or"),
+        (DECLARED + BOX + "(assert (<= Y_7 1))", "uses Y_7, which it does not declare"),
+        (DECLARED + BOX + "(assert (<= Y_0 1)", "ends within a parenthesis"),
+        (DECLARED + BOX + "(check-sat)", "a query declares X_i and Y_i, and asserts"),
+        (DECLARED + "(assert (<= X_0 1)) (assert (<= Y_0 1))", "leaves X_0 without an end"),
+        ("(assert (<= Y_0 1))", "declares 0 inputs"),
+    ],
+)
+def test_what_cannot_be_read_is_named(text, expected):
+    with pytest.raises(hf.HoldfastError, match=expected):
+        read(text, "query")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"ball": "l2:0.5"}, "VNN-LIB has boxes only, so that queries in l2:0.5 cannot be exported"),
+        ({"ball": "linf:0.1", "out": None}, "name a folder as out"),
+        ({"ball": "linf:0.1", "export": "smt"}, "exported as vnnlib, got 'smt'"),
+        ({"ball": "l2:0.1", "method": "smoothing:sigma=0.25"}, "smoothing asks nothing of single inputs"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_before_anything_is_computed(tmp_path, settings, expected):
+    with pytest.raises(hf.HoldfastError, match=expected):
+        hf.certify("builtin:digits-robust", "builtin:digits", **{"export": "vnnlib", "out": tmp_path / "o", **settings})
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_command_answers_and_says_what_it_cannot_read(folder, tmp_path, capsys):
+    line = next(line for line in expected(folder) if line["answer"] == "unsat")
+    (folder / "two.csv").write_text(f"{line['network']},{line['query']},5\n{line['network']},missing.vnnlib,5\n")
+    assert command(["certify", "--vnnlib", str(folder / "two.csv"), "--attack", "pgd:steps=3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{line['query']}: unsat in " in lines[0]
+    assert "missing.vnnlib: unknown in " in lines[1]
+    assert "No such file" in lines[1]
+    assert lines[2] == "1 unsat, 0 sat, 1 unknown"
+    assert command(["certify", "--vnnlib", str(tmp_path / "none.csv")]) == 2
+    assert command(["certify", "builtin:digits-robust"]) == 2
+    assert "certify takes an ENCODER, --images and --out, or else" in capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""Certificates of encoders as executed: attacks in the same precision never enter, and those of real numbers are entered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.bounds import Crown, Exact, Method, certified_radius
+from holdfast.bounds.rounding.arithmetic import rigorous
+from holdfast.commands.certify import certify
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.certified.certified_radius import CertifiedRadius
+from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs
+from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii, cross_check, nearest_confusion
+from holdfast.protocol.population import Population
+from tests.marks import rest_slow
+from tests.samples import builtin, digits, published
+
+WEAK = AdaptiveAttack(restarts=1, steps=10)
+TYPES = ["bfloat16", "float16", "float32"]
+
+
+def pairs_of(encoder: Encoder, images: Images, precision: str, count: int = 6) -> Pairs:
+    population = Population(encoder, images, RunSettings(precision=precision))
+    return image_pairs(population, range(count), 3, 50_000, arithmetic="executed")
+
+
+def in_real_numbers(pairs: Pairs) -> Pairs:
+    return replace(pairs, graph=rigorous(replace(pairs.graph, steps=())))
+
+
+def entered(pairs: Pairs, radii: Tensor) -> Tensor:
+    """Which certified balls an attack enters, whose points are judged as they are executed."""
+    attack = PairAttack(pairs, Linf(1.0), AdaptiveAttack(restarts=1, steps=30))
+    inside = cross_check(attack, radii).values.reshape(pairs.shape) <= 0
+    nearest = attack.sizes(nearest_confusion(attack, radii).points).reshape(pairs.shape) <= radii * (1 - 1e-9)
+    return (inside | nearest) & (radii > 0)
+
+
+def flat(bias: float, seed: int) -> tuple[Encoder, Images]:
+    """An encoder of one hidden layer, tight for CROWN, whose biases cancel in its code."""
+    torch.manual_seed(seed)
+    first, last = nn.Linear(16, 32), nn.Linear(32, 4)
+    with torch.no_grad():
+        first.bias.fill_(bias)
+        last.weight[:, 16:] = -last.weight[:, :16]
+        last.bias.zero_()
+    module = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last)
+    return Encoder(module, "flat", Domain((1, 4, 4))), Images(torch.rand(8, 1, 4, 4))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_crosses_what_is_proved_of_real_numbers_and_nothing_that_is_proved_of_it(precision: str) -> None:
+    crossed = proved = 0
+    for seed in range(3):
+        pairs = pairs_of(*flat(1.0, seed), precision)
+        real, executed = (certified_radii(each, Linf(1.0), Crown(), 1e-4) for each in (in_real_numbers(pairs), pairs))
+        assert (executed <= real + 1e-4).all()
+        assert not entered(pairs, executed).any()
+        crossed, proved = crossed + int(entered(pairs, real).sum()), proved + int((executed > 0).sum())
+    assert crossed, "vacuous: rounding crosses nothing"
+    assert proved, "vacuous: nothing is certified"
+
+
+@pytest.mark.parametrize("bias", [1e2, 3e2])
+def test_large_biases_in_single_precision(bias: float) -> None:
+    crossed = proved = 0
+    for seed in range(4):
+        pairs = pairs_of(*flat(bias, seed), "float32")
+        real, executed = (certified_radii(each, Linf(1.0), Crown(), 1e-5) for each in (in_real_numbers(pairs), pairs))
+        assert not entered(pairs, executed).any()
+        crossed, proved = crossed + int(entered(pairs, real).sum()), proved + int((executed > 0).sum())
+    assert crossed or bias == 1e2, "vacuous: rounding crosses nothing"
+    assert proved or bias > 1e2, "vacuous: nothing is certified"
+
+
+@pytest.mark.parametrize("bias", [1e4, 1e6, 1e12])
+def test_biases_that_cost_most_digits_are_refused(bias: float) -> None:
+    with pytest.raises(HoldfastError, match=r"so it cannot be bounded|lose its digits to rounding"):
+        pairs_of(*flat(bias, 0), "float32")
+
+
+@pytest.mark.parametrize("method", [Crown(), Exact(seconds=5.0)], ids=str)
+@pytest.mark.parametrize("precision", TYPES)
+def test_long_sums_and_denormal_weights(method: Method, precision: str) -> None:
+    """A sum of many small terms beside a large one, which loses them, and weights that are hardly numbers of the type."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(256, 4), nn.Linear(4, 2)
+    with torch.no_grad():
+        first.weight.uniform_(-1e-3, 1e-3)
+        first.weight[:, 0] = 1.0
+        first.weight[3] *= 1e-38 if precision != "float16" else 1e-5
+    encoder = Encoder(nn.Sequential(first, nn.ReLU(), last), "long", Domain((256,)))
+    pairs = pairs_of(encoder, Images(torch.rand(6, 256)), precision, 2)
+    radii = certified_radii(pairs, Linf(1.0), method, 1e-4)
+    assert not entered(pairs, radii).any()
+    assert (radii > 0).any()
+
+
+def test_a_number_that_may_overflow_is_refused_by_name() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.no_grad():
+        for layer in (module[1], module[3]):
+            layer.weight.mul_(1000)
+    encoder, images = Encoder(module, "loud", Domain((1, 4, 4))), Images(torch.rand(6, 1, 4, 4))
+    with pytest.raises(HoldfastError, match=r"'linear' \(linear_1\) may reach .* float16 ends at 6.55e\+04") as caught:
+        CertifiedRadius(samples=4, negatives=2, attack=WEAK)(encoder, images, RunSettings(precision="float16"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("precision", rest_slow(TYPES))
+def test_evaluations_say_what_is_certified_and_what_rounding_costs(precision: str) -> None:
+    run, encoder, images = RunSettings(precision=precision), builtin("digits-robust"), digits(12)
+    shared = {"samples": 5, "negatives": 3, "attack": WEAK, "arithmetic": "executed"}
+    result = CertifiedRadius(**shared)(encoder, images, run)
+    sums = "" if precision == "float32" else ", sums in float32"
+    radius, lost = (result.estimate(name) for name in ("average_certified_radius", "radius_lost_to_rounding"))
+    assert radius.conditions["arithmetic"] == lost.conditions["arithmetic"] == f"executed in {precision}{sums}"
+    assert 0 < lost.value < radius.value
+    assert lost.value < 1e-4 or precision != "float32"
+    assert result.estimate("contradictions").value == 0
+    accuracy = InstanceAccuracy(balls=(Linf(0.1),), **shared)(encoder, images, run)
+    assert accuracy.estimate("certified_instance_accuracy").conditions["arithmetic"] == f"executed in {precision}{sums}"
+    assert accuracy.estimate("certified_instance_accuracy").value > 0
+    assert accuracy.estimate("contradictions").value == 0
+
+
+def test_real_arithmetic_is_what_it_was() -> None:
+    result = CertifiedRadius(samples=3, negatives=2, attack=WEAK)(builtin(), digits(6), RunSettings())
+    assert all("arithmetic" not in estimate.conditions for estimate in result.estimates)
+    assert all("rounding" not in estimate.quantity for estimate in result.estimates)
+
+
+def test_half_precision_by_the_command(tmp_path: Path) -> None:
+    record = certify(
+        "builtin:digits-robust",
+        "builtin:digits",
+        Linf(0.05),
+        negatives=3,
+        limit=3,
+        precision="bfloat16",
+        attack=WEAK,
+        out=tmp_path,
+    )
+    assert record.settings["arithmetic"] == "executed in bfloat16, sums in float32"
+    assert record.counted("CERTIFIED")
+    assert not record.contradictions
+
+
+def test_an_unknown_arithmetic_is_refused() -> None:
+    with pytest.raises(HoldfastError, match="arithmetic must be one of real, executed, got 'exact'"):
+        CertifiedRadius(arithmetic="exact")(builtin(), digits(4), RunSettings())
+    with pytest.raises(HoldfastError, match="arithmetic must be one of"):
+        certified_radius(builtin(), torch.rand(1, 1, 8, 8), torch.ones(1, 1, 32), Linf(0.1), arithmetic="exact")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist_base", "mnist_cnn_4layer_a", "cifar10_base_adv4"])
+def test_what_rounding_costs_published_encoders(reference: Path, name: str) -> None:
+    """On average over pairs; a pair with a large radius may lose more."""
+    import numpy as np
+
+    stored = np.load(reference / "verification" / f"autolirpa__{name}.npz")
+    pixels = torch.tensor(stored["X_f32"][:8])
+    encoder = published(reference, name, torch.float32)
+    if "cifar" in name:  # stored in normalised units
+        encoder = Encoder(encoder.module, name, Domain((3, 32, 32), -4.0, 4.0))
+    pairs = pairs_of(encoder, Images(pixels), "float32", 3)
+    real, executed = (certified_radii(each, Linf(1.0), Crown(), 1e-6) for each in (in_real_numbers(pairs), pairs))
+    pixel = 0.225 if "cifar" in name else 1.0
+    assert 0 < float((real - executed).mean()) * pixel < 1e-4
