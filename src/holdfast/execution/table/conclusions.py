@@ -114,6 +114,7 @@ def _waiting(subject: Subject, cells: Cells) -> Iterator[tuple[Evaluation, Sampl
     """Yield what is to be concluded, with what was seen for it; note of the others why not."""
     for observation, group in subject.groups.items():
         left = [evaluation for evaluation in group if (subject.encoder.name, evaluation) not in cells.concluded]
+        sample = None  # which stays so where it fails
         with cells.failing(subject.encoder, subject.images.name, left):
             sample = Sample.of(subject, observation, cells.work) if left else None
         for evaluation in left if sample is not None else ():
