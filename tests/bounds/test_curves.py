@@ -17,20 +17,20 @@ RULES: dict[str, Rule] = {
     **{f"softplus {threshold}": softplus(threshold) for threshold in (20.0, 3.0, -1.0)},
 }
 POSITIVE = ("sqrt", "rsqrt", "reciprocal")
-SAMPLES = 401
+SAMPLES, COUNT = 401, 2000
 every = pytest.mark.parametrize("name", RULES)
 
 
 def intervals(name: str) -> Box:
     """Random intervals: of usual size, tiny, huge, of one point, and with an end where curves bend or turn."""
     draw = torch.Generator().manual_seed(0)
-    centre = torch.randn(4000, dtype=torch.float64, generator=draw) * 4
-    centre[:1000] *= 50
+    centre = torch.randn(COUNT, dtype=torch.float64, generator=draw) * 4
+    centre[: COUNT // 4] *= 50
     ends = torch.tensor([0.0, -3.0, 3.0, -1.5, 20.0, *CURVES["mish"].bends, *CURVES["gelu"].bends], dtype=torch.float64)
     centre[-500:] = ends[torch.randint(len(ends), (500,), generator=draw)]
-    width = 10 ** (torch.rand(4000, dtype=torch.float64, generator=draw) * 20 - 12)
+    width = 10 ** (torch.rand(COUNT, dtype=torch.float64, generator=draw) * 20 - 12)
     width[::10] = 0
-    low, high = centre - width * torch.rand(4000, dtype=torch.float64, generator=draw), centre + width
+    low, high = centre - width * torch.rand(COUNT, dtype=torch.float64, generator=draw), centre + width
     if name in POSITIVE:
         low, high = low.abs() + 1e-3, low.abs() + 1e-3 + (high - low)
     if name == "exp":

@@ -11,6 +11,7 @@ from PIL import Image
 from holdfast.attacks.presets import PRESETS
 from holdfast.cli import run
 from holdfast.commands.attack.record import AttackRecord, Replay
+from tests.marks import rest_slow
 
 ATTACK = ["attack", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
 SHORT = ["--attack", "pgd:steps=2"]
@@ -36,7 +37,7 @@ def test_an_attack_says_what_it_did_and_where_it_is(capsys):
     assert len(list(Path("out/images").iterdir())) == len(recorded().moved) == 6
 
 
-@pytest.mark.parametrize("name", ["t-pgd", "rocl", "acl-a2a"])
+@pytest.mark.parametrize("name", rest_slow(["acl-a2a", "t-pgd", "rocl"]))
 def test_presets_run_on_their_own_terms(name):
     assert run([*ATTACK, "--preset", name, "--seed", "3", "--precision", "float64"]) == 0
     known, record = PRESETS[name], recorded()

@@ -91,7 +91,7 @@ def rewrite_started(path: Path, when: str) -> None:
 @pytest.mark.parametrize(
     ("stop_after", "change"),
     [
-        (1, {"adversary": "loss"}),
+        pytest.param(1, {"adversary": "loss"}, marks=pytest.mark.slow),
         pytest.param(5, {"adversary": "spade-guided:k=5"}, marks=pytest.mark.slow),
         (6, {"ema": 0.5, "objective": "byol", "precision": "float64"}),
     ],

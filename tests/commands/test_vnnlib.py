@@ -17,6 +17,7 @@ from holdfast.commands.certify.queries import onnx_network
 from holdfast.commands.certify.vnnlib import Disjunct, decimal, read, write
 from holdfast.core.noise import Noise
 from tests.hidden import BALL, Hidden, hidden
+from tests.marks import rest_slow
 
 EPS = 0.1
 QUICK: dict[str, Any] = {"attack": "adaptive:steps=10,restarts=1", "negatives": 3, "limit": 6, "eps": EPS}
@@ -132,7 +133,7 @@ def benchmark(folder: Path, case: Hidden, text: str, name: str) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("name", ["interval", "crown", "alpha", "branch", "exact"])
+@pytest.mark.parametrize("name", rest_slow(["crown", "interval", "alpha", "branch", "exact"]))
 def test_networks_with_hidden_counterexamples_are_never_proved(tmp_path, name):
     case = hidden(0)
     low, high = ((case.image + side * BALL.radius).double().flatten().numpy() for side in (-1, 1))

@@ -187,7 +187,7 @@ class Reshaped(nn.Module):
         return self.out(tokens[:, 0])
 
 
-@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize("dynamo", rest_slow([True, False]))
 @pytest.mark.parametrize("dynamic", rest_slow([True, False]))
 @pytest.mark.parametrize("kind", rest_slow([Reshaped, factories.plain]))
 def test_what_any_exporter_writes_can_be_certified(kind, dynamo, dynamic, tmp_path):

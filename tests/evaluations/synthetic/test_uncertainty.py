@@ -17,6 +17,7 @@ from tests.evaluations.synthetic.test_synbench import SMALL, encoder, measured, 
 from tests.synthetic.test_score import BUDGETS, THRESHOLDS, kept, population_score
 
 
+@pytest.mark.slow
 def test_numbers_cover_the_population_of_a_linear_map() -> None:
     weight = torch.randn(6, 16, dtype=torch.float64)
     truth = population_score(kept(weight, torch.full((16,), 0.25, dtype=torch.float64)))

@@ -30,6 +30,7 @@ from holdfast.protocol.population import represent
 from holdfast.store.keys import key_of
 from holdfast.store.store import Store, StoreError
 from tests import tiny
+from tests.marks import rest_slow
 
 
 def images_for(encoder: Encoder) -> Images:
@@ -372,7 +373,7 @@ KINDS = ("displacement", "spade", "randomized-smoothing", "certified-displacemen
 change nothing, and test_engines that they do not in tables."""
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", rest_slow(KINDS, fast=2))
 def test_every_kind_of_observation_ignores_sharding_and_order_of_a_table(name, tmp_path):
     kind = catalog.evaluations()[name]
     cheap = {field.name: CHEAP[field.name] for field in fields(kind) if field.name in CHEAP}
