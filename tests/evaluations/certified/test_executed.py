@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,10 +111,11 @@ def test_long_sums_and_denormal_weights(method: Method, precision: str) -> None:
 
 def test_a_number_that_may_overflow_is_refused_by_name() -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    first, last = nn.Linear(16, 8), nn.Linear(8, 4)
     with torch.no_grad():
-        for layer in (module[1], module[3]):
+        for layer in (first, last):
             layer.weight.mul_(1000)
+    module = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last)
     encoder, images = Encoder(module, "loud", Domain((1, 4, 4))), Images(torch.rand(6, 1, 4, 4))
     with pytest.raises(HoldfastError, match=r"'linear' \(linear_1\) may reach .* float16 ends at 6.55e\+04") as caught:
         CertifiedRadius(samples=4, negatives=2, attack=WEAK)(encoder, images, RunSettings(precision="float16"))
@@ -123,7 +125,7 @@ def test_a_number_that_may_overflow_is_refused_by_name() -> None:
 @pytest.mark.parametrize("precision", rest_slow(TYPES))
 def test_evaluations_say_what_is_certified_and_what_rounding_costs(precision: str) -> None:
     run, encoder, images = RunSettings(precision=precision), builtin("digits-robust"), digits(12)
-    shared = {"samples": 5, "negatives": 3, "attack": WEAK, "arithmetic": "executed"}
+    shared: dict[str, Any] = {"samples": 5, "negatives": 3, "attack": WEAK, "arithmetic": "executed"}
     result = CertifiedRadius(**shared)(encoder, images, run)
     sums = "" if precision == "float32" else ", sums in float32"
     radius, lost = (result.estimate(name) for name in ("average_certified_radius", "radius_lost_to_rounding"))
