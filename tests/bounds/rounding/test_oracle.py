@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -31,6 +32,7 @@ def module(seed: int, scale: float = 1.0) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+@cache
 def executed(
     seed: int, dtype: torch.dtype, scale: float = 1.0, sums: torch.dtype | None = torch.float32
 ) -> ExecutedEncoder:
@@ -110,17 +112,22 @@ def test_no_execution_of_any_point_lies_below_a_bound(method: Method, dtype: tor
             assert (rows[0] @ code >= bound).all()
 
 
+@cache
+def line(seed: int) -> tuple[Encoder, nn.Linear, Tensor]:
+    """A network of one layer, that layer, and an image."""
+    torch.manual_seed(seed)
+    linear = nn.Linear(12, 1).double()
+    with torch.no_grad():
+        linear.bias.mul_(10.0 ** (seed % 8))
+    return Encoder(linear, "linear", Domain((12,), -10.0, 10.0)), linear, torch.rand(1, 12, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_bounds_of_linear_networks_never_exceed_the_exact_minimum(method: Method) -> None:
     """In rational numbers; without what is subtracted for rounding, CROWN exceeds it in half of these cases."""
     close = 0
     for seed in range(30 if not hasattr(method, "seconds") else 4):
-        torch.manual_seed(seed)
-        linear = nn.Linear(12, 1).double()
-        with torch.no_grad():
-            linear.bias.mul_(10.0 ** (seed % 8))
-        x = torch.rand(1, 12, dtype=torch.float64)
-        encoder = Encoder(linear, "linear", Domain((12,), -10.0, 10.0))
+        encoder, linear, x = line(seed)
         bound = lower_bound(encoder, x, torch.ones(1, 1, 1, dtype=torch.float64), Linf(0.1), method).item()
         radius = Fraction(0.1)
         weights = [Fraction(w) for w in linear.weight[0].tolist()]
@@ -133,22 +140,28 @@ def test_bounds_of_linear_networks_never_exceed_the_exact_minimum(method: Method
     assert close or isinstance(method, Exact), "vacuous: bounds are loose"
 
 
+@cache
+def cancelling(seed: int, scale: float) -> tuple[Encoder, nn.Linear, nn.Linear, Tensor]:
+    """Two neurons with biases of ``scale`` whose difference is the code, their layer and the last, and an image."""
+    torch.manual_seed(seed)
+    first, last = nn.Linear(3, 2).double(), nn.Linear(2, 1).double()
+    with torch.no_grad():
+        first.bias.fill_(scale)
+        last.weight.copy_(torch.tensor([[1.0, -1.0]]))
+        x = torch.rand(1, 3, dtype=torch.float64)
+        last.bias.copy_(1e-3 - (first.weight[0] - first.weight[1]) @ x[0])
+    return Encoder(nn.Sequential(first, nn.ReLU(), last), "cancelling", Domain((3,))), first, last, x
+
+
 @pytest.mark.parametrize("scale", [1e2, 1e6, 1e12])
 @pytest.mark.parametrize("method", [Crown(), Alpha(3, 2), Exact(seconds=2.0)], ids=str)
 def test_large_biases_that_cancel_give_no_false_radius(method: Method, scale: float) -> None:
-    """Two neurons with biases of ``scale`` whose difference is the code: rounding of the bound is as large as the code."""
+    """Rounding of the bound is as large as the code."""
     from holdfast.bounds import certified_radius
 
     proved = 0.0
     for seed in range(6):
-        torch.manual_seed(seed)
-        first, last = nn.Linear(3, 2).double(), nn.Linear(2, 1).double()
-        with torch.no_grad():
-            first.bias.fill_(scale)
-            last.weight.copy_(torch.tensor([[1.0, -1.0]]))
-            x = torch.rand(1, 3, dtype=torch.float64)
-            last.bias.copy_(1e-3 - (first.weight[0] - first.weight[1]) @ x[0])
-        encoder = Encoder(nn.Sequential(first, nn.ReLU(), last), "cancelling", Domain((3,)))
+        encoder, first, last, x = cancelling(seed, scale)
         radius = certified_radius(encoder, x, torch.ones(1, 1, 1, dtype=torch.float64), Linf(0.5), method).item()
         slope = [Fraction(a) - Fraction(b) for a, b in zip(*first.weight.tolist(), strict=True)]
         margin = sum((s * Fraction(v) for s, v in zip(slope, x[0].tolist(), strict=True)), Fraction(last.bias.item()))

@@ -61,7 +61,7 @@ def flat(bias: float, seed: int) -> tuple[Encoder, Images]:
     return Encoder(module, "flat", Domain((1, 4, 4))), Images(torch.rand(8, 1, 4, 4))
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", rest_slow(["bfloat16", "float16"]))
 def test_half_precision_crosses_what_is_proved_of_real_numbers_and_nothing_that_is_proved_of_it(precision: str) -> None:
     crossed = proved = 0
     for seed in range(3):
@@ -74,7 +74,7 @@ def test_half_precision_crosses_what_is_proved_of_real_numbers_and_nothing_that_
     assert proved, "vacuous: nothing is certified"
 
 
-@pytest.mark.parametrize("bias", [1e2, 3e2])
+@pytest.mark.parametrize("bias", rest_slow([3e2, 1e2]))
 def test_large_biases_in_single_precision(bias: float) -> None:
     crossed = proved = 0
     for seed in range(4):
@@ -93,7 +93,7 @@ def test_biases_that_cost_most_digits_are_refused(bias: float) -> None:
 
 
 @pytest.mark.parametrize("method", [Crown(), Exact(seconds=5.0)], ids=str)
-@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("precision", rest_slow(TYPES))
 def test_long_sums_and_denormal_weights(method: Method, precision: str) -> None:
     """A sum of many small terms beside a large one, which loses them, and weights that are hardly numbers of the type."""
     torch.manual_seed(0)
