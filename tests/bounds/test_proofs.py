@@ -85,7 +85,7 @@ def proved(name: str, method: str) -> tuple[Proof, torch.Tensor]:
 CASES = [
     *((name, "crown") for name in ("linear", "conv", "strided", "residual", "batch norm", "max pool", "leaky relu")),
     *((name, method) for method in ("interval", "alpha") for name in ("linear", "max pool")),
-    ("strided", "branch"),
+    ("linear", "branch"),
 ]
 
 
@@ -108,9 +108,8 @@ def test_what_is_certified_is_proved_again(name: str, method: str) -> None:
     assert all(bound <= value for bound, value in zip(least.values(), lowest.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("name", rest_slow(sorted(SPLIT, reverse=True)))
-def test_branch_and_bound_has_split_something(name: str) -> None:
-    assert len(proved(name, "branch")[0].leaves.negatives) > 2
+def test_branch_and_bound_has_split_something() -> None:
+    assert len(proved("linear", "branch")[0].leaves.negatives) > 2
 
 
 @pytest.mark.parametrize("name", rest_slow(["max pool", "residual", "conv"]))
@@ -190,7 +189,7 @@ TAMPERED: dict[str, tuple[Callable[[Proof], Proof], str]] = {
 
 @pytest.mark.parametrize("what", TAMPERED)
 @pytest.mark.parametrize("method", ["crown", "alpha", "branch"])
-@pytest.mark.parametrize("name", rest_slow(sorted(SPLIT, reverse=True)))
+@pytest.mark.parametrize("name", rest_slow(SPLIT))
 def test_what_was_tampered_with_is_rejected(name: str, method: str, what: str) -> None:
     change, expected = TAMPERED[what]
     proof, _ = proved(name, method)
