@@ -43,6 +43,8 @@ PATIENCE = 2.0
 """Seconds: what takes longer is timed once."""
 TIMES, TOGETHER = 5, 0.2
 """What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
+SET_UP = 0.5
+"""Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
 EARLY = 20.0
 """Seconds of work for which what is known of the engine weighs as much as what was seen of it."""
 FARTHEST = 5.0
@@ -236,7 +238,7 @@ class Forecast:
             return self.expected(piece, 1)
         if seconds is None and not self._by_forwards(piece):
             return inf
-        seconds = self.expected(piece, rows) if seconds is None else seconds
+        seconds = self.expected(piece, rows) + SET_UP if seconds is None else seconds
         return seconds * (self.passed + EARLY / self.beside) / (self.worked + EARLY)
 
 
