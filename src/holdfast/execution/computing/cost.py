@@ -6,7 +6,7 @@ Work is planned in forwards of the encoder, a gradient step counted as three; fr
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -43,6 +43,8 @@ PATIENCE = 2.0
 """Seconds: what takes longer is timed once."""
 TIMES, TOGETHER = 5, 0.2
 """What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
+SET_UP = 0.5
+"""Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
 EARLY = 20.0
 """Seconds of work for which what is known of the engine weighs as much as what was seen of it."""
 FARTHEST = 5.0
@@ -130,6 +132,8 @@ class Forecast:
     """... while so many passed here: fewer where many are computed side by side."""
     beside: int = 1
     """How many the engine computes side by side."""
+    _later: float | None = field(default=None, init=False, repr=False, compare=False)
+    """The pace of later rows over that of the first, of everything, until more is measured."""
 
     def expect(self, piece: Piece) -> None:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
@@ -149,6 +153,7 @@ class Forecast:
         """Take note that ``rows`` of ``piece`` took so long, and that so many are now ``done``."""
         self.waiting[piece], self.totals[piece[1]] = total - done, total
         if rows:
+            self._later = None
             self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
 
     def pass_time(self, worked: float, passed: float) -> None:
@@ -204,14 +209,13 @@ class Forecast:
 
     def _settled(self, what: What) -> float:
         """Return the pace of later rows over that of the first, by the same of other encoders or else by everything."""
-        for known in (
-            self.measured.get(what, {}).values(),
-            (value for each in self.measured.values() for value in each.values()),
-        ):
-            ratios = [_pace(times) / first for times in known if len(times) > 1 and (first := _pace(times[:1]))]
-            if ratios:
-                return median(ratios)
-        return 1.0
+        alike = _later_over_first(self.measured.get(what, {}).values())
+        if alike is not None:
+            return alike
+        if self._later is None:
+            everything = (times for each in self.measured.values() for times in each.values())
+            self._later = _later_over_first(everything) or 1.0
+        return self._later
 
     @property
     def conclusions(self) -> float:
@@ -234,8 +238,14 @@ class Forecast:
             return self.expected(piece, 1)
         if seconds is None and not self._by_forwards(piece):
             return inf
-        seconds = self.expected(piece, rows) if seconds is None else seconds
+        seconds = self.expected(piece, rows) + SET_UP if seconds is None else seconds
         return seconds * (self.passed + EARLY / self.beside) / (self.worked + EARLY)
+
+
+def _later_over_first(timed: Iterable[Sequence[tuple[int, float]]]) -> float | None:
+    """Return the median of the paces of later rows over those of the first; None where nothing was measured twice."""
+    ratios = [_pace(times) / first for times in timed if len(times) > 1 and (first := _pace(times[:1]))]
+    return median(ratios) if ratios else None
 
 
 def _pace(times: Sequence[tuple[int, float]]) -> float:

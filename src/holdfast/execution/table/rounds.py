@@ -20,7 +20,7 @@ from holdfast.execution.table.interim import Interim
 from holdfast.execution.table.steps import Step, steps
 from holdfast.protocol.fits import Fit
 
-LONG = 60.0
+LONG = 120.0
 """Seconds that are left of a run which has something to show before: for less nobody opens a page."""
 
 
