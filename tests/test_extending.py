@@ -119,7 +119,7 @@ def test_suites_take_its_sizes(dropped: None, capsys: pytest.CaptureFixture[str]
         return settings(measure)["samples"]
 
     assert [samples(suite) for suite in SUITES] == [300, 1000, 10_000]
-    assert samples("quick", 12_000_000) == 150
+    assert samples("quick", 24_000_000) == 150
     assert run(["list", "suites"]) == 0
     assert "    neighbours_kept: samples = 300\n" in capsys.readouterr().out
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.core.divergences import L2Distance
 from holdfast.core.records import Failure
 from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.store.keys import Key, key_of
 from holdfast.store.store import Store, StoreError, load
 from tests import tiny
@@ -128,6 +131,17 @@ def test_versions_are_part_of_a_key(monkeypatch):
     before = digest()
     monkeypatch.setattr(tiny.Mean, "version", 2)
     assert digest() != before
+
+
+@pytest.mark.parametrize("kind", [AdaptiveAttack, L2Distance])
+def test_versions_of_what_an_evaluation_is_set_to_use_are_part_of_its_key(kind, monkeypatch):
+    breakaway = Breakaway(attacks=(AdaptiveAttack(),), divergences=(L2Distance(),))
+    before = key_of(breakaway, tiny.encoder(), tiny.images(), RunSettings())
+    monkeypatch.setattr(kind, "version", 2)
+    after = key_of(breakaway, tiny.encoder(), tiny.images(), RunSettings())
+    assert after.digest != before.digest
+    monkeypatch.setattr(kind, "version", 1)
+    assert key_of(breakaway, tiny.encoder(), tiny.images(), RunSettings()) == before
 
 
 def test_failures_are_kept_until_tried_again(store):

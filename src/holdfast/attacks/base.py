@@ -35,6 +35,8 @@ class Attack(Spelled):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised when the same settings give other points: results of the old ones are then computed again."""
     blind: ClassVar[bool] = False
     """Whether it looks at no gradient."""
     restarts: int = 1

@@ -24,6 +24,8 @@ class Divergence(Spelled):
     """How far apart two representations are; ``nan`` where that is undefined."""
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised when the same settings give other numbers."""
     smooth: ClassVar[bool] = True
     """Whether gradients say anything; attacks on one that is not climb ``l2`` instead."""
     learns: ClassVar[bool] = False

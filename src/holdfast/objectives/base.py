@@ -59,6 +59,8 @@ class Objective(ABC):
     """What the attacker wants; called on an attack context it gives the function to climb."""
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised when the same settings give other functions."""
     targeted: ClassVar[bool] = False
     per_sample: ClassVar[bool] = True
     """Whether each sample's gain ignores the other samples of its batch."""

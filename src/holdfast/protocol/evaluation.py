@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from holdfast.attacks.base import Attack
+from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
@@ -15,6 +16,7 @@ from holdfast.core.records import Findings, Picture, Question, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.core.statistics.clusters import with_groups
+from holdfast.objectives.base import Objective
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.names import Pairs, named
@@ -201,6 +203,9 @@ def circumstances(
         facts["transform_versions"] = changes
     if newer := {str(value): value.version for value in values if isinstance(value, Fit) and value.version > 1}:
         facts["fit_versions"] = newer
+    searches = [value for value in values if isinstance(value, (Attack, Objective, Divergence))]
+    if newer := {str(value): value.version for value in searches if value.version > 1}:
+        facts["search_versions"] = newer
     return facts
 
 
