@@ -38,7 +38,7 @@ class Check(Record):
 
 
 @dataclass(frozen=True)
-class Subject:
+class Examinee:
     """What is examined: an encoder, a few images (``real`` or noise) and their codes."""
 
     encoder: Encoder
@@ -117,10 +117,10 @@ def _examination(encoder: Encoder, pixels: Pixels, real: bool) -> Iterator[Check
     except Exception as error:  # whatever a stranger's module raises is what the reader must hear
         yield Check(name="one vector per image", status="failed", sentence=_reason(encoder, pixels, error))
         return
-    subject = Subject(encoder, pixels, codes, real)
+    examinee = Examinee(encoder, pixels, codes, real)
     for name, question in QUESTIONS.items():
         try:
-            status, sentence = question(subject)
+            status, sentence = question(examinee)
         except Exception as error:  # as above
             yield Check(name=name, status="failed", sentence=_reason(encoder, pixels, error))
             return
@@ -155,38 +155,38 @@ def _size(codes: Tensor) -> float:
     return max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)
 
 
-def _rounding(subject: Subject) -> float:
+def _rounding(examinee: Examinee) -> float:
     """Return how far equal codes may differ by rounding: half of the digits of the coarsest numbers they are made of."""
     # What a module returns may be wider than what it computes in.
-    tensors = (subject.codes, subject.pixels, *subject.encoder.module.state_dict().values())
+    tensors = (examinee.codes, examinee.pixels, *examinee.encoder.module.state_dict().values())
     # Quantised modules keep types and packed weights among their tensors.
     kinds = [tensor.dtype for tensor in tensors if isinstance(tensor, Tensor) and tensor.is_floating_point()]
     coarsest = max(torch.finfo(kind).eps for kind in kinds)
-    return _size(subject.codes) * coarsest**0.5
+    return _size(examinee.codes) * coarsest**0.5
 
 
-def _vectors(subject: Subject) -> Answer:
-    return "ok", f"Each image becomes {subject.codes.shape[1]} features."
+def _vectors(examinee: Examinee) -> Answer:
+    return "ok", f"Each image becomes {examinee.codes.shape[1]} features."
 
 
-def _mode(subject: Subject) -> Answer:
-    training = [name or "the module" for name, part in subject.encoder.module.named_modules() if part.training]
+def _mode(examinee: Examinee) -> Answer:
+    training = [name or "the module" for name, part in examinee.encoder.module.named_modules() if part.training]
     if training:
         return "failed", f"{len(training)} parts are in training mode ({', '.join(training[:3])}); call eval() on them."
     return "ok", "All of its parts are in evaluation mode."
 
 
-def _finite(subject: Subject) -> Answer:
-    bad = int((~torch.isfinite(subject.codes)).any(1).sum())
+def _finite(examinee: Examinee) -> Answer:
+    bad = int((~torch.isfinite(examinee.codes)).any(1).sum())
     if bad:
-        counted = f"{bad} of {len(subject.codes)}"
+        counted = f"{bad} of {len(examinee.codes)}"
         return "failed", f"{counted} codes are NaN or infinite; check the weights, the normalisation and the precision."
     return "ok", "All codes are finite."
 
 
-def _repeatable(subject: Subject) -> Answer:
-    difference = _difference(_codes(subject.encoder, subject.pixels), subject.codes)
-    if difference > _rounding(subject):
+def _repeatable(examinee: Examinee) -> Answer:
+    difference = _difference(_codes(examinee.encoder, examinee.pixels), examinee.codes)
+    if difference > _rounding(examinee):
         return "failed", (
             f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
             "(dropout, masking, sampling); switch that off."
@@ -194,15 +194,15 @@ def _repeatable(subject: Subject) -> Answer:
     return "ok", "The same images give the same codes again."
 
 
-def _independent(subject: Subject) -> Answer:
-    encoder, pixels = subject.encoder, subject.pixels
+def _independent(examinee: Examinee) -> Answer:
+    encoder, pixels = examinee.encoder, examinee.pixels
     try:
         alone = torch.cat([_codes(encoder, image) for image in pixels.split(1)])
         turned = _codes(encoder, pixels.flip(0)).flip(0)
     except Exception as error:  # as above
         return "failed", f"{_reason(encoder, pixels[:1], error)}; it must take batches of any size."
-    difference = max(_difference(alone, subject.codes), _difference(turned, subject.codes))
-    if not difference <= _rounding(subject):
+    difference = max(_difference(alone, examinee.codes), _difference(turned, examinee.codes))
+    if not difference <= _rounding(examinee):
         return "failed", (
             f"An image's code changes by up to {difference:.2g} with the other images of its batch, so batch statistics are "
             "in use; build or export it in evaluation mode."
@@ -210,10 +210,10 @@ def _independent(subject: Subject) -> Answer:
     return "ok", "An image alone has the code that it has among others."
 
 
-def _differentiable(subject: Subject) -> Answer:
-    inputs = subject.pixels.detach().clone().requires_grad_()
+def _differentiable(examinee: Examinee) -> Answer:
+    inputs = examinee.pixels.detach().clone().requires_grad_()
     try:
-        codes = subject.encoder.forward(inputs)
+        codes = examinee.encoder.forward(inputs)
         # Random weights, since the plain sum of normalised codes may have no slope at all.
         weights = Noise.of(0, ["doctor"], codes.device).normal(codes.shape[1:], codes.dtype)
         (gradient,) = torch.autograd.grad((codes * weights).sum(), inputs)
@@ -231,29 +231,29 @@ def _differentiable(subject: Subject) -> Answer:
     return "ok", "Its input gradient is finite and not zero."
 
 
-def _collapsed(subject: Subject) -> Answer:
-    kind = "images" if subject.real else "noise images"
-    if len(torch.unique(subject.pixels.flatten(1), dim=0)) < 2:
+def _collapsed(examinee: Examinee) -> Answer:
+    kind = "images" if examinee.real else "noise images"
+    if len(torch.unique(examinee.pixels.flatten(1), dim=0)) < 2:
         return "warning", "Two different images are needed to see; give more images."
-    spread = _difference(subject.codes, subject.codes.mean(0))
-    if spread <= _size(subject.codes) * torch.finfo(subject.codes.dtype).eps ** 0.5 / 10:
-        return "failed" if subject.real else "warning", (
+    spread = _difference(examinee.codes, examinee.codes.mean(0))
+    if spread <= _size(examinee.codes) * torch.finfo(examinee.codes.dtype).eps ** 0.5 / 10:
+        return "failed" if examinee.real else "warning", (
             f"All {kind} have the same code: it has collapsed, or it was given the wrong weights or range."
         )
-    return "ok", f"Codes of {kind} differ by up to {spread / _size(subject.codes):.1%} of their size."
+    return "ok", f"Codes of {kind} differ by up to {spread / _size(examinee.codes):.1%} of their size."
 
 
-def _range(subject: Subject) -> Answer:
-    domain, pixels = subject.encoder.domain, subject.pixels
+def _range(examinee: Examinee) -> Answer:
+    domain, pixels = examinee.encoder.domain, examinee.pixels
     ends = torch.stack([torch.full_like(pixels[0], end) for end in (domain.low, domain.high)])
-    if not torch.isfinite(_codes(subject.encoder, ends)).all():
+    if not torch.isfinite(_codes(examinee.encoder, ends)).all():
         return (
             "failed",
             "Its lowest or highest input gives NaN or infinite codes; look for logarithms and divisions in it.",
         )
     step = (domain.high - domain.low) / 255
     inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
-    moved = _difference(_codes(subject.encoder, pixels + inward), subject.codes) / _size(subject.codes)
+    moved = _difference(_codes(examinee.encoder, pixels + inward), examinee.codes) / _size(examinee.codes)
     finite = f"Codes are finite from {domain.low:g} to {domain.high:g}"
     return (
         "ok",
@@ -261,11 +261,11 @@ def _range(subject: Subject) -> Answer:
     )
 
 
-def _normalisation(subject: Subject) -> Answer:
-    encoder = subject.encoder
+def _normalisation(examinee: Examinee) -> Answer:
+    encoder = examinee.encoder
     inside = [part for part in encoder.module.modules() if isinstance(part, Normalised)]
     doubts = problems(encoder, inside[0]) if inside else []
-    if subject.real and (better := better_normalisation(encoder, subject.pixels, subject.codes)):
+    if examinee.real and (better := better_normalisation(encoder, examinee.pixels, examinee.codes)):
         doubts.append(better)
     if doubts:
         sentence = "; ".join(doubts)
@@ -280,9 +280,9 @@ def _normalisation(subject: Subject) -> Answer:
     return "ok", "None: inputs reach it as they are."
 
 
-def _features(subject: Subject) -> Answer:
-    columns = subject.codes.shape[1]
-    if layer := classifier(subject.encoder, subject.pixels, columns):
+def _features(examinee: Examinee) -> Answer:
+    columns = examinee.codes.shape[1]
+    if layer := classifier(examinee.encoder, examinee.pixels, columns):
         return "warning", (
             f"Its {columns:,} outputs come from a last linear layer ({layer}), so they look like scores of classes, not "
             "features; put torch.nn.Identity() in its place (onnx: ?output=NAME of the value before it) to measure features."
@@ -290,12 +290,12 @@ def _features(subject: Subject) -> Answer:
     return "ok", "Its outputs do not look like scores of classes."
 
 
-def _precision(subject: Subject) -> Answer:
-    pixels, single = subject.pixels, subject.codes
+def _precision(examinee: Examinee) -> Answer:
+    pixels, single = examinee.pixels, examinee.codes
     try:
-        double = _codes(subject.encoder.to(pixels.device, torch.float64), pixels.double())
+        double = _codes(examinee.encoder.to(pixels.device, torch.float64), pixels.double())
     except Exception as error:  # as above
-        return "warning", f"{_reason(subject.encoder, pixels, error)}; so rounding cannot be checked in float64."
+        return "warning", f"{_reason(examinee.encoder, pixels, error)}; so rounding cannot be checked in float64."
     if double.dtype != torch.float64:
         return "warning", f"Asked for float64 it returns {double.dtype}, so rounding cannot be checked."
     off = _difference(double, single.double()) / _size(double)
@@ -306,14 +306,14 @@ def _precision(subject: Subject) -> Answer:
     return "ok", f"{difference}."
 
 
-def _weights(subject: Subject) -> Answer:
-    shape = "x".join(map(str, subject.encoder.domain.shape))
-    counted = f"{subject.encoder.parameters:,} parameters and {subject.codes.shape[1]} features"
+def _weights(examinee: Examinee) -> Answer:
+    shape = "x".join(map(str, examinee.encoder.domain.shape))
+    counted = f"{examinee.encoder.parameters:,} parameters and {examinee.codes.shape[1]} features"
     return "ok", f"It has {counted} for inputs of {shape}."
 
 
-def _layers(subject: Subject) -> Answer:
-    parts = Counter(kind for part in subject.encoder.module.modules() for kind in _kinds(part))
+def _layers(examinee: Examinee) -> Answer:
+    parts = Counter(kind for part in examinee.encoder.module.modules() for kind in _kinds(part))
     return "ok", f"It is built of {', '.join(f'{count} {kind}' for kind, count in parts.most_common())}."
 
 
@@ -327,7 +327,7 @@ def _kinds(part: nn.Module) -> list[str]:
     return [type(part).__name__] if leaf else []
 
 
-QUESTIONS: dict[str, Callable[[Subject], Answer]] = {
+QUESTIONS: dict[str, Callable[[Examinee], Answer]] = {
     "one vector per image": _vectors,
     "evaluation mode": _mode,
     "finite": _finite,
