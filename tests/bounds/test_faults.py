@@ -183,13 +183,17 @@ def _no_radius_sign(patch: pytest.MonkeyPatch) -> None:
 
 def _smaller_ball(patch: pytest.MonkeyPatch) -> None:
     true = regions.region
-    patch.setattr("holdfast.bounds.region", lambda x, ball, eps, domain: true(x, ball, eps * 0.9, domain))
+    patch.setattr(
+        "holdfast.bounds.region", lambda x, ball, eps, domain, **more: true(x, ball, eps * 0.9, domain, **more)
+    )
 
 
 def _no_clip(patch: pytest.MonkeyPatch) -> None:
     true = regions.region
     wide = lambda domain: Domain(domain.shape, -9.0, 9.0)  # noqa: E731
-    patch.setattr("holdfast.bounds.region", lambda x, ball, eps, domain: true(x, ball, eps, wide(domain)))
+    patch.setattr(
+        "holdfast.bounds.region", lambda x, ball, eps, domain, **more: true(x, ball, eps, wide(domain), **more)
+    )
 
 
 def _no_transpose(patch: pytest.MonkeyPatch) -> None:

@@ -50,12 +50,12 @@ def around(encoder: Encoder, x: Tensor, ball: type[Ball], *radii: float) -> Regi
 def carried_over(graph: Graph, outer: NetworkRelaxation, inner: Region, joint: bool) -> NetworkRelaxation:
     """The slow way: the boxes of an inner region, each node's by the planes of the outer one."""
     found = NetworkRelaxation(graph, inner)
-    wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.inputs}
+    wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.sources}
     for node in graph.nodes:
         found.intermediate_bounds.append(node_box(node, found.intermediate_bounds, inner))
         if isinstance(node.operation, Rule):
             found.linear_relaxations[node.index] = node.operation.relax(
-                *(found.intermediate_bounds[i] for i in node.inputs)
+                *(found.intermediate_bounds[i] for i in node.sources)
             )
         if node.index in wanted - interval_exact_nodes(graph, inner):
             borrowed = NetworkRelaxation(graph, inner, found.intermediate_bounds, outer.linear_relaxations)

@@ -98,7 +98,9 @@ def test_single_precision_agrees_with_double(name: str) -> None:
     encoder, x, specifications = context(name)
     double = lower_bound(encoder, x, specifications, Linf(0.02))
     single = lower_bound(encoder, x, specifications.float(), Linf(0.02))
-    assert torch.allclose(single.double(), double, rtol=2e-3, atol=2e-3)
+    # What single precision may round away is subtracted from its bounds.
+    assert (single.double() <= double + 2e-3).all()
+    assert (single.double() >= double - 0.03).all()
 
 
 @pytest.mark.slow

@@ -94,7 +94,10 @@ def test_a_signal_stops_a_command_as_an_interrupt_does(number: signal.Signals) -
 
 @pytest.mark.slow
 def test_what_was_stopped_leaves_a_report_of_what_was_seen() -> None:
-    process = started([*SLOW, "--eps", "0.1", "--set", "overlap.divergences=cosine"])
+    longer = [
+        {"40": "400"}.get(word, word.replace("steps=100", "steps=400")) for word in SLOW
+    ]  # minutes: it has a page
+    process = started([*longer, "--eps", "0.1", "--set", "overlap.divergences=cosine"])
     try:
         assert until(lambda: Path("run", "report.html").exists(), 240), Path("said").read_text()
         assert 'http-equiv="refresh"' in Path("run", "report.html").read_text()

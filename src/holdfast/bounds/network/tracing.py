@@ -42,6 +42,9 @@ from holdfast.core.errors import HoldfastError
 _GRAPHS: WeakKeyDictionary[Encoder, dict[tuple[torch.dtype, torch.device], tuple[State, Graph]]] = WeakKeyDictionary()
 """Of each encoder its graphs, each with the weights and attributes that it was traced with."""
 
+CASTS = frozenset(("_to_copy", "to", "type_as"))
+"""Operations that change the type alone."""
+
 
 def trace(encoder: Encoder, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu") -> Graph:
     """Return ``encoder`` as a graph of operations that can be bounded; kept while the encoder lives and stays as it is.
@@ -239,6 +242,8 @@ def _rewrite(
             args, kwargs = tree_map_only(Tensor, builder.widened, (args, kwargs))
         # Bounds are in the graph's own precision.
         result = OPERATIONS[name](builder, *args, **{key: value for key, value in kwargs.items() if key != "dtype"})
+        if record and name in CASTS and isinstance(result, Var):
+            result = builder.combine([1.0], result)  # what is cast differs from what is not
         if record:
             record(builder, node, args, kwargs, result)
         else:

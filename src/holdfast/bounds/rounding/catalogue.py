@@ -11,9 +11,10 @@ from math import inf
 import torch
 
 from holdfast.bounds.network.graph import Graph, Step
+from holdfast.bounds.network.tracing import CASTS
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.bounds.rounding import functions, sums
-from holdfast.bounds.rounding.formats import Format
+from holdfast.bounds.rounding.formats import NAMES, Format
 from holdfast.bounds.rounding.steps import Execution, Rule, Values
 from holdfast.core.errors import HoldfastError
 
@@ -34,14 +35,12 @@ EXACT = frozenset(
         *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "index_select", "flip", "roll"),
         *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "upsample_nearest1d", "upsample_nearest2d"),
         *("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "split", "split_with_sizes", "chunk", "unbind"),
-        *("dropout", "cat", "stack", "isnan", "neg", "relu", "abs", "maximum", "minimum", "amax"),
+        *("dropout", "cat", "stack", "isnan", "neg", "relu", "abs", "amax"),
         *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "_assert_tensor_metadata"),
         *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     )
 )
 """Operations that round nothing: what they return is among what they are given."""
-CASTS = frozenset(("_to_copy", "to", "type_as"))
-"""They round where the type of the result is narrower."""
 ROUNDING: dict[str, Rule] = {
     "linear": sums.sum_of(sums.inner(1)),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), sums.sum_of(sums.kernel)),
@@ -53,7 +52,7 @@ ROUNDING: dict[str, Rule] = {
     **{f"adaptive_avg_pool{axes}d": sums.sum_of(sums.pooled_adaptively(axes)) for axes in (1, 2, 3)},
     **dict.fromkeys(("add", "sub", "rsub"), sums.add),
     **dict.fromkeys(("mul", "div"), sums.scaled),
-    **dict.fromkeys(("pad", "constant_pad_nd", "where", "clamp", "clip"), sums.limits),
+    **dict.fromkeys(("pad", "constant_pad_nd", "where", "clamp", "clip", "maximum", "minimum"), sums.limits),
     **dict.fromkeys(("clamp_min", "clamp_max", "hardtanh", "relu6"), sums.limits),
     **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), sums.batch_norm),
     **dict.fromkeys(functions.ULPS, functions.function),
@@ -69,6 +68,18 @@ UNKNOWN = {
     "_upsample_bilinear2d_aa": "its weights are computed as it runs",
 }
 """Operations that can be bounded in real arithmetic alone, and why."""
+NARROW = {
+    **{f"conv_transpose{axes}d": "parts that overlap may be added in half precision" for axes in (1, 2, 3)},
+    "adaptive_avg_pool3d": "it may sum in half precision",
+    **dict.fromkeys(("upsample_linear1d", "upsample_trilinear3d"), "it may round between its axes"),
+    "instance_norm": "its mean and deviation may be stored in half precision",
+}
+"""Operations of which kernels keep intermediate values in half precision where that is the type, and why none is bounded."""
+
+
+NORMS = frozenset(("batch_norm", "_native_batch_norm_legit_no_training", "layer_norm", "group_norm"))
+"""They compute in the wider of the types that they are given."""
+HALF = (torch.float16, torch.bfloat16)
 
 
 def rounds(name: str, owner: str, place: str, sources: Sequence[torch.dtype], dtype: torch.dtype) -> bool:
@@ -84,9 +95,16 @@ def rounds(name: str, owner: str, place: str, sources: Sequence[torch.dtype], dt
             torch.finfo(source).eps < torch.finfo(dtype).eps or torch.finfo(source).max > torch.finfo(dtype).max
             for source in sources
         )
-    if name in ROUNDING:
-        return True
+    wider = any(
+        torch.finfo(s).eps < torch.finfo(dtype).eps or torch.finfo(s).max > torch.finfo(dtype).max for s in sources
+    )
     reason = UNKNOWN.get(name, "nothing is known of it")
+    if wider and name not in NORMS:
+        reason = f"its operands are converted to {NAMES[dtype]} first"
+    elif dtype in HALF and name in NARROW:
+        reason = NARROW[name]
+    elif name in ROUNDING:
+        return True
     raise HoldfastError(
         f"{owner} uses the operation {name!r} ({place}), whose rounding has no bound here ({reason}); certify it in real "
         "arithmetic, in float32, or by noisy copies (method smoothing)"

@@ -202,6 +202,20 @@ def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: t
             f"{name} would be executed with factors rounded to 11 bits (TF32); set torch.backends.cudnn.allow_tf32 and "
             "torch.backends.cuda.matmul.allow_tf32 to False to certify it as executed in float32"
         )
+    told = [torch.get_float32_matmul_precision()] if device.type == "cpu" and precision == torch.float32 else []
+    told += [part.fp32_precision for part in (backends.mkldnn, backends.mkldnn.matmul, backends.mkldnn.conv) if told]
+    if set(told) - {"highest", "none", "ieee"}:
+        raise HoldfastError(
+            f"{name} would be executed with factors of less than float32; call "
+            "torch.set_float32_matmul_precision('highest') and leave torch.backends.mkldnn's fp32_precision at 'ieee' to "
+            "certify it as executed in float32"
+        )
+    accumulated = device.type == "cuda" and getattr(backends.cuda.matmul, "allow_fp16_accumulation", False)
+    if accumulated and precision == torch.float16 and sums == torch.float32:
+        raise HoldfastError(
+            f"{name} would be executed with sums in float16; set torch.backends.cuda.matmul.allow_fp16_accumulation to "
+            "False to certify it as executed with sums in float32"
+        )
     reduced = {
         torch.float16: "allow_fp16_reduced_precision_reduction",
         torch.bfloat16: "allow_bf16_reduced_precision_reduction",
@@ -228,7 +242,9 @@ def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any,
     sources = tuple(
         source.meta["val"].dtype
         for source in node.all_input_nodes
-        if isinstance(source.meta.get("val"), Tensor) and source.meta["val"].is_floating_point()
+        if isinstance(source.meta.get("val"), Tensor)
+        and source.meta["val"].is_floating_point()
+        and source.meta["val"].ndim
     )
     dtype = values[0].dtype
     if not isinstance(result, Var | list):  # nothing that depends on the input

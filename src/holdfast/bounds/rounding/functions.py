@@ -109,7 +109,7 @@ def _normalised(x: Execution, axes: tuple[int, ...], eps: float, groups: int = 0
     scale = (room - moved).clamp_min(0).rsqrt() * (1 + 2.0**-10)
     # No centred value exceeds sqrt(n) deviations.
     error = share * n**0.5 + x.sums.gamma(n + 8) * 2 * largest * scale + 4 * x.sums.tiny
-    error = error.expand_as(low)
+    error = torch.where(2 * n * largest.square() > x.sums.largest, inf, error).expand_as(low)
     if groups:
         error = error.reshape(box.lower.shape)
     return error

@@ -29,7 +29,9 @@ def sum_of(count: Callable[[Execution], int]) -> Rule:
         if x.sums.tiny < NORMAL:  # operands that are not normal may be read as zero
             scale = max((float(size(x.boxes[i]).max()) for i in x.operands), default=0.0)
             error = error + x.sums.tiny * (float(_gain(x)) + n * scale)
-        error = torch.where(x.terms + error > x.sums.largest, inf, error)
+        # A mean is a sum before it is divided.
+        largest = x.sums.largest / count(x) if "avg_pool" in x.step.name or x.step.name == "mean" else x.sums.largest
+        error = torch.where(x.terms + error > largest, inf, error)
         if x.sums == x.result:
             return x.in_range(error)
         if x.step.name in BIASED:
@@ -104,7 +106,7 @@ def add(x: Execution) -> Values:
     constant = x.result.unit * _inexact(x, x.offset)
     if alpha in (1, -1):
         return x.rounded(constant)
-    return x.rounded(x.sums.gamma(4) * x.terms + constant)
+    return x.rounded((x.sums.gamma(4) + x.result.gamma(2)) * x.terms + constant)  # the product may be stored
 
 
 def _inexact(x: Execution, values: Tensor | Number) -> Tensor | Number:
@@ -125,7 +127,7 @@ def scaled(x: Execution) -> Values:
 
 def limits(x: Execution) -> Values:
     """Exact, but for limits and fillings that the type does not hold."""
-    numbers = [v for v in (*x.step.arguments[1:], *x.step.settings.values()) if isinstance(v, int | float | Tensor)]
+    numbers = [v for v in (*x.step.arguments, *x.step.settings.values()) if isinstance(v, int | float | Tensor)]
     numbers = [
         v for v in numbers if not isinstance(v, bool) and not (isinstance(v, Tensor) and not v.is_floating_point())
     ]
