@@ -96,7 +96,10 @@ def _missing(index: Any, name: str) -> str:
 
 def _run(record: CertificateRecord) -> RunSettings:
     """Return the seed and precision of a run, which decide on its negatives and pixels."""
-    return RunSettings(seed=int(record.settings["seed"]), precision=record.settings["precision"])
+    try:
+        return RunSettings(seed=int(record.settings["seed"]), precision=record.settings["precision"])
+    except (KeyError, ValueError) as error:
+        raise HoldfastError(f"certify.json names no seed or no precision ({error}); certify again") from error
 
 
 def _own(population: Population, network: PlainNetwork, record: CertificateRecord) -> PlainNetwork:
