@@ -238,6 +238,35 @@ def test_bounds_of_linear_networks_lie_below_the_exact_minimum(seed: int) -> Non
         assert float(exact) - bound < 1e-10 * scale, "so loose that it says nothing"
 
 
+def test_slopes_that_add_up_in_one_place_are_damage() -> None:
+    """Each of them lies in [0, 1], and their sum does not."""
+    proof, _ = proved("linear", "crown")
+    node, relu = next(iter(proof.claims)), next(iter(proof.slopes))
+    arrays = proof.arrays() | {
+        f"claim.{node}.entries": np.ones(1, np.int64),
+        f"claim.{node}.signs": np.ones(1, np.int8),
+    }
+    parts = {"data": np.array([0.75, 0.75]), "indices": np.array([1, 1]), "indptr": np.array([0, 2])}
+    arrays |= {f"claim.{node}.slopes.{relu}.{part}": values for part, values in parts.items()}
+    with pytest.raises(HoldfastError, match="has two entries in one place"):
+        Proof.of_arrays(arrays)
+    arrays[f"claim.{node}.slopes.{relu}.indices"] = np.array([1, 2])
+    assert Proof.of_arrays(arrays).claims[node].slopes[relu].toarray().max() == 0.75
+
+
+def test_numbers_that_are_no_float64_are_damage() -> None:
+    """Of int8, the absolute value of -128 is -128."""
+    arrays = network("linear").arrays()
+    for name in (next(name for name in arrays if name.endswith(end)) for end in (".data", ".offset", "range")):
+        with pytest.raises(HoldfastError, match=f"{name} is of int8, not of float64"):
+            PlainNetwork.of_arrays({**arrays, name: np.full(arrays[name].shape, -128, np.int8)})
+    proof = proved("linear", "crown")[0].arrays()
+    names = ["anchor", "negatives", "eps", *(name for name in proof if name.startswith("claim.") and "low" in name)]
+    for name in names:
+        with pytest.raises(HoldfastError, match=f"{name} is of int8, not of float64"):
+            Proof.of_arrays({**proof, name: proof[name].astype(np.int8)})
+
+
 def test_covering_is_what_it_says() -> None:
     """Against counting: what is called a cover leaves out no combination of signs."""
     generator = np.random.default_rng(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
+from holdfast.bounds.proofs.network import PlainNetwork, Step
 from holdfast.cli import run as command
 from holdfast.commands.certify.proofs import packed, unpacked
 from holdfast.core.encoder import Domain
@@ -105,6 +107,11 @@ def with_fewer_negatives(arrays: dict[str, Any]) -> None:
     arrays["meta"] = np.array(json.dumps({**meta, "negatives": meta["negatives"][:-1]}))
 
 
+def by_integers(arrays: dict[str, Any]) -> None:
+    name = next(name for name in arrays if name.startswith("leaves.slopes."))
+    arrays[name] = arrays[name].astype(np.int8)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -115,8 +122,9 @@ def with_fewer_negatives(arrays: dict[str, Any]) -> None:
         (renamed, "it is about 'digits/0'"),
         (with_fewer_negatives, "it is about 2 negatives, not the 3"),
         (lambda arrays: arrays.pop("anchor"), "a proof is damaged"),
+        (by_integers, "is of int8, not of float64"),
     ],
-    ids=["slope", "subdomain", "radius", "anchor", "name", "negatives", "part"],
+    ids=["slope", "subdomain", "radius", "anchor", "name", "negatives", "part", "integers"],
 )
 def test_what_was_tampered_with_and_sealed_again_is_rejected(folder, change, expected):
     name = first(folder)
@@ -168,7 +176,7 @@ def test_another_network_is_refused(folder):
     with pytest.raises(hf.HoldfastError, match="is not the file that was written"):
         hf.recheck(folder)
     (folder / "proofs/index.json").write_text(json.dumps({**index(folder), "network": sha256(content).hexdigest()}))
-    with pytest.raises(hf.HoldfastError, match="computes other codes than"):
+    with pytest.raises(hf.HoldfastError, match="computes something else than"):
         hf.recheck(folder, ENCODER, IMAGES)
 
 
@@ -182,6 +190,85 @@ def test_the_command_says_what_holds(folder, capsys):
     assert f"{first(folder)}: REJECTED (it has a lower slope outside of [0, 1]" in out
     assert f"4 of 5 certificates hold, of {ENCODER} on {IMAGES}" in out
     assert command(["certify", "--recheck", "nowhere"]) == 2
+
+
+def swap_network(folder: Path, change: Callable[[PlainNetwork], PlainNetwork]) -> None:
+    """Put another network into the folder, sealed."""
+    network = change(PlainNetwork.of_arrays(unpacked((folder / "proofs/network.npz").read_bytes())))
+    content = packed(network.arrays())
+    (folder / "proofs/network.npz").write_bytes(content)
+    known = index(folder) | {"network": sha256(content).hexdigest()}
+    (folder / "proofs/index.json").write_text(json.dumps(known))
+
+
+def with_a_unit_that_never_fires(network: PlainNetwork) -> PlainNetwork:
+    """Two more steps, whose unit adds to the code where all pixels are large, in none of the images."""
+    from scipy.sparse import csr_array
+
+    *steps, last = network.steps
+    k, pixels, size = len(steps), network.steps[0].size, last.size
+    unit = Step((0,), 1, (csr_array(np.ones((1, pixels))),), np.array([-0.99 * pixels]))
+    joined = replace(last, inputs=(*last.inputs, k + 1), matrices=(*last.matrices, csr_array(np.full((size, 1), 1e6))))
+    return PlainNetwork((*steps, unit, Step((k,), 1), joined), network.low, network.high)
+
+
+def of_nan(network: PlainNetwork) -> PlainNetwork:
+    """Finite weights, whose codes are nan."""
+    from scipy.sparse import csr_array
+
+    pixels, size = network.steps[0].size, network.steps[-1].size
+    large = Step((0,), pixels, (csr_array(np.eye(pixels) * 1e308),))
+    cancelled = csr_array(np.tile([[1e308, -1e308]], (size, pixels // 2)))
+    return PlainNetwork((network.steps[0], large, Step((1,), size, (cancelled,))), network.low, network.high)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [with_a_unit_that_never_fires, of_nan, lambda network: PlainNetwork(network.steps, network.low, 0.9999)],
+    ids=["unit", "nan", "range"],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_network_that_differs_where_no_image_shows_it_is_refused(folder, change):
+    swap_network(folder, change)
+    with pytest.raises(hf.HoldfastError, match="computes something else than"):
+        hf.recheck(folder, ENCODER, IMAGES)
+
+
+def test_other_negatives_than_the_seed_draws_are_known_by_the_images(folder):
+    images = hf.load_images(IMAGES, hf.load_encoder(ENCODER))
+    name = first(folder)
+    record = json.loads((folder / "certify.json").read_text())
+    weakest = next(each["negative"] for each in record["certificates"] if each["id"] == name)
+
+    def swapped(arrays: dict[str, Any], to: str) -> None:
+        meta = json.loads(str(arrays["meta"]))
+        place = next(k for k, negative in enumerate(meta["negatives"]) if negative != weakest)
+        meta["negatives"][place] = to
+        arrays["meta"], arrays["negatives"] = np.array(json.dumps(meta)), arrays["negatives"].copy()
+        arrays["negatives"][place] = images.pixels([images.ids.index(to)]).double().flatten().numpy()
+
+    original = (folder / index(folder)["images"][name]["file"]).read_bytes()
+    drawn = json.loads(str(unpacked(original)["meta"]))["negatives"]
+    for other in images.ids[:40]:
+        if other in (name, *drawn):
+            continue
+        (folder / index(folder)["images"][name]["file"]).write_bytes(original)
+        rewrite(folder, name, lambda arrays, other=other: swapped(arrays, other))
+        if verdict(folder, name)[0]:
+            break
+    else:
+        pytest.fail("vacuous: no other negative has such a proof")
+    results = {result.id: result for result in hf.recheck(folder, ENCODER, IMAGES)}
+    assert results[name].reason == "its negatives are not those that the seed of the run draws"
+    assert all(result.holds for result in results.values() if result.id != name)
+
+
+def test_runs_of_another_seed_and_precision_hold(tmp_path):
+    settings = {**QUICK, "limit": 2, "method": "crown", "seed": 3, "precision": "float64"}
+    hf.certify(ENCODER, IMAGES, **settings, proofs=True, out=tmp_path / "o")
+    results = hf.recheck(tmp_path / "o", ENCODER, IMAGES)
+    assert results
+    assert all(result.holds for result in results)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import holdfast as hf
+from holdfast.bounds.relaxations.rules import Box
 from holdfast.cli import run as command
 from holdfast.commands.certify.instances import Answer
-from holdfast.commands.certify.queries import onnx_network
+from holdfast.commands.certify.queries import Specified, _answers, onnx_network
 from holdfast.commands.certify.vnnlib import Disjunct, decimal, read, write
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.certified.pairwise.pairs import image_pairs
+from holdfast.protocol.population import Population
 from tests.hidden import BALL, Hidden, hidden
 from tests.marks import rest_slow
 
@@ -104,6 +109,49 @@ def test_counterexamples_violate_and_what_is_proved_is_violated_by_no_point(fold
         share[::2] = share[::2].round()
         outputs = executed(folder / line["network"], low + (high - low) * share)
         assert line["answer"] == "unknown" or not any(disjunct.holds(output) for output in outputs)
+
+
+class Cancelling(nn.Module):
+    """Codes that are small differences of large numbers, so that float32 gets them wrong by a thousandth and more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 4)
+        with torch.no_grad():
+            self.first.bias.add_(1000)
+            self.second.bias.sub_(1000 * self.second.weight.sum(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x.flatten(1)).relu())
+
+
+def test_what_violates_in_float64_alone_is_no_counterexample():
+    encoder = Encoder(Cancelling().eval(), "cancelling", Domain((1, 4, 4)))
+    pixels = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(3))
+    pairs = image_pairs(Population(encoder, hf.Images(pixels), RunSettings()), [0], 1, 100)
+    network = Specified(encoder.module, pairs.specifications[0].float())
+    box = Box(*(torch.full((1, 1, 4, 4), end, dtype=torch.float64) for end in (0.0, 1.0)))
+
+    def value(share: float, dtype: torch.dtype) -> float:
+        point = (pairs.anchors + share * (pairs.negatives[0] - pairs.anchors)).float()
+        with torch.no_grad():
+            return float(network.to(dtype)(point.to(dtype)))
+
+    def answer(share: float) -> str:
+        point = (pairs.anchors + share * (pairs.negatives[0] - pairs.anchors)).float().double()
+        return _answers(pairs, torch.tensor([-1.0]), point, box)[0]
+
+    low, high = 0.0, 1.0
+    assert value(low, torch.float64) > 0 > value(high, torch.float64)
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if value(middle, torch.float64) > 0 else (low, middle)
+    shares = [high + step * 1e-5 for step in range(200)]
+    alone = [s for s in shares if value(s, torch.float64) < 0 <= value(s, torch.float32)]
+    assert alone, "vacuous: float32 says what float64 does"
+    assert {answer(share) for share in alone} == {"unknown"}
+    assert answer(1.0) == "sat"
 
 
 def test_our_own_verifier_agrees(folder, tmp_path):

@@ -15,6 +15,49 @@ from holdfast.bounds.proofs.arithmetic import Array, Matrix
 from holdfast.core.errors import HoldfastError
 
 Arrays = Mapping[str, NDArray[Any]]
+PARTS = ("data", "indices", "indptr")
+"""Of a sparse matrix, as it is kept."""
+
+
+def floats(arrays: Arrays, name: str) -> Array:
+    """Return an array in float64, the one type whose rounding is counted; some are kept in float32, which it holds exactly.
+
+    Raises:
+        ValueError: it is of another type.
+    """
+    if arrays[name].dtype not in (np.float64, np.float32):
+        raise ValueError(f"{name} is of {arrays[name].dtype}, not of float64")
+    return arrays[name].astype(np.float64, copy=False)
+
+
+def integers(arrays: Arrays, name: str) -> NDArray[Any]:
+    """Return an array of integers with a sign.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    if arrays[name].dtype.kind != "i":
+        raise ValueError(f"{name} is of {arrays[name].dtype}, not of integers")
+    return arrays[name]
+
+
+def sparse(arrays: Arrays, name: str, shape: tuple[int, int]) -> Matrix:
+    """Return the sparse matrix whose parts are kept under ``name``; no entry of it is a sum of several.
+
+    Raises:
+        ValueError: they are no such matrix.
+    """
+    from scipy.sparse import csr_array
+
+    data, indices, indptr = (f"{name}.{part}" for part in PARTS)
+    matrix = csr_array((floats(arrays, data), integers(arrays, indices), integers(arrays, indptr)), shape=shape)
+    matrix.check_format(full_check=True)
+    summed = matrix.copy()
+    summed.has_canonical_format = False
+    summed.sum_duplicates()
+    if summed.nnz != matrix.nnz:
+        raise ValueError(f"{name} has two entries in one place")
+    return matrix
 
 
 @dataclass(frozen=True)
@@ -69,7 +112,7 @@ class PlainNetwork:
         }
         for k, step in enumerate(self.steps):
             for i, matrix in enumerate(step.matrices):
-                for part in ("data", "indices", "indptr"):
+                for part in PARTS:
                     arrays[f"{k}.{i}.{part}"] = getattr(matrix, part)
             if step.offset is not None:
                 arrays[f"{k}.offset"] = step.offset
@@ -82,8 +125,6 @@ class PlainNetwork:
         Raises:
             HoldfastError: they hold none.
         """
-        from scipy.sparse import csr_array
-
         try:
             described = json.loads(str(arrays["steps"]))
             steps = list[Step]()
@@ -92,21 +133,16 @@ class PlainNetwork:
                 if any(not 0 <= i < k for i in inputs) or bool(inputs) == (k == 0):
                     raise ValueError(f"step {k} reads what is not there")
                 matrices = tuple(
-                    csr_array(
-                        tuple(arrays[f"{k}.{i}.{part}"] for part in ("data", "indices", "indptr")),
-                        shape=(size, steps[source].size),
-                    )
+                    sparse(arrays, f"{k}.{i}", (size, steps[source].size))
                     for i, source in enumerate(inputs if step["affine"] else ())
                 )
-                for matrix in matrices:
-                    matrix.check_format(full_check=True)
                 if inputs and not matrices and (len(inputs) != 1 or steps[inputs[0]].size != size):
                     raise ValueError(f"step {k} is no ReLU")
-                offset = arrays.get(f"{k}.offset")
+                offset = floats(arrays, f"{k}.offset") if f"{k}.offset" in arrays else None
                 if offset is not None and (offset.shape != (size,) or not np.isfinite(offset).all()):
                     raise ValueError(f"step {k} has another offset")
                 steps.append(Step(inputs, size, matrices, offset))
-            low, high = map(float, arrays["range"])
+            low, high = floats(arrays, "range").tolist()
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise HoldfastError(
                 f"the network of the proofs is damaged ({error}); certify again with --proofs"

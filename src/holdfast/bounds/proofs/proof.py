@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.bounds.proofs.arithmetic import Array, Matrix
+from holdfast.bounds.proofs.network import PARTS, Arrays, floats, integers, sparse
 from holdfast.core.errors import HoldfastError
-
-Arrays = Mapping[str, NDArray[Any]]
-PARTS = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
@@ -99,31 +97,29 @@ class Proof:
             relus = [int(relu) for relu in meta["relus"]]
             sizes = {relu: len(arrays[f"slopes.{relu}"]) for relu in relus}
             parts = {
-                name: {relu: arrays[f"leaves.{name}.{relu}"] for relu in relus}
-                for name in ("signs", "slopes", "multipliers")
+                name: {relu: read(arrays, f"leaves.{name}.{relu}") for relu in relus}
+                for name, read in (("signs", integers), ("slopes", floats), ("multipliers", floats))
             }
             return cls(
                 anchor_id=str(meta["anchor"]),
                 negative_ids=tuple(map(str, meta["negatives"])),
-                eps=float(arrays["eps"]),
-                anchor=arrays["anchor"],
-                negatives=arrays["negatives"],
+                eps=float(floats(arrays, "eps")),
+                anchor=floats(arrays, "anchor"),
+                negatives=floats(arrays, "negatives"),
                 claims={int(node): _claim(arrays, int(node), sizes) for node in meta["claims"]},
-                slopes={relu: arrays[f"slopes.{relu}"] for relu in relus},
-                leaves=Leaves(arrays["leaves.negatives"], **parts),
+                slopes={relu: floats(arrays, f"slopes.{relu}") for relu in relus},
+                leaves=Leaves(integers(arrays, "leaves.negatives"), **parts),
             )
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise HoldfastError(f"a proof is damaged ({error}); certify again with --proofs") from error
 
 
 def _claim(arrays: Arrays, node: int, sizes: Mapping[int, int]) -> Claim:
-    from scipy.sparse import csr_array
-
-    low, high, entries, signs = (arrays[f"claim.{node}.{name}"] for name in ("low", "high", "entries", "signs"))
-    slopes = {}
-    for relu, size in sizes.items():
-        names = [f"claim.{node}.slopes.{relu}.{part}" for part in PARTS]
-        if names[0] in arrays:
-            slopes[relu] = csr_array(tuple(arrays[name] for name in names), shape=(len(entries), size))
-            slopes[relu].check_format(full_check=True)
+    low, high = (floats(arrays, f"claim.{node}.{name}") for name in ("low", "high"))
+    entries, signs = (integers(arrays, f"claim.{node}.{name}") for name in ("entries", "signs"))
+    slopes = {
+        relu: sparse(arrays, f"claim.{node}.slopes.{relu}", (len(entries), size))
+        for relu, size in sizes.items()
+        if f"claim.{node}.slopes.{relu}.data" in arrays
+    }
     return Claim(low, high, entries, signs, slopes)

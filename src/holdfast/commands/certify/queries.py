@@ -8,7 +8,9 @@ vnnlib/counterexamples/NAME-against-K.txt   an input of the ball whose output is
 
 Networks are in float32, so that ``W``, which is computed in float64, is rounded. What is expected is the answer to the
 query as it is written: a bound counts once it exceeds what the rounding of ``W`` can change, a counterexample if it is a
-float32 input inside the box whose rounded ``W f`` is negative.
+float32 input inside the box whose rounded ``W f`` is negative, computed in float32 and in float64. ``unsat`` is of the
+network's real numbers: what executes it in float32 rounds, and may compute an output at or below zero where the least real
+one is above zero by less than that.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ def export_queries(
             if answer == "sat":
                 assert points is not None
                 counterexample = f"counterexamples/{stem}-against-{j}.txt"
-                value = float(_values(pairs, points)[j])
+                value = float(_values(pairs, points, torch.float64)[j])
                 store.export(f"{FOLDER}/{counterexample}", counterexample_text(points[j], {j: value}).encode())
             instances.append((network, query, SECONDS))
             expected.append((network, query, answer, counterexample))
@@ -170,10 +172,13 @@ def _rounded(pairs: Pairs) -> Float[Tensor, "k d"]:
     return pairs.specifications[0].float().double()
 
 
-def _values(pairs: Pairs, points: Float[Tensor, "k *pixels"]) -> Float[Tensor, "k"]:
-    """Return in float64 what the exported network computes of each pair's own point."""
+def _values(pairs: Pairs, points: Float[Tensor, "k *pixels"], dtype: torch.dtype) -> Float[Tensor, "k"]:
+    """Return what the exported network computes of each pair's own point in ``dtype``, one input at a time."""
+    encoder = pairs.encoder.to("cpu", dtype)
+    network = Specified(encoder.module, _rounded(pairs).to("cpu", dtype)).eval()
     with torch.no_grad():
-        return (pairs.encoder.forward(points) * _rounded(pairs)).sum(1)
+        outputs = [network(point[None].to("cpu", dtype))[0, j] for j, point in enumerate(points)]
+    return torch.stack(outputs).double()
 
 
 def _answers(
@@ -188,7 +193,8 @@ def _answers(
     refuted = [False] * len(proved)
     if points is not None:
         outside = ((points < box.lower) | (points > box.upper)).flatten(1).any(1)  # a box may hold no float32
-        refuted = ((_values(pairs, points) < 0) & ~outside).tolist()
+        negative = [_values(pairs, points, dtype) < 0 for dtype in (torch.float32, torch.float64)]
+        refuted = (negative[0] & negative[1] & ~outside.cpu()).tolist()
     return [
         "unknown" if unsat == sat else "unsat" if unsat else "sat" for unsat, sat in zip(proved, refuted, strict=True)
     ]

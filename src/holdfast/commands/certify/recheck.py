@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from holdfast.bounds.proofs.arithmetic import Array
 from holdfast.bounds.proofs.checking import ProofError, check
+from holdfast.bounds.proofs.lowering import plain_network
 from holdfast.bounds.proofs.network import PlainNetwork
 from holdfast.bounds.proofs.proof import Proof
 from holdfast.commands.certify.proofs import INDEX, NETWORK, unpacked
@@ -22,10 +24,11 @@ from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.encoders.reference import first_line
+from holdfast.evaluations.certified.pairwise.pairs import bounded
 from holdfast.protocol.population import Population
 
 SAME = 1e-9
-"""Share of their size by which codes of the network in the folder and of the encoder may differ, both in float64."""
+"""Share of their size by which numbers of the network in the folder and of the encoder may differ, both in float64."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,14 @@ def recheck(
 ) -> tuple[Recheck, ...]:
     """Return for each certified image of a run whether its proof holds, as ``holdfast certify --recheck`` does.
 
-    The proofs say what network and images they are of. That these are the ones they are called after is checked where
-    ``encoder`` and ``images`` are given.
+    Where ``encoder`` and ``images`` are given, proofs are checked against the network that is traced from the encoder once
+    more, the pixels of these images, and the negatives that the seed of the run draws among them. Otherwise the network,
+    the images and the negatives are those of the folder, and nothing says whose they are.
 
     Args:
         folder: of ``certify(..., proofs=True, out=folder)``.
-        encoder: the encoder that was certified, to be compared with the network in the folder.
-        images: the images that were certified, to be compared with those in the proofs.
+        encoder: the encoder that was certified; what is in the folder must be its network.
+        images: the images that were certified; those in the proofs must be the same.
 
     Raises:
         HoldfastError: the folder holds no proofs, or those of another encoder or of other images.
@@ -72,8 +76,8 @@ def recheck(
     network = PlainNetwork.of_arrays(unpacked(content))
     population = None
     if encoder is not None and images is not None:
-        population = population_of(encoder, images, RunSettings(), Options(), neurons=None)
-        _require_same(population, network, record)
+        population = population_of(encoder, images, _run(record), Options(), neurons=None)
+        network = _own(population, network, record)
     return tuple(_rechecked(folder, index, record, each, network, ball.radius, population) for each in certified)
 
 
@@ -90,19 +94,53 @@ def _missing(index: Any, name: str) -> str:
     return index["images"].get(name, {}).get("missing", "no proof of it was kept")
 
 
-def _require_same(population: Population, network: PlainNetwork, record: CertificateRecord) -> None:
-    """Raise unless the network computes the encoder's codes of the images, and both are those of the record."""
+def _run(record: CertificateRecord) -> RunSettings:
+    """Return the seed and precision of a run, which decide on its negatives and pixels."""
+    try:
+        return RunSettings(seed=int(record.settings["seed"]), precision=record.settings["precision"])
+    except (KeyError, ValueError) as error:
+        raise HoldfastError(f"certify.json names no seed or no precision ({error}); certify again") from error
+
+
+def _own(population: Population, network: PlainNetwork, record: CertificateRecord) -> PlainNetwork:
+    """Return the network of the encoder itself; raise unless all is that of the record, and ``network`` is the same."""
     name = population.encoder.name
     if population.encoder.fingerprint != record.encoder.fingerprint:
         raise HoldfastError(f"{name} is not the encoder that was certified, {record.encoder.name}")
     if population.images.fingerprint != record.images.fingerprint:
         raise HoldfastError(f"{population.images.name} are not the images that were certified, {record.images.name}")
+    own = plain_network(bounded(population, int(record.settings["neurons"])), population.encoder.domain)
     rows = range(min(len(population.images), 16))
     pixels = population.pixels(rows).double()
     with torch.no_grad():
         codes = population.double.forward(pixels).cpu().numpy()
-    if np.abs(network.codes(pixels.flatten(1).cpu().numpy()) - codes).max() > SAME * np.abs(codes).max():
-        raise HoldfastError(f"the network of the proofs computes other codes than {name}")
+    if not _alike(own.codes(pixels.flatten(1).cpu().numpy()), codes):
+        raise HoldfastError(f"{name} computes other codes than the network that was traced from it")
+    if not _same(own, network):
+        raise HoldfastError(f"the network of the proofs computes something else than {name}")
+    return own
+
+
+def _same(one: PlainNetwork, two: PlainNetwork) -> bool:
+    """Return whether two networks have the same steps, range and, up to rounding, weights."""
+    if (one.low, one.high, len(one.steps)) != (two.low, two.high, len(two.steps)):
+        return False
+    for mine, other in zip(one.steps, two.steps, strict=True):
+        if (mine.inputs, mine.size, len(mine.matrices)) != (other.inputs, other.size, len(other.matrices)):
+            return False
+        if (mine.offset is None) != (other.offset is None):
+            return False
+        if mine.offset is not None and not _alike(mine.offset, other.offset):
+            return False
+        for left, right in zip(mine.matrices, other.matrices, strict=True):
+            if not abs(left - right).max() <= SAME * abs(left).max():
+                return False
+    return True
+
+
+def _alike(one: Array, two: Array) -> bool:
+    """Return whether two arrays are the same up to rounding; nothing is like a nan."""
+    return bool(np.abs(one - two).max() <= SAME * np.abs(two).max())
 
 
 def _rechecked(
@@ -133,7 +171,10 @@ def _rechecked(
 def _require_about(
     proof: Proof, certificate: Certificate, record: CertificateRecord, population: Population | None
 ) -> None:
-    """Raise unless the proof is of this certificate: its image, and as many negatives as it speaks of."""
+    """Raise unless the proof is of this certificate: its image, and the negatives that were drawn for it.
+
+    Without a population, only how many there are is known.
+    """
     count = min(int(record.settings["negatives"]), record.images.count - 1)
     if proof.anchor_id != certificate.id:
         raise ProofError(f"it is about {proof.anchor_id!r}")
@@ -145,6 +186,9 @@ def _require_about(
     names = (proof.anchor_id, *proof.negative_ids)
     if not set(names) <= set(place):
         raise ProofError("it names images that are not there")
+    drawn = population.others([place[proof.anchor_id]], count)[0].tolist()
+    if proof.negative_ids != tuple(population.images.ids[row] for row in drawn):
+        raise ProofError("its negatives are not those that the seed of the run draws")
     pixels = population.pixels([place[name] for name in names]).double().flatten(1).cpu().numpy()
     if not np.array_equal(pixels, np.concatenate([proof.anchor[None], proof.negatives])):
         raise ProofError("its pixels are not those of the images it names")
