@@ -96,7 +96,7 @@ class Proof:
             meta = json.loads(str(arrays["meta"]))
             relus = [int(relu) for relu in meta["relus"]]
             sizes = {relu: len(arrays[f"slopes.{relu}"]) for relu in relus}
-            parts = {
+            parts: dict[str, dict[int, NDArray[Any]]] = {
                 name: {relu: read(arrays, f"leaves.{name}.{relu}") for relu in relus}
                 for name, read in (("signs", integers), ("slopes", floats), ("multipliers", floats))
             }

@@ -128,9 +128,10 @@ def _same(one: PlainNetwork, two: PlainNetwork) -> bool:
     for mine, other in zip(one.steps, two.steps, strict=True):
         if (mine.inputs, mine.size, len(mine.matrices)) != (other.inputs, other.size, len(other.matrices)):
             return False
-        if (mine.offset is None) != (other.offset is None):
-            return False
-        if mine.offset is not None and not _alike(mine.offset, other.offset):
+        if mine.offset is None or other.offset is None:
+            if mine.offset is not other.offset:
+                return False
+        elif not _alike(mine.offset, other.offset):
             return False
         for left, right in zip(mine.matrices, other.matrices, strict=True):
             if not abs(left - right).max() <= SAME * abs(left).max():
