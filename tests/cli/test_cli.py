@@ -315,7 +315,7 @@ def test_every_kind_can_be_listed_and_the_help_names_them(capsys):
 def test_suites_are_listed_with_every_setting_they_change(capsys):
     assert run(["list", "suites"]) == 0
     shown = capsys.readouterr().out
-    clever = "    clever: balls = l2:5.0, linf:0.5; batches = 100; draws = 3; rivals = 1; random = 50; samples = 2000\n"
+    clever = "    clever: balls = l2:5.0, linf:0.5; batches = 100; draws = 3; rivals = 1; random = 30; samples = 2000\n"
     assert clever in shown
     for suite in SUITES:
         for evaluation, changed in suite_settings(suite, evaluations().values()).items():

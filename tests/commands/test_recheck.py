@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -253,7 +254,7 @@ def test_other_negatives_than_the_seed_draws_are_known_by_the_images(folder):
         if other in (name, *drawn):
             continue
         (folder / index(folder)["images"][name]["file"]).write_bytes(original)
-        rewrite(folder, name, lambda arrays, other=other: swapped(arrays, other))
+        rewrite(folder, name, partial(swapped, to=other))
         if verdict(folder, name)[0]:
             break
     else:

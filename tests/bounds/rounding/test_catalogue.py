@@ -12,8 +12,9 @@ from torch.nn import functional
 from holdfast.bounds import lower_bound
 from holdfast.bounds.network.graph import Graph, Node, Step, Var
 from holdfast.bounds.network.operations import OPERATIONS
+from holdfast.bounds.network.tracing import CASTS
 from holdfast.bounds.relaxations.rules import Box
-from holdfast.bounds.rounding.catalogue import CASTS, EXACT, ROUNDING, UNKNOWN, local_error
+from holdfast.bounds.rounding.catalogue import EXACT, ROUNDING, UNKNOWN, local_error
 from holdfast.bounds.rounding.executed import executed_encoder
 from holdfast.bounds.rounding.formats import Format
 from holdfast.bounds.rounding.functions import ULPS

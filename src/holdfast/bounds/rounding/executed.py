@@ -21,11 +21,11 @@ from holdfast.bounds.network.consistency import State, call, check_graph, check_
 from holdfast.bounds.network.execution import ENTRIES, check_executed
 from holdfast.bounds.network.export import check_operations, exported_program, operation_name
 from holdfast.bounds.network.graph import Builder, Graph, Step, Var
-from holdfast.bounds.network.tracing import graph_of, trace
+from holdfast.bounds.network.tracing import CASTS, graph_of, trace
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.bounds.rounding.arithmetic import Arithmetic
-from holdfast.bounds.rounding.catalogue import CASTS, EXACT, local_error, rounds
+from holdfast.bounds.rounding.catalogue import EXACT, local_error, rounds
 from holdfast.bounds.rounding.formats import NAMES, Format
 from holdfast.bounds.rounding.steps import size
 from holdfast.core.balls import Linf
@@ -203,7 +203,8 @@ def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: t
             "torch.backends.cuda.matmul.allow_tf32 to False to certify it as executed in float32"
         )
     told = [torch.get_float32_matmul_precision()] if device.type == "cpu" and precision == torch.float32 else []
-    told += [part.fp32_precision for part in (backends.mkldnn, backends.mkldnn.matmul, backends.mkldnn.conv) if told]
+    mkldnn: Any = backends.mkldnn
+    told += [part.fp32_precision for part in (mkldnn, mkldnn.matmul, mkldnn.conv) if told]
     if set(told) - {"highest", "none", "ieee"}:
         raise HoldfastError(
             f"{name} would be executed with factors of less than float32; call "
