@@ -24,8 +24,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.encoders import load
 from holdfast.evaluations.attacked.observations import Untargeted
+from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.computing.shards import look
-from holdfast.execution.table import collect
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Queue
 from holdfast.objectives.crossing import Misretrieval
@@ -250,7 +250,7 @@ def test_clean_pixels_of_eight_bits_are_kept_once_and_as_such(tmp_path):
     levels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     among, preset = Population(ENCODER, Images(levels), RunSettings()), PRESETS["u-pgd"]
     wanted, store = AdversarialImages.of(preset, among), Store(tmp_path)
-    among, rows, observed = collect(wanted, among, store)
+    among, rows, observed = observe_one(wanted, among, store)
     assert "clean" not in observed
     moved = adversarial(among, wanted, rows, observed)
     assert torch.equal(moved.clean, levels / 255)

@@ -16,11 +16,11 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarnin
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
 from holdfast.core.stopwatch import beginning
+from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.computing.progress import Shown
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import RANKS, leads
 from holdfast.execution.session import Workers, devices_of, engine
-from holdfast.execution.table import collect
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -62,7 +62,7 @@ class Place:
         claim(self.store, verb, key_of(observation, population.encoder, population.images, population.run))
         if problem := unfit(population, self.engine):
             raise HoldfastError(f"{population.encoder.name} is not fit to be {DONE[verb]}: {problem}")
-        population, rows, observed = collect(
+        population, rows, observed = observe_one(
             observation, population, self.store, self.engine, self.show, self.budget, self.began, codes
         )
         if self.leads and not rows:

@@ -23,9 +23,9 @@ from holdfast.data.code_files import SUFFIXES
 from holdfast.encoders import Options
 from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.reference import named as short_name
+from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.computing.shards import CleanCodes
 from holdfast.execution.request.loading import Inputs
-from holdfast.execution.table import collect
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.population import Population
 
@@ -147,7 +147,7 @@ def encoded(population: Population, place: Place) -> tuple[list[int], Float[Tens
     Raises:
         BudgetSpentError: none were.
     """
-    _, rows, entries = collect(
+    _, rows, entries = observe_one(
         CleanCodes(), population, place.store, place.engine, place.show, place.budget, place.began, codes=False
     )
     if not rows:

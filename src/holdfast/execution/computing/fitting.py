@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from holdfast.core.run_settings import Observed
 from holdfast.execution.computing import Computing
-from holdfast.execution.computing.shards import learn as compute
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.protocol.fits import Fit
@@ -58,7 +57,7 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
             work.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}")
             if not work.affordable(work.forecast.expected(piece, 1)):
                 raise work.spent()
-            tensors = once(work.engine, compute, population, fit)
+            tensors = once(work.engine, tensors_of, population, fit)
             if isinstance(tensors, Exception):
                 raise tensors
             learned = tensors
@@ -72,6 +71,14 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
     finally:
         work.forecast.drop(piece)
     return learned
+
+
+def tensors_of(population: Population, fit: Fit[Any]) -> Observed | Exception:
+    """Return what ``fit`` learns, or why it cannot: what an engine maps over fits, wherever it computes."""
+    try:
+        return {name: values.cpu() for name, values in fit.learn(population.at_work()).items()}
+    except Exception as error:
+        return error
 
 
 def once(engine: Engine, task: Callable[[Population, What], Answer], population: Population, what: What) -> Answer:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
 from math import prod
 from time import monotonic
-from typing import Any, final
+from typing import final
 
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.files import checksum
@@ -21,7 +21,6 @@ from holdfast.execution.computing.tuning import attacked_together, keep_freed_me
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.protocol.evaluation import Evaluation, parts, pieces
-from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
 from holdfast.store.keys import Key, key_of
@@ -87,14 +86,6 @@ def look(population: Population, shard: Shard) -> tuple[Observed | Exception, fl
     except Exception as error:
         return error, monotonic() - began
     return {name: values.cpu() for name, values in tensors.items()}, monotonic() - began
-
-
-def learn(population: Population, fit: Fit[Any]) -> Observed | Exception:
-    """Return what ``fit`` learns, or why it cannot, wherever an engine computes."""
-    try:
-        return {name: values.cpu() for name, values in fit.learn(population.at_work()).items()}
-    except Exception as error:
-        return error
 
 
 def observe(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
