@@ -17,8 +17,8 @@ import torch
 from benchmarks.measure import arguments, ratio
 from holdfast import data
 from holdfast.attacks.presets import PRESETS
-from holdfast.commands.attack.images import AdversarialImages
-from holdfast.commands.certify.bounds import Certificates
+from holdfast.commands.attack.observation import AdversarialImages
+from holdfast.commands.certify.observation import Certificates
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain
 from holdfast.core.images import Images

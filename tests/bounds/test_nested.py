@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds import Crown, certified_radius, lower_bound
-from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.methods.crown import (
     NetworkRelaxation,
     interval_exact_nodes,
@@ -20,6 +19,7 @@ from holdfast.bounds.methods.crown import (
 from holdfast.bounds.methods.interval import node_box
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.radii.bracketing import bracket_radii
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.balls import L2, Ball, Linf

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.bounds import METHODS, Alpha, Crown, Method, certified_radius, lower_bound
-from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.network.affine import Convolution
 from holdfast.bounds.network.forms import Form, Windows, gather, identity
 from holdfast.bounds.network.graph import RULES
+from holdfast.bounds.radii.bracketing import bracket_radii
 from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.core.balls import L1, L2, Ball, Linf

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Branch, Exact, lower_bound
-from holdfast.bounds.bisection import bisect_radii
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.radii.bisection import bisect_radii
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.subdomains.branch_and_bound import Subdomains
 from holdfast.bounds.subdomains.receptive_fields import (

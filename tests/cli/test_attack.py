@@ -139,7 +139,7 @@ def test_an_interrupted_attack_stops_cleanly(monkeypatch, capsys):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.commands.attack.images.AdversarialImages.observe", interrupted)
+    monkeypatch.setattr("holdfast.commands.attack.observation.AdversarialImages.observe", interrupted)
     assert run([*ATTACK, *SHORT]) == 130
     error = capsys.readouterr().err.splitlines()
     assert error[-1] == "holdfast: stopped; everything finished is kept, and the same command continues from there"

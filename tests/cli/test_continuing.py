@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load
 
 from holdfast.cli import main, run
-from holdfast.commands.attack import images as adversarial
+from holdfast.commands.attack import observation as adversarial
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
 from holdfast.execution import computing

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
-from holdfast.commands.attack.files import export, replay
-from holdfast.commands.attack.images import Adversarial, AdversarialImages, adversarial, even, rivals_of
+from holdfast.commands.attack.files import replay, write_attack
+from holdfast.commands.attack.observation import Adversarial, AdversarialImages, adversarial, even, rivals_of
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Rank, Whitened
 from holdfast.core.encoder import Domain
@@ -132,7 +132,7 @@ def test_rivals_are_other_images_whatever_the_batch(objective):
 def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):
     among = population()
     assert_others(rivals_of(among, range(11), Queue()), among, 10)
-    monkeypatch.setattr("holdfast.commands.attack.images.RANDOM", 4)
+    monkeypatch.setattr("holdfast.commands.attack.observation.RANDOM", 4)
     assert_others(rivals_of(among, range(11), Queue()), among, 4)
 
 
@@ -174,7 +174,7 @@ def test_even_batches(count, size, expected):
 def kept(tmp_path_factory):
     among, chosen, folder = population(), preset(Toward()), tmp_path_factory.mktemp("kept")
     moved = attack(among, chosen)
-    return among, chosen, moved, export(among, chosen, moved, Store(folder), datetime.now(UTC)), folder
+    return among, chosen, moved, write_attack(among, chosen, moved, Store(folder), datetime.now(UTC)), folder
 
 
 def test_what_is_kept_is_what_was_found(kept):
@@ -234,7 +234,7 @@ def test_inputs_that_are_no_images_have_no_pictures(tmp_path):
     rows = Images(torch.rand(6, 5), name="rows")
     flat = Encoder(torch.nn.Linear(5, 3), "flat", Domain((5,)))
     among, chosen = Population(flat, rows, RunSettings()), preset(Away())
-    record = export(among, chosen, attack(among, chosen), Store(tmp_path), datetime.now(UTC))
+    record = write_attack(among, chosen, attack(among, chosen), Store(tmp_path), datetime.now(UTC))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attack.json", "attack.safetensors"]
     assert (record.moved[0].png, record.moved[0].l2_of_png) == (None, None)
 
@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     among, chosen = Population(tiny_encoder(), tiny_images(4), RunSettings()), preset(Away())
     (tmp_path / "file").touch()
     with pytest.raises(HoldfastError, match="choose another --out"):
-        export(among, chosen, attack(among, chosen), Store(tmp_path / "file"), datetime.now(UTC))
+        write_attack(among, chosen, attack(among, chosen), Store(tmp_path / "file"), datetime.now(UTC))
 
 
 def test_clean_pixels_of_eight_bits_are_kept_once_and_as_such(tmp_path):
@@ -254,7 +254,7 @@ def test_clean_pixels_of_eight_bits_are_kept_once_and_as_such(tmp_path):
     assert "clean" not in observed
     moved = adversarial(among, wanted, rows, observed)
     assert torch.equal(moved.clean, levels / 255)
-    record = export(among, preset, moved, store, datetime.now(UTC))
+    record = write_attack(among, preset, moved, store, datetime.now(UTC))
     saved = load_file(tmp_path / "attack.safetensors")
     assert torch.equal(saved["clean_levels"], levels)
     assert "clean" not in saved

@@ -75,7 +75,7 @@ def test_any_flipped_byte_of_what_was_asked_for_is_noticed(run: Store):
 def test_any_flipped_byte_of_the_request_of_a_folder_is_noticed(tmp_path: Path):
     store = Store(tmp_path)
     claim(store, "attack", KEY)
-    store.export("attack.json", b"{}")
+    store.write_file("attack.json", b"{}")
     claim(store, "attack", KEY)
     for _ in flips(tmp_path / "request.json"):
         with pytest.raises(HoldfastError, match=r"request\.json is damaged"):

@@ -11,13 +11,13 @@ from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
 from holdfast.bounds.methods.semidefinite import Semidefinite
-from holdfast.bounds.network.execution import EXACT, precision_of
+from holdfast.bounds.network.calls import EXACT, precision_of
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.radius_search import SMALLEST_TOLERANCE, search_radii
+from holdfast.bounds.radii.search import SMALLEST_TOLERANCE, search_radii
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
-from holdfast.bounds.rounding.executed import executed_encoder, executes
+from holdfast.bounds.rounding.executed_encoder import executed_encoder, executes
 from holdfast.core.arguments import check_dense
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels

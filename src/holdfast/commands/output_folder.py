@@ -43,7 +43,7 @@ def claim(store: Store, command: str, key: Key) -> None:
     """Keep what is asked for in the folder of ``store``, and refuse the folder of another request."""
     request: dict[str, Any] = json.loads(json.dumps({"command": command, **key.model_dump()}))
     if _names(store.folder) <= UNFINISHED:
-        store.export(REQUEST, sealed(json.dumps(request, indent=1).encode()))
+        store.write_file(REQUEST, sealed(json.dumps(request, indent=1).encode()))
         return
     try:
         previous = json.loads(unsealed((store.folder / REQUEST).read_bytes()))

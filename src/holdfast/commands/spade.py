@@ -93,7 +93,7 @@ def spade(
     kept = store.result(key)
     if kept is None:
         kept, scores = features.measure(x, y, evaluation, seed, names, known)
-        store.export("scores.npz", packed(scores))
+        store.write_file("scores.npz", packed(scores))
         store.finish(key, kept)  # last, for it says that the scores are there
     page = write([kept], [], store.folder)["report.html"]
     return Stretch(kept, page, partial(analysis.spade, x, y, k, graph=graph, repair=repair, certify=certify, seed=seed))

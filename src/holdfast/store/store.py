@@ -81,7 +81,7 @@ class Store:
         """Record what was asked for, as JSON text."""
         self._write(self.folder / REQUEST, sealed(content.encode()))
 
-    def export(self, name: str, content: bytes) -> None:
+    def write_file(self, name: str, content: bytes) -> None:
         """Write the file ``name`` below the folder, made of what is kept here and meant for people and programs."""
         self._write(self.folder / name, content)
 

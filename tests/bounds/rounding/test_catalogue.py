@@ -15,7 +15,7 @@ from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.bounds.network.tracing import CASTS
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.bounds.rounding.catalogue import EXACT, ROUNDING, UNKNOWN, local_error
-from holdfast.bounds.rounding.executed import executed_encoder
+from holdfast.bounds.rounding.executed_encoder import executed_encoder
 from holdfast.bounds.rounding.formats import Format
 from holdfast.bounds.rounding.functions import ULPS
 from holdfast.core.balls import L1, L2, Ball, Linf

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.bounds.bisection import bisect_radii
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius, vacuous_unless_finite
 from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.radii.bisection import bisect_radii
 from holdfast.bounds.regions import Region
 from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound
 from holdfast.bounds.subdomains.receptive_fields import relax_and_refine

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.bounds.bisection import bisect_radii
 from holdfast.bounds.methods.alpha import ascend_specifications
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
 from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, minimise
@@ -22,6 +21,7 @@ from holdfast.bounds.methods.lagrangian import KINDS, Lagrangian
 from holdfast.bounds.methods.multiplier_ascent import Ascent
 from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.radii.bisection import bisect_radii
 from holdfast.bounds.regions import Region, require_box
 from holdfast.bounds.relaxations.rules import LinearRelaxation
 from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound

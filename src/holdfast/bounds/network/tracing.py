@@ -1,4 +1,4 @@
-"""From a module to a graph: its program at batch one (``export``), then one rewriting per operation it names.
+"""From a module to a graph: its program at batch one (``program``), then one rewriting per operation it names.
 
 An operation without a rewriting is refused by name: taken for affine, it would give bounds that do not hold. So is a
 random one, whatever it draws from: its result would be frozen into a constant.
@@ -15,6 +15,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
+from holdfast.bounds.network.calls import (
+    ENTRIES,
+    EXACT,
+    FEW,
+    check_executed,
+    check_precision,
+    precision_of,
+    rounding,
+)
 from holdfast.bounds.network.consistency import (
     State,
     call,
@@ -24,18 +33,9 @@ from holdfast.bounds.network.consistency import (
     same_program,
     state,
 )
-from holdfast.bounds.network.execution import (
-    ENTRIES,
-    EXACT,
-    FEW,
-    check_executed,
-    check_precision,
-    precision_of,
-    rounding,
-)
-from holdfast.bounds.network.export import check_operations, exported_program, functional_program, operation_name
 from holdfast.bounds.network.graph import Builder, Graph, Var
 from holdfast.bounds.network.operations import OPERATIONS
+from holdfast.bounds.network.program import check_operations, exported_program, functional_program, operation_name
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.bounds.proofs.arithmetic import (
+from holdfast.bounds.proofs.float64 import (
     SMALLEST,
     SPARE,
     UNIT,

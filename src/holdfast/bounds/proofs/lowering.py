@@ -10,7 +10,7 @@ import torch
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.graph import RULES, Graph
-from holdfast.bounds.proofs.arithmetic import Matrix
+from holdfast.bounds.proofs.float64 import Matrix
 from holdfast.bounds.proofs.network import PlainNetwork, Step
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError

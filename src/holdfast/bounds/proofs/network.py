@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.bounds.proofs.arithmetic import Array, Matrix
+from holdfast.bounds.proofs.float64 import Array, Matrix
 from holdfast.core.errors import HoldfastError
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.bounds.proofs.arithmetic import Array, Matrix
+from holdfast.bounds.proofs.float64 import Array, Matrix
 from holdfast.bounds.proofs.network import PARTS, Arrays, floats, integers, sparse
 from holdfast.core.errors import HoldfastError
 

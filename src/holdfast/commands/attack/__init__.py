@@ -8,8 +8,8 @@ from pathlib import Path
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import PRESETS, Preset, read_attack
-from holdfast.commands.attack.files import export
-from holdfast.commands.attack.images import Adversarial, AdversarialImages, adversarial
+from holdfast.commands.attack.files import write_attack
+from holdfast.commands.attack.observation import Adversarial, AdversarialImages, adversarial
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
 from holdfast.commands.observing import place_of
 from holdfast.core.balls import Ball
@@ -91,7 +91,7 @@ def attack(
         place.warn_of(moved.missing)
         if out is None or not place.leads:
             return moved
-        record = export(population, chosen, moved, place.store, place.started)
+        record = write_attack(population, chosen, moved, place.store, place.started)
     if not record.replay.passed:
         warnings.warn(f"the saved pixels do not pass their check: {record.replay}", HoldfastWarning, stacklevel=3)
     return replace(moved, record=record)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import within
 from holdfast.attacks.presets import Preset
-from holdfast.commands.attack.images import Adversarial
+from holdfast.commands.attack.observation import Adversarial
 from holdfast.commands.attack.record import AttackRecord, MovedImage, Replay
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels
@@ -43,7 +43,7 @@ SHOWN = 4
 """So many of the images that moved most, and as many of those that moved least, are on the sheet."""
 
 
-def export(
+def write_attack(
     population: Population, preset: Preset, adversarial: Adversarial, store: Store, started: datetime
 ) -> AttackRecord:
     """Write ``adversarial``, which ``preset`` made of ``population``, into the folder of ``store`` and return its record.
@@ -51,12 +51,12 @@ def export(
     Raises:
         StoreError: the folder cannot be written.
     """
-    store.export(PIXELS, _packed(adversarial))
+    store.write_file(PIXELS, _packed(adversarial))
     pngs = _pngs(adversarial, population.encoder.domain, store)
     if pngs:
-        store.export("sheet.png", draw(_shown(population, preset, adversarial)))
+        store.write_file("sheet.png", draw(_shown(population, preset, adversarial)))
     record = _record(population, preset, adversarial, store.folder, pngs, started)
-    store.export("attack.json", record.model_dump_json(indent=1).encode())
+    store.write_file("attack.json", record.model_dump_json(indent=1).encode())
     return record
 
 
@@ -91,7 +91,7 @@ def _pngs(adversarial: Adversarial, domain: Domain, store: Store) -> list[str]:
         number = int(adversarial.rows[place]) * views + place % views
         plain = re.sub(r"[^\w.]+", "_", re.sub(r"\.[A-Za-z]\w*$", "", name))[-60:]
         file = f"images/{number:05d}-{plain}.png"
-        store.export(file, b64decode(content))
+        store.write_file(file, b64decode(content))
         written.append(file)
     return written
 

@@ -7,13 +7,19 @@ from pathlib import Path
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds import Method
-from holdfast.bounds.rounding.executed import executes
-from holdfast.commands.certify.bounds import Certificates
-from holdfast.commands.certify.files import export as export_certificates
+from holdfast.bounds.rounding.executed_encoder import executes
+from holdfast.commands.certify.files import write_certificates
+from holdfast.commands.certify.observation import Certificates
 from holdfast.commands.certify.proofs import check_proofs, require_proofs, write_proofs
-from holdfast.commands.certify.queries import check_export, check_exportable, export_queries
+from holdfast.commands.certify.queries import check_queries, require_queries, write_queries
 from holdfast.commands.certify.record import CertificateRecord
-from holdfast.commands.certify.smoothing import SMOOTHING, export_smoothed, noisy_codes, plan, read_smoothing
+from holdfast.commands.certify.smoothing import (
+    SMOOTHING,
+    noisy_codes,
+    plan,
+    read_smoothing,
+    write_smoothed_certificates,
+)
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
 from holdfast.commands.observing import Place, place_of
 from holdfast.core.arguments import check_whole
@@ -99,7 +105,7 @@ def certify(
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
     smoothing = certificates = None
     by_copies = isinstance(method, str) and method.partition(":")[0] == SMOOTHING
-    check_export(export, chosen, by_copies, out)
+    check_queries(export, chosen, by_copies, out)
     check_proofs(proofs, chosen, by_copies, out)
     if by_copies:
         for name, value in (("limit", limit), ("negatives", negatives), ("batch_size", batch_size)):
@@ -144,14 +150,14 @@ def _bounded(
             "float32 with --arithmetic real"
         )
     if queries:
-        check_exportable(population.encoder)
+        require_queries(population.encoder)
     if proofs:
         require_proofs(certificates, population)
     _, rows, observed = place.observe("certify", certificates, population, codes=False)
     rows = rows if place.leads else []
-    record = export_certificates(population, certificates, rows, observed, place.store, place.started)
+    record = write_certificates(population, certificates, rows, observed, place.store, place.started)
     if queries and rows:
-        export_queries(population, certificates, rows, observed, place.store)
+        write_queries(population, certificates, rows, observed, place.store)
     if proofs and rows:
         write_proofs(population, certificates, rows, record.certificates, place.store)
     return record
@@ -162,4 +168,6 @@ def _smoothed(smoothing: SmoothedRetrieval, population: Population, place: Place
     if place.show:
         place.show.say(plan(smoothing))
     population, rows, observed = place.observe("certify", noisy_codes(smoothing), population)
-    return export_smoothed(population, smoothing, rows if place.leads else (), observed, place.store, place.started)
+    return write_smoothed_certificates(
+        population, smoothing, rows if place.leads else (), observed, place.store, place.started
+    )

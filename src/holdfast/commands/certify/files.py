@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from safetensors.torch import load, save
 from torch import Tensor
 
-from holdfast.commands.certify.bounds import Certificates
+from holdfast.commands.certify.observation import Certificates
 from holdfast.commands.certify.record import Certificate, CertificateRecord, Status
 from holdfast.core.noise import hashed
 from holdfast.core.pictures import row as pictured
@@ -32,7 +32,7 @@ from holdfast.store.store import Store
 SHOWN = ("clean", "witness", "other")
 
 
-def export(
+def write_certificates(
     population: Population,
     observation: Certificates,
     rows: Sequence[int],
@@ -65,7 +65,7 @@ def export(
         provenance=provenance(population.run, started),
     )
     if rows:
-        store.export("certify.json", record.model_dump_json(indent=1).encode())
+        store.write_file("certify.json", record.model_dump_json(indent=1).encode())
     return record
 
 
@@ -115,10 +115,10 @@ def _judged(
 def _keep(name: str, pixels: dict[str, Tensor], population: Population, store: Store) -> str:
     """Write the witness against the image called ``name`` and return its path below the folder."""
     stem = f"witnesses/{file_stem(name)}"
-    store.export(f"{stem}.safetensors", save({label: image.clone() for label, image in pixels.items()}))
+    store.write_file(f"{stem}.safetensors", save({label: image.clone() for label, image in pixels.items()}))
     picture = pictured(name, pixels, population.encoder.domain)
     if picture is not None:
-        store.export(f"{stem}.png", draw([picture]))
+        store.write_file(f"{stem}.png", draw([picture]))
     return f"{stem}.safetensors"
 
 

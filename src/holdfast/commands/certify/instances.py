@@ -114,7 +114,7 @@ def answers(
             answer = Answer(network, query, "unknown", 0.0, first_line(error))
         results.append(replace(answer, seconds=time.monotonic() - began))
         if out is not None:
-            _export(results, Store(Path(out)))
+            _write(results, Store(Path(out)))
         yield results[-1]
 
 
@@ -239,12 +239,12 @@ def _homogeneous(disjunct: Disjunct) -> Float[Tensor, "m d1"]:
     return torch.from_numpy(np.column_stack([disjunct.rows, -disjunct.offsets]))
 
 
-def _export(results: list[Answer], store: Store) -> None:
+def _write(results: list[Answer], store: Store) -> None:
     """Write what is known so far, and the counterexample of the last answer."""
     last = results[-1]
     if last.counterexample is not None:
         outputs = dict(enumerate(last.outputs))
         text = counterexample_text(last.counterexample, outputs)
-        store.export(f"counterexamples/{Path(last.query).stem}.txt", text.encode())
+        store.write_file(f"counterexamples/{Path(last.query).stem}.txt", text.encode())
     lines = [f"{each.network},{each.query},{each.answer},{each.seconds:.3f}\n" for each in results]
-    store.export("results.csv", "".join(lines).encode())
+    store.write_file("results.csv", "".join(lines).encode())

@@ -24,8 +24,8 @@ from holdfast.bounds.proofs.lowering import plain_network, require_plain
 from holdfast.bounds.proofs.making import choices, require_provable
 from holdfast.bounds.proofs.proof import Proof
 from holdfast.bounds.regions import region
-from holdfast.commands.certify.bounds import Certificates
 from holdfast.commands.certify.files import file_stem
+from holdfast.commands.certify.observation import Certificates
 from holdfast.commands.certify.record import Certificate
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning
@@ -88,13 +88,13 @@ def write_proofs(
             continue
         content = packed(proof.arrays())
         entries[name] = {"file": f"proofs/{file_stem(name)}.npz", "sha256": sha256(content).hexdigest()}
-        store.export(entries[name]["file"], content)
+        store.write_file(entries[name]["file"], content)
     index: dict[str, Any] = {"images": entries}
     if network is not None:
         content = packed(network.arrays())
-        store.export(NETWORK, content)
+        store.write_file(NETWORK, content)
         index["network"] = sha256(content).hexdigest()
-    store.export(INDEX, json.dumps(index, indent=1).encode())
+    store.write_file(INDEX, json.dumps(index, indent=1).encode())
     if missing := [name for name, entry in entries.items() if "missing" in entry]:
         warnings.warn(
             f"{len(missing)} of {len(entries)} certified images have no proof, {missing[0]!r} for one: "

@@ -30,11 +30,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.bounds.methods.interval import intermediate_bounds
-from holdfast.bounds.network.execution import precision_of
+from holdfast.bounds.network.calls import precision_of
 from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations.rules import Box
-from holdfast.commands.certify.bounds import Certificates
 from holdfast.commands.certify.files import file_stem
+from holdfast.commands.certify.observation import Certificates
 from holdfast.commands.certify.vnnlib import Disjunct, decimal, write
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Encoder
@@ -62,12 +62,12 @@ class Specified(nn.Module):
         return functional.linear(self.encoder(x), self.rows)
 
 
-def check_export(export: str | None, ball: Ball, smoothing: bool, out: str | Path | None) -> None:
+def check_queries(export: str | None, ball: Ball, smoothing: bool, out: str | Path | None) -> None:
     """Raise unless the queries of such a run can be exported, or nobody asked for it.
 
     Example:
         >>> from holdfast.core.balls import L2
-        >>> check_export("vnnlib", L2(0.5), False, "out")
+        >>> check_queries("vnnlib", L2(0.5), False, "out")
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: VNN-LIB has boxes only, so that queries in l2:0.5 cannot be exported; ...
     """
@@ -85,7 +85,7 @@ def check_export(export: str | None, ball: Ball, smoothing: bool, out: str | Pat
         raise HoldfastError("exported queries are files; name a folder as out")
 
 
-def check_exportable(encoder: Encoder) -> None:
+def require_queries(encoder: Encoder) -> None:
     """Raise unless ``encoder`` can be written as the ONNX networks that other verifiers read."""
     require("onnxscript", "onnx")
     if precision_of(encoder) != torch.float32:
@@ -94,7 +94,7 @@ def check_exportable(encoder: Encoder) -> None:
         )
 
 
-def export_queries(
+def write_queries(
     population: Population, observation: Certificates, rows: Sequence[int], observed: Observed, store: Store
 ) -> Path:
     """Write every query of the images at ``rows``, of which ``observed`` holds the answers, and return their list.
@@ -114,21 +114,21 @@ def export_queries(
         if bool((observed["attacked"][k] < 0).any()):
             points = inside(observation.attack(pair_attack).points, box)
         network, answers = f"onnx/{stem}.onnx", _answers(pairs, observed["bound"][k], points, box)
-        store.export(f"{FOLDER}/{network}", onnx_network(population.encoder, pairs.specifications[0]))
+        store.write_file(f"{FOLDER}/{network}", onnx_network(population.encoder, pairs.specifications[0]))
         for j, answer in enumerate(answers):
             if not bool(pairs.defined[0, j]):
                 continue
             query, counterexample = f"vnnlib/{stem}-against-{j}.vnnlib", ""
-            store.export(f"{FOLDER}/{query}", _query(pairs, j, box, answer).encode())
+            store.write_file(f"{FOLDER}/{query}", _query(pairs, j, box, answer).encode())
             if answer == "sat":
                 assert points is not None
                 counterexample = f"counterexamples/{stem}-against-{j}.txt"
                 value = float(_values(pairs, points, torch.float64)[j])
-                store.export(f"{FOLDER}/{counterexample}", counterexample_text(points[j], {j: value}).encode())
+                store.write_file(f"{FOLDER}/{counterexample}", counterexample_text(points[j], {j: value}).encode())
             instances.append((network, query, SECONDS))
             expected.append((network, query, answer, counterexample))
-    store.export(f"{FOLDER}/expected.csv", _table(expected))
-    store.export(f"{FOLDER}/instances.csv", _table(instances))
+    store.write_file(f"{FOLDER}/expected.csv", _table(expected))
+    store.write_file(f"{FOLDER}/instances.csv", _table(instances))
     return store.folder / FOLDER / "instances.csv"
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.bounds.proofs.arithmetic import Array
 from holdfast.bounds.proofs.checking import ProofError, check
+from holdfast.bounds.proofs.float64 import Array
 from holdfast.bounds.proofs.lowering import plain_network
 from holdfast.bounds.proofs.network import PlainNetwork
 from holdfast.bounds.proofs.proof import Proof

@@ -74,7 +74,7 @@ def plan(evaluation: SmoothedRetrieval) -> str:
     )
 
 
-def export_smoothed(
+def write_smoothed_certificates(
     population: Population,
     evaluation: SmoothedRetrieval,
     rows: Sequence[int],
@@ -103,7 +103,7 @@ def export_smoothed(
         provenance=provenance(population.run, started),
     )
     if rows:
-        store.export("certify.json", record.model_dump_json(indent=1).encode())
+        store.write_file("certify.json", record.model_dump_json(indent=1).encode())
     return record
 
 

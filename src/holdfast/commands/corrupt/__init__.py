@@ -131,7 +131,7 @@ def _written(
         files=tuple(files[row] for row in range(len(loaded))),
         provenance=provenance(run, started),
     )
-    store.export(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
+    store.write_file(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
     return manifest
 
 
@@ -216,4 +216,4 @@ def _found(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
 def _write(store: Store, images: Sequence[tuple[CorruptedImage, bytes | None]]) -> None:
     for file, content in images:
         if content is not None:
-            store.export(file.file, content)
+            store.write_file(file.file, content)

@@ -7,7 +7,7 @@ from typing import final
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Method
-from holdfast.bounds.rounding.executed import check_arithmetic, executes, stated
+from holdfast.bounds.rounding.executed_encoder import check_arithmetic, executes, stated
 from holdfast.core.records import Conditions
 from holdfast.protocol.observation import SharedSettings
 from holdfast.protocol.population import Population

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
+from holdfast.bounds.radii.bracketing import bracket_radii
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Curve, Findings, Series

@@ -12,22 +12,21 @@ concluded where an evaluation allows that; so are parts of a run that goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from time import monotonic
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
-from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.run_settings import RunSettings
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.computing.cost import Forecast, pace
-from holdfast.execution.computing.shards import CleanCodes
 from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.automatic import one_thread
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
-from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.table.cells import Cells, MissingCells
 from holdfast.execution.table.conclusions import finish
 from holdfast.execution.table.duration import beside, expectation, plan
@@ -35,9 +34,6 @@ from holdfast.execution.table.interim import Interim, WriteReport
 from holdfast.execution.table.preparation import prepare
 from holdfast.execution.table.rounds import Rounds
 from holdfast.protocol.evaluation import Evaluation, answerable, with_bank
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-from holdfast.store.keys import key_of
 from holdfast.store.store import Store
 
 

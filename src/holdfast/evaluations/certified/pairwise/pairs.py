@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.network.execution import EXACT
+from holdfast.bounds.network.calls import EXACT
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.size import nonlinear_entries, require_size
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.bounds.rounding.arithmetic import rigorous
-from holdfast.bounds.rounding.executed import ExecutedEncoder, executed_encoder, executes
+from holdfast.bounds.rounding.executed_encoder import ExecutedEncoder, executed_encoder, executes
 from holdfast.core.balls import BALLS, Ball
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError, did_you_mean

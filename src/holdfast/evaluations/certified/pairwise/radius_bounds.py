@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import climb
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch
-from holdfast.bounds.radius_search import search_radii
+from holdfast.bounds.radii.search import search_radii
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.core.balls import Ball, column
 from holdfast.core.run_settings import Observed

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import certified_radius, lower_bound
-from holdfast.bounds.network.execution import TENSOR_CORES, rounding
+from holdfast.bounds.network.calls import TENSOR_CORES, rounding
 from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder

@@ -17,10 +17,10 @@ from torch import Tensor, fx
 
 from holdfast.bounds.methods.base import Crown, vacuous_unless_finite
 from holdfast.bounds.methods.interval import node_box
+from holdfast.bounds.network.calls import ENTRIES, check_executed
 from holdfast.bounds.network.consistency import State, call, check_graph, check_repeatable, probes, state
-from holdfast.bounds.network.execution import ENTRIES, check_executed
-from holdfast.bounds.network.export import check_operations, exported_program, operation_name
 from holdfast.bounds.network.graph import Builder, Graph, Step, Var
+from holdfast.bounds.network.program import check_operations, exported_program, operation_name
 from holdfast.bounds.network.tracing import CASTS, graph_of, trace
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.relaxations.rules import Box

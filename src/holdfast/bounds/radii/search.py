@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.methods.base import (
     Crown,
     Method,
@@ -19,6 +18,7 @@ from holdfast.bounds.methods.base import (
     vacuous_unless_finite,
 )
 from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.radii.bracketing import bracket_radii
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.rounding.formats import Format
 from holdfast.core.balls import Ball, Linf

@@ -1,0 +1,1 @@
+"""Radii up to which specifications are proved: bracketed by quick bounds, bisected by dear ones."""
