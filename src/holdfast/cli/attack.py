@@ -10,12 +10,11 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.evaluate import STOPPED
 
 if TYPE_CHECKING:
     from holdfast.commands.attack.record import AttackRecord
 
-__all__ = ["STOPPED", "command"]
+STOPPED = flags.CONTINUES
 
 HOW = "How it is attacked"
 

@@ -9,12 +9,11 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.evaluate import STOPPED
 
 if TYPE_CHECKING:
     from holdfast.commands.certify.record import CertificateRecord
 
-__all__ = ["STOPPED", "command"]
+STOPPED = flags.CONTINUES
 
 HOW = "What is certified"
 INSTEAD = "Instead of images"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
 
 MEASURES = "What is measured"
-STOPPED = "everything finished is kept, and the same command continues from there"
+STOPPED = flags.CONTINUES
 
 
 def command(

@@ -13,6 +13,10 @@ from holdfast.core.settings import seconds
 
 T = TypeVar("T")
 
+CONTINUES = "everything finished is kept, and the same command continues from there"
+CHECKPOINTED = "a checkpoint was written; run the same command again to go on from it"
+"""What a command that was stopped leaves behind, for its ``STOPPED``."""
+
 COMPUTES = "How it is computed"
 """The panel of ``--help`` with flags that change no result, or only its rounding."""
 

@@ -11,11 +11,10 @@ import typer
 
 from holdfast.cli import compare, flags
 from holdfast.cli.cluster import Slurm
-from holdfast.cli.train import STOPPED
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import pairs
 
-__all__ = ["STOPPED", "command"]
+STOPPED = flags.CHECKPOINTED
 
 
 def command(

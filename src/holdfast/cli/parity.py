@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import flags
-from holdfast.cli.evaluate import STOPPED
 
 if TYPE_CHECKING:
     from holdfast.commands.parity import Parity
     from holdfast.core.records import Result
 
-__all__ = ["STOPPED", "command"]
+STOPPED = flags.CONTINUES
 
 COLUMNS = ("neighbours_kept", "neighbours_kept_mixed", "distance", "cka", "attack_radius_change")
 

@@ -11,7 +11,7 @@ from holdfast.cli import flags
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import pairs
 
-STOPPED = "a checkpoint was written; run the same command again to go on from it"
+STOPPED = flags.CHECKPOINTED
 
 
 def command(
