@@ -19,13 +19,13 @@ from benchmarks.measure import arguments
 from holdfast import data
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.images import THREADS, Images
-from holdfast.data import encoded
-from holdfast.data.content import side_by_side
-from holdfast.data.decode import decode
 from holdfast.data.folder import find
-from holdfast.data.remembered import Remembered
+from holdfast.data.reading import encoded
+from holdfast.data.reading.content import side_by_side
+from holdfast.data.reading.decode import decode
+from holdfast.data.reading.remembered import Remembered
 from holdfast.encoders.architectures.resnet import SmallResNet
-from holdfast.training.feed import Feed
+from holdfast.training.loop.feed import Feed
 
 BATCH = 256
 

@@ -32,9 +32,9 @@ from benchmarks.measure import busy
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.run_settings import RunSettings
-from holdfast.data import array_source
-from holdfast.data.array_source import ArraySource
-from holdfast.data.remembered import Remembered
+from holdfast.data.reading import array_source
+from holdfast.data.reading.array_source import ArraySource
+from holdfast.data.reading.remembered import Remembered
 from holdfast.execution.computing.shards import CleanCodes, clean_codes, compute
 from holdfast.execution.engines.local import Local
 from holdfast.protocol.population import Population

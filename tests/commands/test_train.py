@@ -24,13 +24,13 @@ from holdfast.commands import train as training
 from holdfast.commands.train import read_recipe, train
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
-from holdfast.data import survey
-from holdfast.data.content import all_bytes
-from holdfast.training import loop
+from holdfast.data.reading import survey
+from holdfast.data.reading.content import all_bytes
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.learner import Learner
+from holdfast.training.loop import training as loop
+from holdfast.training.loop.views import views_of
 from holdfast.training.recipe import Recipe, read_settings, recipes
-from holdfast.training.views import views_of
 
 pytest.importorskip("lightning_fabric")
 

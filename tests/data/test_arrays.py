@@ -19,10 +19,11 @@ from safetensors.torch import save_file
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import TensorSource
-from holdfast.data import array_source, arrays, load
-from holdfast.data.array_source import digests_of, resized
-from holdfast.data.decode import fit
-from holdfast.data.remembered import Remembered
+from holdfast.data import arrays, load
+from holdfast.data.reading import array_source
+from holdfast.data.reading.array_source import digests_of, resized
+from holdfast.data.reading.decode import fit
+from holdfast.data.reading.remembered import Remembered
 from holdfast.evaluations.spectral import features
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.data import encoded, load, survey
-from holdfast.data.decode import decode
-from holdfast.data.remembered import Remembered
+from holdfast.data import load
+from holdfast.data.reading import encoded, survey
+from holdfast.data.reading.decode import decode
+from holdfast.data.reading.remembered import Remembered
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))

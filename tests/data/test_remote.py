@@ -20,9 +20,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
-from holdfast.data import encoded, load, stores
-from holdfast.data.remembered import Remembered
-from holdfast.data.stores import Store
+from holdfast.data import load
+from holdfast.data.reading import encoded, stores
+from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.stores import Store
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))

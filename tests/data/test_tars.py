@@ -15,9 +15,10 @@ import torch
 
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.data import encoded, load, stores, survey, tars
-from holdfast.data.content import all_bytes
-from holdfast.data.remembered import Remembered
+from holdfast.data import load, tars
+from holdfast.data.reading import encoded, stores, survey
+from holdfast.data.reading.content import all_bytes
+from holdfast.data.reading.remembered import Remembered
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))

@@ -18,8 +18,8 @@ from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
-from holdfast.encoders.huggingface_images import recipe
-from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.huggingface.images import recipe
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.execution.examination import examine
 
 declare_missing_operators()

@@ -16,9 +16,9 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.onnx.graph import OnnxModule, parse
 from holdfast.encoders.onnx.operators import OPERATORS
-from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.execution import examination as doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case

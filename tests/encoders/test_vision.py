@@ -14,8 +14,8 @@ from holdfast.core.encoder import Geometry
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.torchvision import without_head
-from holdfast.encoders.torchvision_operators import declare_missing_operators
 
 declare_missing_operators()
 timm = pytest.importorskip("timm")

@@ -22,9 +22,9 @@ from holdfast.training.adversaries.noise import GaussianNoise
 from holdfast.training.adversaries.targeted import Targeted
 from holdfast.training.adversaries.untargeted import Untargeted
 from holdfast.training.adversary import Adversary, adversaries
-from holdfast.training.feed import Feed
-from holdfast.training.health import eval_codes
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, training_objectives
+from holdfast.training.loop.feed import Feed
+from holdfast.training.loop.health import eval_codes
 from holdfast.training.objectives.simclr import SimCLR
 from holdfast.training.objectives.supervised import Supervised
 

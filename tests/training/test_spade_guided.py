@@ -17,7 +17,7 @@ from holdfast.spectral.analysis import spade
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.adversaries.spade_guided import SpadeGuided, node_scores
 from holdfast.training.adversary import Adversary
-from holdfast.training.feed import Feed
+from holdfast.training.loop.feed import Feed
 from holdfast.training.objectives.simclr import SimCLR
 from holdfast.training.objectives.supervised import Supervised
 from tests.training.test_adversaries import DOMAIN, batch_of, learner_of

@@ -215,7 +215,7 @@ def _codes(encoders: Sequence[str]) -> str | None:
         'embeddings:runs/codes.npy?ids=ids.txt'
     """
     from holdfast.encoders.embeddings import SOURCE
-    from holdfast.encoders.reference import named
+    from holdfast.encoders.loading.reference import named
 
     files = [reference for _, reference in map(named, encoders) if reference.startswith(f"{SOURCE}:")]
     return files[0] if len(files) == len(encoders) and files else None

@@ -17,8 +17,8 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
 from holdfast.data.base import Selection
-from holdfast.data.groups import groups_of
-from holdfast.data.remembered import Remembered
+from holdfast.data.reading.groups import groups_of
+from holdfast.data.reading.remembered import Remembered
 
 Loader = Callable[[str, dict[str, str], Selection], Images]
 

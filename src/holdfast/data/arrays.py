@@ -16,8 +16,8 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
-from holdfast.data.array_source import load_array
 from holdfast.data.base import Selection, as_labels, check_settings
+from holdfast.data.reading.array_source import load_array
 
 SOURCE = "arrays"
 IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")

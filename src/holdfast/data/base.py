@@ -17,7 +17,7 @@ from holdfast.core.arguments import check_whole
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
 from holdfast.core.noise import hashed
-from holdfast.data.remembered import Remembered
+from holdfast.data.reading.remembered import Remembered
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import torch
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
-from holdfast.data.array_source import ArraySource
 from holdfast.data.base import Selection, check_settings
+from holdfast.data.reading.array_source import ArraySource
 
 SOURCE = "builtin"
 TRAINED = 1200

@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
-from holdfast.data.encoded import load_encoded
+from holdfast.data.reading.encoded import load_encoded
 
 SOURCE = "folder"
 SETTINGS = ("labels", "max_pixels")

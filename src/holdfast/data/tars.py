@@ -21,9 +21,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import folder
 from holdfast.data.base import Selection, as_labels, check_settings
-from holdfast.data.content import Stored, side_by_side
-from holdfast.data.encoded import load_encoded
-from holdfast.data.stores import Store, StoredFile
+from holdfast.data.reading.content import Stored, side_by_side
+from holdfast.data.reading.encoded import load_encoded
+from holdfast.data.reading.stores import Store, StoredFile
 
 SOURCE = "wds"
 MISSING = -1

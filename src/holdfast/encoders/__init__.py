@@ -13,7 +13,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.encoders.reference import Options, label, named, stamp
+from holdfast.encoders.loading.reference import Options, label, named, stamp
 
 __all__ = ["Adapter", "Options", "load", "sources"]
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.encoders.inputs import sizes
-from holdfast.encoders.reference import Options, split
+from holdfast.encoders.loading.inputs import sizes
+from holdfast.encoders.loading.reference import Options, split
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "baseline"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.checkpoint_weights import WeightSettings, fit, read_weights
-from holdfast.encoders.factory import build, encoder_from, inside
-from holdfast.encoders.inputs import InputSettings
-from holdfast.encoders.reference import Options, existing, split
+from holdfast.encoders.loading.factory import build, encoder_from, inside
+from holdfast.encoders.loading.inputs import InputSettings
+from holdfast.encoders.loading.reference import Options, existing, split
+from holdfast.encoders.loading.weights import WeightSettings, fit, read_weights
 
 SOURCE = "checkpoint"
 TAKES_ARCH = True

@@ -15,7 +15,7 @@ from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.codes import StoredCodes, read_codes
-from holdfast.encoders.reference import Options, split
+from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "embeddings"
 POSITIONS = (

@@ -17,10 +17,10 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.encoders.checkpoint_weights import Weights, WeightSettings, fit, read_weights, weights_only
-from holdfast.encoders.inputs import known_interpolation
-from holdfast.encoders.reference import Options, existing, first_line, require, split
-from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.inputs import known_interpolation
+from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "timm"

@@ -13,9 +13,9 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.encoders.checkpoint_weights import weights_only
-from holdfast.encoders.reference import Options, first_line, require, split
-from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.reference import Options, first_line, require, split
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "torchvision"

@@ -26,8 +26,8 @@ from holdfast.core.files import write_whole
 from holdfast.core.records import ImagesInfo, Number, Record
 from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
-from holdfast.encoders.factory import build, inside
-from holdfast.encoders.reference import Options, first_line, named, split
+from holdfast.encoders.loading.factory import build, inside
+from holdfast.encoders.loading.reference import Options, first_line, named, split
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "trained"

@@ -20,7 +20,7 @@ from holdfast.core.operations import operations
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
-from holdfast.data.remembered import FILE, Remembered
+from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders.embeddings import Embeddings
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.computing.cost import Forecast

@@ -10,7 +10,7 @@ from torch import nn
 
 from holdfast.commands.inputs import NamedImages
 from holdfast.encoders.huggingface import Vision
-from holdfast.encoders.reference import require
+from holdfast.encoders.loading.reference import require
 from holdfast.integrations.monitor import Monitor, scalars
 
 

@@ -25,8 +25,8 @@ from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import Spelled, read, require_positive
 from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.feed import Feed
 from holdfast.training.learner import Batch, Learner, OfRows
+from holdfast.training.loop.feed import Feed
 
 Prepared = dict[str, Tensor]
 """What an adversary knows of the whole training set, by name."""

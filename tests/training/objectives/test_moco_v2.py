@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.training.objectives.moco_v2 import MoCoV2, MoCoV2Learner
 from tests.training import tiny
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.transforms.augmentations import color_jitter, gaussian_blur, random_affine, random_resized_crop, solarize
 from holdfast.transforms.augmentations.luma import luma
 from holdfast.transforms.base import Transform

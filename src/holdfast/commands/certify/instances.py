@@ -36,7 +36,7 @@ from holdfast.core.encoder import Codes, Domain, Encoder
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, onnx
-from holdfast.encoders.reference import existing, first_line
+from holdfast.encoders.loading.reference import existing, first_line
 from holdfast.evaluations.certified.pairwise.pairs import traced
 from holdfast.store.store import Store
 

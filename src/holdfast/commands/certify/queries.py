@@ -40,7 +40,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
-from holdfast.encoders.reference import require
+from holdfast.encoders.loading.reference import require
 from holdfast.evaluations.certified.pairwise.pairs import Pairs
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store

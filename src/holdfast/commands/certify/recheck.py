@@ -23,7 +23,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
-from holdfast.encoders.reference import first_line
+from holdfast.encoders.loading.reference import first_line
 from holdfast.evaluations.certified.pairwise.pairs import bounded
 from holdfast.protocol.population import Population
 

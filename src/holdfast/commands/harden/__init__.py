@@ -38,7 +38,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.stopwatch import beginning
-from holdfast.data.remembered import FILE, Remembered
+from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders import Options
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.displacement import Displacement
@@ -50,7 +50,7 @@ from holdfast.execution.engines.ranks import place as process
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request.loading import load_encoder, select
 from holdfast.execution.session import Workers, engine
-from holdfast.training.health import eval_codes
+from holdfast.training.loop.health import eval_codes
 
 BALL = Linf(1 / 255)
 HELD_OUT, SHARE = 1000, 5

@@ -19,7 +19,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
-from holdfast.data.remembered import FILE, Remembered
+from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders import Options
 from holdfast.evaluations.parity.findings import NAME
 from holdfast.evaluations.parity.verdict import QUESTION

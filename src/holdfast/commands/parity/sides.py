@@ -19,10 +19,10 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.records import EncoderInfo
 from holdfast.core.run_settings import PRECISIONS, RunSettings
-from holdfast.data.code_files import SUFFIXES
+from holdfast.data.codes.files import SUFFIXES
 from holdfast.encoders import Options
 from holdfast.encoders.embeddings import SOURCE
-from holdfast.encoders.reference import named as short_name
+from holdfast.encoders.loading.reference import named as short_name
 from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.computing.shards import CleanCodes
 from holdfast.execution.request.loading import Inputs

@@ -22,11 +22,11 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
 from holdfast.core.stopwatch import beginning
-from holdfast.data.remembered import FILE, Remembered
+from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders.architectures.loaded import LoadedEncoder
-from holdfast.training import checkpoints
 from holdfast.training.gathering import rank
-from holdfast.training.loop import Training, Watch
+from holdfast.training.loop import checkpoints
+from holdfast.training.loop.training import Training, Watch
 from holdfast.training.recipe import Recipe, read_settings
 from holdfast.transforms.base import Transform
 

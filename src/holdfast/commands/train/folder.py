@@ -30,12 +30,12 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.records import ImagesInfo
-from holdfast.data.remembered import FILE as REMEMBERED
+from holdfast.data.reading.remembered import FILE as REMEMBERED
 from holdfast.encoders import trained
 from holdfast.store.provenance import checkout, versions
-from holdfast.training import checkpoints
 from holdfast.training.gathering import rank
-from holdfast.training.loop import Epoch
+from holdfast.training.loop import checkpoints
+from holdfast.training.loop.training import Epoch
 from holdfast.training.page import page
 from holdfast.training.recipe import Recipe
 

@@ -14,7 +14,7 @@ from holdfast.commands.inputs import at_hand
 from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.remembered import Remembered
+from holdfast.data.reading.remembered import Remembered
 from holdfast.encoders.architectures.loaded import trainable
 from holdfast.execution.request.loading import select
 from holdfast.protocol.bank import apart

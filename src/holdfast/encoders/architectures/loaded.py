@@ -11,7 +11,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import load
 from holdfast.encoders.architectures.base import LOADED, Architecture
-from holdfast.encoders.reference import Options
+from holdfast.encoders.loading.reference import Options
 
 
 @final

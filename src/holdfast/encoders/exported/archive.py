@@ -20,8 +20,8 @@ import torch
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.exported.program import PROGRAM, payload
 from holdfast.encoders.exported.rules import UnlistedError
-from holdfast.encoders.reference import first_line
-from holdfast.encoders.zipped import check_expansion
+from holdfast.encoders.loading.reference import first_line
+from holdfast.encoders.loading.zipped import check_expansion
 
 RAW = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|\.data/(version|serialization_id)|(archive_)?(format|version)"

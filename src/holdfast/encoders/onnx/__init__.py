@@ -10,9 +10,9 @@ from typing import Any
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.encoders.inputs import InputSettings, encoder_of
+from holdfast.encoders.loading.inputs import InputSettings, encoder_of
+from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
 from holdfast.encoders.onnx.graph import OnnxModule, parse
-from holdfast.encoders.reference import Options, existing, first_line, require, split
 from holdfast.encoders.wrappers import Pooled, for_batches
 
 SOURCE = "onnx"

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.core.errors import HoldfastError
+from holdfast.encoders.loading.reference import require
 from holdfast.encoders.onnx.operators import OPERATORS, SETTINGS, Call
-from holdfast.encoders.reference import require
 
 
 @dataclass(frozen=True)

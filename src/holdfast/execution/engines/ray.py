@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.reference import first_line
+from holdfast.encoders.loading.reference import first_line
 from holdfast.execution.engines.base import Context, Done, Shard
 
 

@@ -21,7 +21,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, r
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, seconds, types_of
 from holdfast.encoders import sources
-from holdfast.encoders.reference import Options, named
+from holdfast.encoders.loading.reference import Options, named
 from holdfast.encoders.trained import written_in_python
 from holdfast.execution.request.catalog import evaluations
 from holdfast.execution.request.suites import SUITES, left_out, suite_settings

@@ -12,11 +12,11 @@ from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
 from holdfast.data.base import Selection
-from holdfast.data.remembered import Remembered
+from holdfast.data.reading.remembered import Remembered
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
 from holdfast.encoders.embeddings import SOURCE, Embeddings
-from holdfast.encoders.reference import Options, named
+from holdfast.encoders.loading.reference import Options, named
 from holdfast.execution.request import Request, references
 from holdfast.protocol.bank import apart
 

@@ -31,9 +31,9 @@ from holdfast.spectral.graph_pair import checked, draw
 from holdfast.spectral.graphs.knn import KNN
 from holdfast.spectral.scores import edge_scores
 from holdfast.training.adversary import Adversary, Prepared
-from holdfast.training.feed import Feed
-from holdfast.training.health import eval_codes
 from holdfast.training.learner import Batch, Learner
+from holdfast.training.loop.feed import Feed
+from holdfast.training.loop.health import eval_codes
 
 KINDS = ("spade", "random")
 

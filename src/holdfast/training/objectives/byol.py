@@ -20,9 +20,9 @@ from torch.nn.functional import cosine_similarity
 from holdfast.core.encoder import Codes
 from holdfast.core.settings import require_positive, require_share
 from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.heads import mlp
+from holdfast.training.components.heads import mlp
+from holdfast.training.components.siamese import SiameseLearner
 from holdfast.training.learner import Learner, Setting, TrainingObjective
-from holdfast.training.siamese import SiameseLearner
 
 
 def distance(keys: Codes) -> ObjectiveFunction:

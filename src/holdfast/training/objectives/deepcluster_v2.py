@@ -27,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.core.encoder import Codes
 from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.components.heads import mlp
 from holdfast.training.gathering import gathered
-from holdfast.training.heads import mlp
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of_views
 
 BLOCK = 8192

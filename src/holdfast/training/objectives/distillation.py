@@ -23,7 +23,7 @@ from torch.nn.functional import mse_loss
 from holdfast.core.encoder import Codes
 from holdfast.core.settings import require_not_negative
 from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.heads import frozen_copy
+from holdfast.training.components.heads import frozen_copy
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of
 
 

@@ -28,7 +28,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.settings import require_positive
 from holdfast.encoders.architectures.vit import DEVIATION, Block
 from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.heads import mlp
+from holdfast.training.components.heads import mlp
 from holdfast.training.learner import Batch, Learner, OfRows, Setting, TrainingObjective
 
 Patches = Float[Tensor, "b n p"]

@@ -29,8 +29,8 @@ from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import require_not_negative, require_positive, require_share
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.components.heads import follow, frozen_copy, mlp
 from holdfast.training.gathering import gathered
-from holdfast.training.heads import follow, frozen_copy, mlp
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
 
 

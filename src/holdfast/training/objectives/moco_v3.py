@@ -19,10 +19,10 @@ from torch import nn
 from holdfast.core.encoder import Codes
 from holdfast.core.settings import require_positive, require_share
 from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.heads import mlp
-from holdfast.training.info_nce import info_nce
+from holdfast.training.components.heads import mlp
+from holdfast.training.components.info_nce import info_nce
+from holdfast.training.components.siamese import SiameseLearner
 from holdfast.training.learner import Learner, Setting, TrainingObjective
-from holdfast.training.siamese import SiameseLearner
 
 
 @final

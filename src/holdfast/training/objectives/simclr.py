@@ -27,9 +27,9 @@ from torch.nn.functional import nll_loss, normalize
 from holdfast.core.encoder import Codes
 from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.components.heads import mlp
+from holdfast.training.components.info_nce import info_nce
 from holdfast.training.gathering import gathered, own_rows
-from holdfast.training.heads import mlp
-from holdfast.training.info_nce import info_nce
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_two_images
 
 EXTRA = 1 / 256

@@ -19,9 +19,9 @@ from torch.nn.functional import cosine_similarity
 from holdfast.core.encoder import Codes
 from holdfast.core.settings import require_positive
 from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.heads import mlp
+from holdfast.training.components.heads import mlp
+from holdfast.training.components.siamese import SiameseLearner
 from holdfast.training.learner import Learner, Setting, TrainingObjective
-from holdfast.training.siamese import SiameseLearner
 
 
 def half_distance(keys: Codes) -> ObjectiveFunction:

@@ -20,8 +20,8 @@ from torch.nn.functional import log_softmax, normalize
 
 from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.components.heads import mlp
 from holdfast.training.gathering import gathered, own_rows
-from holdfast.training.heads import mlp
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_two_images
 
 

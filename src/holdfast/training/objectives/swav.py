@@ -25,10 +25,10 @@ from torch.nn.functional import cross_entropy, normalize
 from holdfast.core.encoder import Codes
 from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.components.heads import mlp
+from holdfast.training.components.prototypes import Prototypes
 from holdfast.training.gathering import gathered, own_rows
-from holdfast.training.heads import mlp
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of_views
-from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]
 

@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
-from holdfast.data.encoded import load_encoded
-from holdfast.data.streamed import first_rows
+from holdfast.data.huggingface.streamed import first_rows
+from holdfast.data.reading.encoded import load_encoded
 
 SOURCE = "hf"
 

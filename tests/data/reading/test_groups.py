@@ -11,7 +11,7 @@ import torch
 
 import holdfast as hf
 from holdfast.core.errors import HoldfastError
-from holdfast.data.groups import groups_of
+from holdfast.data.reading.groups import groups_of
 from holdfast.encoders import load
 from holdfast.store.keys import key_of
 

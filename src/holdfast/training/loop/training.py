@@ -24,16 +24,16 @@ from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastE
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.encoders.architectures.loaded import LoadedEncoder
-from holdfast.training import checkpoints
-from holdfast.training.beginning import check_batch_norm, classes_of, watched_bank, width_of
-from holdfast.training.feed import Feed
 from holdfast.training.gathering import processes, rank, share_statistics, somewhere
-from holdfast.training.health import COLLAPSED, eval_codes, health, lost, neighbour_accuracy
-from holdfast.training.interruption import Interruption
 from holdfast.training.learner import Batch, Learner, Setting
+from holdfast.training.loop import checkpoints
+from holdfast.training.loop.beginning import check_batch_norm, classes_of, watched_bank, width_of
+from holdfast.training.loop.feed import Feed
+from holdfast.training.loop.health import COLLAPSED, eval_codes, health, lost, neighbour_accuracy
+from holdfast.training.loop.interruption import Interruption
+from holdfast.training.loop.views import check_views, views_of
 from holdfast.training.optimisers import averaged
 from holdfast.training.recipe import Recipe
-from holdfast.training.views import check_views, views_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.heads import follow, frozen_copy, rising
+from holdfast.training.components.heads import follow, frozen_copy, rising
 from holdfast.training.learner import Batch, Learner
 
 Comparison = Callable[[Codes], ObjectiveFunction]

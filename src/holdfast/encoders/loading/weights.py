@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.reference import first_line
-from holdfast.encoders.zipped import check_expansion
+from holdfast.encoders.loading.reference import first_line
+from holdfast.encoders.loading.zipped import check_expansion
 
 Weights = dict[str, Tensor]
 

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import convert
 from holdfast.data.base import Selection
-from holdfast.data.stores import Store
+from holdfast.data.reading.stores import Store
 
 CHOOSING = ("config", "split", "image", "label")
 """Settings that decide which rows and columns a stream has."""

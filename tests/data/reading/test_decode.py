@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from holdfast.core.encoder import Geometry, Interpolation
-from holdfast.data.decode import decode, fit
+from holdfast.data.reading.decode import decode, fit
 
 AS_IT_IS = Geometry(2, (2, 2))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.data import arrays, folder, remote_arrays, tars
+from holdfast.data import arrays, folder, tars
 from holdfast.data.base import Selection, check_settings
-from holdfast.data.encoded import load_encoded
-from holdfast.data.stores import Store, StoredFiles
+from holdfast.data.reading.encoded import load_encoded
+from holdfast.data.reading.stores import Store, StoredFiles
+from holdfast.data.remote import stored_arrays
 
 SOURCE = "fsspec"
 
@@ -23,7 +24,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     if path.endswith(".tar"):
         return tars.load(name, settings, selection)
     if path.lower().endswith(tuple(arrays.SUFFIXES)):
-        return remote_arrays.load(name, settings, selection)
+        return stored_arrays.load(name, settings, selection)
     check_settings(settings, folder.SETTINGS, SOURCE)
     images = {name: file for name, file in store.find(path).items() if name.lower().endswith(folder.SUFFIXES)}
     if not images:

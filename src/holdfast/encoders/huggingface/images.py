@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.encoder import Domain, Geometry, Interpolation
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.reference import require
+from holdfast.encoders.loading.reference import require
 
 INTERPOLATIONS: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """As Pillow numbers them."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from holdfast.core.arguments import check_dense
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.data.array_source import Rows
 from holdfast.data.arrays import as_rows, member, read_numpy
+from holdfast.data.reading.array_source import Rows
 
 FLOATS = ("float16", "float32", "float64")
 CODES = ("codes", "embeddings", "embedding", "features", "vector", "x", "arr_0")

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import UInt8
 
 from holdfast.core.errors import HoldfastError
-from holdfast.data.content import Content, Fetch, all_bytes, identity, side_by_side
-from holdfast.data.decode import complain, pixel_limit
-from holdfast.data.remembered import Known, Remembered
+from holdfast.data.reading.content import Content, Fetch, all_bytes, identity, side_by_side
+from holdfast.data.reading.decode import complain, pixel_limit
+from holdfast.data.reading.remembered import Known, Remembered
 
 DIGEST = 64
 """Bytes of an image's digest."""

@@ -12,9 +12,9 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.inputs import InputSettings, encoder_of
-from holdfast.encoders.reference import first_line
-from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.inputs import InputSettings, encoder_of
+from holdfast.encoders.loading.reference import first_line
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 
 

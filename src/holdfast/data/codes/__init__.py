@@ -21,10 +21,10 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
-from holdfast.data.array_source import Rows
 from holdfast.data.base import Selection, check_settings
-from holdfast.data.code_files import FLOATS, Table, read_table
-from holdfast.data.groups import groups_of
+from holdfast.data.codes.files import FLOATS, Table, read_table
+from holdfast.data.reading.array_source import Rows
+from holdfast.data.reading.groups import groups_of
 
 SOURCE = "embeddings"
 BLOCK = 1 << 22

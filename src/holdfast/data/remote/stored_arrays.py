@@ -16,9 +16,9 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import arrays
-from holdfast.data.array_source import load_array
 from holdfast.data.base import Selection, check_settings
-from holdfast.data.stores import Store, StoredFile
+from holdfast.data.reading.array_source import load_array
+from holdfast.data.reading.stores import Store, StoredFile
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:

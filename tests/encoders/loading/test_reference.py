@@ -8,8 +8,8 @@ import torch
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load, sources
-from holdfast.encoders.inputs import numbers, sizes
-from holdfast.encoders.reference import require, split
+from holdfast.encoders.loading.inputs import numbers, sizes
+from holdfast.encoders.loading.reference import require, split
 
 
 def test_every_adapter_is_found_by_its_source():

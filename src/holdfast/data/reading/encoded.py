@@ -15,9 +15,9 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images, changed
 from holdfast.core.settings import convert
 from holdfast.data.base import Selection
-from holdfast.data.content import Fetch, all_bytes, side_by_side
-from holdfast.data.decode import MAX_PIXELS, decode, pixel_limit
-from holdfast.data.survey import Survey, reason
+from holdfast.data.reading.content import Fetch, all_bytes, side_by_side
+from holdfast.data.reading.decode import MAX_PIXELS, decode, pixel_limit
+from holdfast.data.reading.survey import Survey, reason
 
 THOROUGH = 20_000
 """Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.huggingface_images import images_of
-from holdfast.encoders.reference import Options, first_line, require, split
-from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.huggingface.images import images_of
+from holdfast.encoders.loading.reference import Options, first_line, require, split
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import check_pooling, pool
 
 SOURCE = "hf"

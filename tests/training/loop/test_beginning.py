@@ -8,8 +8,8 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.training.loop.views import check_views, resized
 from holdfast.training.recipe import Recipe
-from holdfast.training.views import check_views, resized
 
 RECIPE = {"objective": "simclr", "architecture": "digits"}
 

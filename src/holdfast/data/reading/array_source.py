@@ -19,7 +19,7 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import DIGEST, THREADS, Images, require_unchanged, row_digests
 from holdfast.data.base import Selection
-from holdfast.data.remembered import Remembered
+from holdfast.data.reading.remembered import Remembered
 
 Layout = Literal["as stored", "grey", "channels first", "channels last"]
 BLOCK = 1 << 22

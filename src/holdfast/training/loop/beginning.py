@@ -10,9 +10,9 @@ from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.training.health import eval_codes
+from holdfast.training.loop.health import eval_codes
+from holdfast.training.loop.views import resized
 from holdfast.training.recipe import Recipe
-from holdfast.training.views import resized
 
 SEARCHED = 2000
 """Images of the bank among which neighbours are looked for after each epoch."""

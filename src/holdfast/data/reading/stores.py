@@ -12,8 +12,8 @@ from time import sleep
 from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError
-from holdfast.data.content import Stored
-from holdfast.data.remembered import local_version
+from holdfast.data.reading.content import Stored
+from holdfast.data.reading.remembered import local_version
 
 Found = TypeVar("Found")
 

@@ -1,0 +1,1 @@
+"""What sources of encoders share: references and their settings, inputs, factories, weights."""

@@ -1,0 +1,1 @@
+"""What several objectives are built of."""
