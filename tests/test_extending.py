@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -21,12 +22,11 @@ from holdfast.core.records import Claim, Curve, Findings, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.encoders.architectures.base import Architecture, architectures
+from holdfast.encoders.architectures.base import Architecture
 from holdfast.evaluations.attacked.observations import Untargeted
 from holdfast.execution.request import Request, build, catalog, planned
 from holdfast.execution.request.suites import SUITES
 from holdfast.objectives.base import AttackContext
-from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import Evaluation, settings
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -34,20 +34,18 @@ from holdfast.report import hub, write
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.text import name_of
-from holdfast.training.learner import training_objectives
 from holdfast.transforms.base import Transform, transformed, transforms
+from tests.outside import installed, looked_anew
 from tests.pages import DOCS, ROOT
 from tests.samples import DIGITS, builtin, digits
 
+PAGE = (DOCS / "extending.md").read_text()
 FILES = re.findall(
     r"^`src/holdfast/([\w/]+)/(\w+)\.py`:\n\n```python\n(.*?)^```$",
-    (DOCS / "extending.md").read_text(),
+    PAGE,
     re.MULTILINE | re.DOTALL,
 )
 FILES = [(folder.replace("/", "."), name, code) for folder, name, code in FILES]
-
-
-FOUND = (encoders.sources, architectures, data.loaders, transforms, probes, training_objectives, application)
 
 
 @pytest.fixture
@@ -58,11 +56,10 @@ def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / package).mkdir(exist_ok=True)
         (tmp_path / package / f"{name}.py").write_text(code)
         monkeypatch.setattr(home, "__path__", [*home.__path__, str(tmp_path / package)])
-    for found in FOUND:
-        found.cache_clear()
-    yield
-    for found in FOUND:
-        found.cache_clear()
+    application.cache_clear()
+    with looked_anew():
+        yield
+    application.cache_clear()
     for package, name, _ in FILES:
         sys.modules.pop(f"holdfast.{package}.{name}", None)
         vars(import_module(f"holdfast.{package}")).pop(name, None)
@@ -111,6 +108,26 @@ def test_it_stands_in_the_printed_list(kind: str, request: pytest.FixtureRequest
     meaning = catalog.everything()[kind][NEW[kind]].replace("``", "`")
     (line,) = [line for line in listed().splitlines() if line.startswith(f"  {NEW[kind]} ")]
     assert line.split(maxsplit=1)[1] == meaning
+
+
+def test_another_package_adds_members_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the entry points that the page shows, and in the same words on the command line."""
+    (shown,) = re.findall(r"^## From another package$.*?^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    points = tomllib.loads(shown)["project"]["entry-points"]
+    modules = {name: code for folder, name, code in FILES if folder not in ("cli", "commands")}
+    named = {value.partition(":")[0] for group in points.values() for value in group.values()}
+    assert named == {f"your_package.{name}" for name in modules}, "the page leaves one of its files out"
+    before = catalog.everything()
+    with installed(tmp_path / "site", "your_package", modules, points):
+        after = catalog.everything()
+        np.save(tmp_path / "weights.npy", np.ones((5, 64), dtype=np.float32))
+        encoder, where = f"linear:{tmp_path}/weights.npy?shape=1x8x8", ["--eps", "0.2", "--out", str(tmp_path / "run")]
+        asked = ["--objective", "grow", "--attack", "guess:tries=3", "--images", "noise:4"]
+        assert run(["attack", encoder, *asked, *where]) == 0
+    for kind, name in NEW.items():
+        assert after[kind].keys() - before[kind].keys() == {name}
+    assert "guess" in (tmp_path / "run" / "attack.json").read_text()
+    assert catalog.everything() == before
 
 
 def test_suites_take_its_sizes(dropped: None, capsys: pytest.CaptureFixture[str]) -> None:

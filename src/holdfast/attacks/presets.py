@@ -49,7 +49,7 @@ def read_attack(text: str) -> Attack:
 
 
 def kinds() -> dict[str, type[Attack]]:
-    """Return the attacks in the modules of this package by name, so that a new one is one new file."""
+    """Return every attack by name."""
     return named_classes(holdfast.attacks, Attack)
 
 

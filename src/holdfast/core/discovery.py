@@ -1,12 +1,19 @@
-"""Classes that are found by looking, not listed: to add one, add a file."""
+"""What there is of a kind is found by looking, not listed: to add a member, add a file, or name it in an entry point.
+
+Each kind lives in a package of Holdfast, its files at any depth below it. Other installed packages name theirs in the
+entry-point group that is called like the package where their file would lie here, as in ``holdfast.attacks``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract, isclass
-from pkgutil import walk_packages
+from pkgutil import iter_modules, walk_packages
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError
 
@@ -14,17 +21,85 @@ T = TypeVar("T")
 
 
 def named_classes(home: ModuleType, base: type[T]) -> dict[str, type[T]]:
-    """Return each class of a ``base`` that has a ``name`` of its own, in the modules of the package ``home`` and below it.
+    """Return each class of a ``base`` that has a ``name`` of its own: those below the package ``home``, and other packages'.
 
     Raises:
-        HoldfastError: two of them have the same name.
+        HoldfastError: two of them have the same name, or another package names what cannot be loaded or is no such class.
     """
-    classes: dict[str, type[T]] = {}
-    for module in walk_packages(home.__path__, f"{home.__name__}."):
-        for kind in vars(import_module(module.name)).values():
-            if not (isclass(kind) and issubclass(kind, base) and "name" in vars(kind) and not isabstract(kind)):
-                continue
-            name = str(vars(kind)["name"])
-            if classes.setdefault(name, kind) is not kind:
-                raise HoldfastError(f"two classes of {home.__name__} are called {name!r}; rename one of them")
-    return dict(sorted(classes.items()))
+    return dict(_classes(home, base))
+
+
+@cache
+def sources(home: ModuleType) -> dict[str, ModuleType]:
+    """Return each module with a ``SOURCE`` and ``load``, by its source: those below ``home``, and other packages'.
+
+    What lies below such a module is its own affair.
+
+    Raises:
+        HoldfastError: two of them have the same source, or another package names what cannot be loaded or is no such module.
+    """
+    modules = list(_modules_with_source(home))
+    for point in entry_points(group=home.__name__):
+        module = _loaded(point)
+        if not (
+            isinstance(module, ModuleType) and hasattr(module, "SOURCE") and callable(getattr(module, "load", None))
+        ):
+            raise HoldfastError(
+                f"the entry point {point.name!r} of {home.__name__} must name a module with SOURCE and load, got {module!r}"
+            )
+        modules.append(module)
+    return _by_name([(module.SOURCE, module) for module in modules], "modules")
+
+
+@cache
+def _classes(home: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
+    classes = []
+    for info in walk_packages(home.__path__, f"{home.__name__}."):
+        members = vars(import_module(info.name)).values()
+        classes += [kind for kind in members if isclass(kind) and issubclass(kind, base) and _is_member(kind)]
+    for point in entry_points(group=home.__name__):
+        kind = _loaded(point)
+        if not (isclass(kind) and issubclass(kind, base) and _is_member(kind)):
+            raise HoldfastError(
+                f"the entry point {point.name!r} of {home.__name__} must name a class that extends "
+                f"{base.__name__} and has a name, got {kind!r}"
+            )
+        classes.append(kind)
+    return _by_name([(str(vars(kind)["name"]), kind) for kind in classes], "classes")
+
+
+def _is_member(kind: type) -> bool:
+    return "name" in vars(kind) and not isabstract(kind)
+
+
+def _modules_with_source(home: ModuleType) -> Iterator[ModuleType]:
+    for info in iter_modules(home.__path__, f"{home.__name__}."):
+        module = import_module(info.name)
+        if hasattr(module, "SOURCE"):
+            yield module
+        elif info.ispkg:
+            yield from _modules_with_source(module)
+
+
+def _loaded(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise HoldfastError(
+            f"{point.name!r}, which an installed package adds to {point.group}, does not load ({error}); repair or "
+            f"uninstall the package that names {point.value!r}"
+        ) from error
+
+
+def _by_name(members: list[tuple[str, T]], what: str) -> dict[str, T]:
+    named: dict[str, T] = {}
+    for name, member in members:
+        if named.setdefault(name, member) is not member:
+            raise HoldfastError(
+                f"two {what} are called {name!r}: {_home(named[name])} and {_home(member)}; rename one of them"
+            )
+    return dict(sorted(named.items()))
+
+
+def _home(member: Any) -> str:
+    return f"{member.__module__}.{member.__qualname__}" if isclass(member) else str(member.__name__)

@@ -1,18 +1,16 @@
 """Image loaders: each file turns one kind of reference (a folder, an array file, `builtin:`) into Images.
 
 A module of this package that defines ``SOURCE`` (the word before the colon) and ``load(name, settings, selection)`` is a
-loader; adding one takes no other change.
+loader, as is one that another package names in the entry-point group ``holdfast.data``; adding one takes no other change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from urllib.parse import parse_qsl
 
+from holdfast.core.discovery import sources
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
@@ -23,11 +21,11 @@ from holdfast.data.reading.remembered import Remembered
 Loader = Callable[[str, dict[str, str], Selection], Images]
 
 
-@cache
 def loaders() -> dict[str, Loader]:
     """Return every loader by its source: arrays, builtin, folder, fsspec, hf, wds."""
-    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-    return {module.SOURCE: module.load for module in modules if hasattr(module, "SOURCE")}
+    import holdfast.data as home
+
+    return {source: module.load for source, module in sources(home).items()}
 
 
 def load(

@@ -1,16 +1,15 @@
 """Encoder adapters: each file turns one kind of reference (``timm:``, ``onnx:`` ...) into an Encoder.
 
-An adapter is a module of this package with a constant ``SOURCE`` and a function ``load(name, options)``; adding the file
-is all there is to do. One that reads ``options.arch`` says ``TAKES_ARCH = True``.
+An adapter is a module of this package, or one that another package names in the entry-point group ``holdfast.encoders``,
+with a constant ``SOURCE`` and a function ``load(name, options)``; adding the file is all there is to do. One that reads
+``options.arch`` says ``TAKES_ARCH = True``.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Protocol, cast, runtime_checkable
 
+from holdfast.core import discovery
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.encoders.loading.reference import Options, label, named, stamp
@@ -29,16 +28,16 @@ class Adapter(Protocol):
         ...
 
 
-@cache
 def sources() -> dict[str, Adapter]:
-    """Return the adapters of this package by the source they serve.
+    """Return every adapter by the source it serves.
 
     Example:
         >>> "onnx" in sources()
         True
     """
-    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-    return {module.SOURCE: cast(Adapter, module) for module in modules if hasattr(module, "SOURCE")}
+    import holdfast.encoders as home
+
+    return {source: cast(Adapter, module) for source, module in discovery.sources(home).items()}
 
 
 def load(reference: str, options: Options | None = None) -> Encoder:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar
 
 import torch
@@ -105,9 +104,8 @@ def class_names(population: Population, labels: Int[Tensor, "c"]) -> list[str]:
     return [names[label] if 0 <= label < len(names) else str(label) for label in labels.tolist()]
 
 
-@cache
 def probes() -> dict[str, type[Probe]]:
-    """Return every probe by name: each module of this folder is looked through."""
+    """Return every probe by name."""
     import holdfast.probes as home
 
     return named_classes(home, Probe)

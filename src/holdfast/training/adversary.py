@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar
 
 import torch
@@ -99,7 +98,6 @@ class Adversary(Spelled):
         return moved
 
 
-@cache
 def adversaries() -> dict[str, type[Adversary]]:
     """Return every adversary by name."""
     from holdfast.training import adversaries as home

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar, final
 
 import torch
@@ -131,7 +130,6 @@ class TrainingObjective(Spelled):
         """Return a learner around ``encoder``, from pixels to codes; torch's generator draws new weights."""
 
 
-@cache
 def training_objectives() -> dict[str, type[TrainingObjective]]:
     """Return every training objective by name."""
     from holdfast.training import objectives as home

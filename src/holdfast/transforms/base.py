@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cache
 from hashlib import blake2b
 from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, final
@@ -199,9 +198,8 @@ def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Im
     return Images(source, images.ids, images.labels, name, images.classes, images.groups)
 
 
-@cache
 def transforms() -> dict[str, type[Transform]]:
-    """Return every transform by name: each module of this folder and of those below it is looked through."""
+    """Return every transform by name."""
     import holdfast.transforms as home
 
     return {name: kind for name, kind in named_classes(home, Transform).items() if kind is not Chain}

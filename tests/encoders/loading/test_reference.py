@@ -10,6 +10,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load, sources
 from holdfast.encoders.loading.inputs import numbers, sizes
 from holdfast.encoders.loading.reference import require, split
+from tests.outside import looked_anew
 
 
 def test_every_adapter_is_found_by_its_source():
@@ -102,10 +103,7 @@ def test_new_file_in_the_package_is_an_adapter(tmp_path, monkeypatch):
     code += "def load(name, options):\n    return _load('baseline:pixels?shape=1x2x2')\n"
     (tmp_path / "mine.py").write_text(code)
     monkeypatch.setattr(encoders, "__path__", [*encoders.__path__, str(tmp_path)])
-    sources.cache_clear()
-    try:
+    with looked_anew():
         encoder = load("mine:anything")
-    finally:
-        sources.cache_clear()
     assert isinstance(encoder, Encoder)
     assert (encoder.name, encoder.source) == ("anything", "mine:anything")

@@ -6,7 +6,6 @@ import json
 import sys
 import tomllib
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from holdfast.execution.request import Request, build, catalog, keywords, planne
 from holdfast.execution.request.suites import SUITES, suite_settings
 from holdfast.execution.session import sized
 from holdfast.protocol.evaluation import Evaluation, settings
-from tests import tiny
+from tests.outside import CACHED, installed, looked_anew
 
 MEASURE = """
 from dataclasses import dataclass
@@ -138,27 +137,35 @@ def test_the_largest_encoder_decides_for_all_and_it_is_said():
 
 @pytest.fixture
 def novel(tmp_path, monkeypatch):
-    """Add one file to the measures."""
+    """Add one file to the measures, in the folder of its family or in one below that."""
 
-    def add(name: str) -> None:
-        (tmp_path / "novel.py").write_text(MEASURE.format(name=name))
+    def add(name: str, folder: str = "") -> None:
+        assert name == "breakaway" or name not in catalog.evaluations(), "there without its file"
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "__init__.py").write_text("")
+        (tmp_path / folder / "novel.py").write_text(MEASURE.format(name=name))
         monkeypatch.setattr(
             holdfast.evaluations.attacked, "__path__", [*holdfast.evaluations.attacked.__path__, str(tmp_path)]
         )
+        for cached in CACHED:
+            cached.cache_clear()
 
-    yield add
-    sys.modules.pop("holdfast.evaluations.attacked.novel", None)
+    with looked_anew():
+        yield add
+    for name in ("novel", "deeper", "deeper.novel"):
+        sys.modules.pop(f"holdfast.evaluations.attacked.{name}", None)
 
 
-def test_one_new_file_is_enough_for_a_measure(novel):
-    assert "novel" not in catalog.evaluations()
-    novel("novel")
+@pytest.mark.parametrize("folder", ["", "deeper"])
+def test_one_new_file_is_enough_for_a_measure(novel, folder):
+    novel("novel", folder)
     assert "novel" in catalog.evaluations()
     assert catalog.everything()["evaluations"].keys() >= {"novel"}
     (made,) = planned(Request(only=("novel",), settings={"novel": {"strength": "5"}}))
     assert settings(made) == {"strength": 5}
 
 
+HOME = "holdfast.evaluations"
 SETTINGS = """
 from holdfast import Attack, Ball, Divergence, L2Distance, Linf
 from holdfast.bounds import Crown, Method
@@ -175,13 +182,9 @@ FIELDS = """
 
 
 @pytest.mark.parametrize("postponed", ["", "from __future__ import annotations\n"], ids=["types", "texts"])
-def test_settings_of_other_packages_are_read_however_they_are_annotated(postponed, tmp_path, monkeypatch):
-    (tmp_path / "elsewhere.py").write_text(
-        postponed + SETTINGS + MEASURE.format(name="novel").replace("    strength: int = 3\n", FIELDS)
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    install(monkeypatch, import_module("elsewhere").Novel)
-    try:
+def test_settings_of_other_packages_are_read_however_they_are_annotated(postponed, tmp_path):
+    code = postponed + SETTINGS + MEASURE.format(name="novel").replace("    strength: int = 3\n", FIELDS)
+    with installed(tmp_path, "elsewhere", {"novel": code}, {HOME: {"novel": "elsewhere.novel:Novel"}}):
         values = {
             "balls": ["l2:0.5"], "attack": "pgd:steps=3", "divergence": "cosine", "method": "alpha",
             "most": "8/255", "start": "linf:8/255",
@@ -191,8 +194,6 @@ def test_settings_of_other_packages_are_read_however_they_are_annotated(postpone
         assert type(made)(**values | {"most": 8 / 255}) == made
         (blind,) = planned(Request(only=("novel",), black_box=True, eps=("8/255",)))
         assert (str(vars(blind)["attack"]), settings(blind)["balls"]) == ("square", ["linf:8/255"])
-    finally:
-        sys.modules.pop("elsewhere", None)
 
 
 def test_two_evaluations_of_one_name_are_refused(novel):
@@ -201,37 +202,20 @@ def test_two_evaluations_of_one_name_are_refused(novel):
         catalog.evaluations()
 
 
-class Point:
-    """An entry point of another package."""
-
-    name, value = "mean", "elsewhere:Mean"
-
-    def __init__(self, loaded: object) -> None:
-        self.loaded = loaded
-
-    def load(self) -> object:
-        if isinstance(self.loaded, Exception):
-            raise self.loaded
-        return self.loaded
-
-
-def install(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
-    points = {"holdfast.evaluations": [Point(loaded)]}
-    monkeypatch.setattr(catalog, "entry_points", lambda group: points[group])
-
-
-def test_other_packages_add_evaluations(monkeypatch):
-    install(monkeypatch, tiny.Mean)
-    assert catalog.evaluations()["mean"] is tiny.Mean
-
-
 @pytest.mark.parametrize(
-    ("loaded", "said"), [(ImportError("no elsewhere"), "does not load"), (len, "must name an Evaluation class")]
-)
-def test_a_broken_entry_point_is_named(monkeypatch, loaded, said):
-    install(monkeypatch, loaded)
-    with pytest.raises(HoldfastError, match=said):
-        catalog.evaluations()
+    ("group", "value", "said"),
+    [
+        (HOME, "elsewhere.nowhere:Novel", "'mine', which .* adds to holdfast.evaluations, does not load .*nowhere"),
+        (HOME, "elsewhere.novel:final", "holdfast.evaluations must name a class that extends Evaluation and has a name"),
+        (HOME, "elsewhere.novel:Evaluation", "must name a class that extends Evaluation and has a name"),
+        ("holdfast.attacks", "elsewhere.novel:Novel", "must name a class that extends Attack"),
+        ("holdfast.data", "elsewhere.novel", "must name a module with SOURCE and load"),
+    ],
+)  # fmt: skip
+def test_a_broken_entry_point_is_named(tmp_path, group, value, said):
+    modules = {"novel": MEASURE.format(name="novel")}
+    with installed(tmp_path, "elsewhere", modules, {group: {"mine": value}}), pytest.raises(HoldfastError, match=said):
+        catalog.everything()
 
 
 def test_later_settings_win(tmp_path: Path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar
 
 from torch import nn
@@ -73,9 +72,8 @@ def image_sizes(architecture: Architecture, domain: Domain, least: int = 1) -> t
     return channels, height, width
 
 
-@cache
 def architectures() -> dict[str, type[Architecture]]:
-    """Return every architecture by name: each module of this folder is looked through."""
+    """Return every architecture by name."""
     import holdfast.encoders.architectures as home
 
     return named_classes(home, Architecture)
