@@ -19,6 +19,7 @@ from holdfast.commands import inputs as given
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.core.balls import BALLS, L2, Linf
 from holdfast.core.divergences import DIVERGENCES
+from holdfast.core.errors import HoldfastError
 from holdfast.core.files import sealed, unsealed
 from holdfast.encoders import builtin
 from holdfast.encoders.baseline import raw_pixels
@@ -213,6 +214,21 @@ def test_the_report_is_written_where_it_is_wanted(run: EvaluatedRun, tmp_path: P
     page = run.report(tmp_path / "page")
     assert page == tmp_path / "page" / "report.html"
     assert "digits-robust" in page.read_text()
+
+
+def test_a_run_leaves_its_report_in_the_folder_that_was_named(tmp_path: Path) -> None:
+    """Of a second, however short it was, and of one that had nothing left to compute."""
+    asked = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}, "out": tmp_path / "run"}
+    first = hf.evaluate(encoder(), images(), **asked)
+    page = tmp_path / "run" / "report.html"
+    text = page.read_text()
+    assert first.report() == page
+    page.unlink()
+    hf.evaluate(encoder(), images(), **asked)
+    assert page.read_text() == text
+    with pytest.raises(HoldfastError, match="unknown attack"):
+        hf.evaluate(encoder(), images(), **{**asked, "out": tmp_path / "b", "settings": {"overlap": {"attacks": "x"}}})
+    assert not (tmp_path / "b").exists(), "nothing was computed"
 
 
 def test_a_run_without_a_folder_leaves_nothing_behind() -> None:

@@ -98,7 +98,8 @@ def evaluate(
         workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; ``auto``: in this one,
             and of small encoders soon in one for each core.
         rehash: read all image files again, unchanged ones too.
-        out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
+        out: folder of the run, with its report in the end; with the same folder an interrupted run continues. By default it
+            is kept in memory, and ``run.report(folder)`` writes the report.
         log: where the numbers, intervals, report and table are kept as well: ``mlflow``, ``wandb``, ``tensorboard`` or
             ``trackio``; a colon and an experiment, a project or a folder may follow, as in ``wandb:encoders``.
         progress: show it on stderr; by default in terminals and notebooks.
@@ -144,13 +145,14 @@ def evaluate(
             log=tuple(trackers),
         )
         ready = AtHand(by_reference(named), _images(pictures), _images(others))
-        store, reports = Store(Path(folder)), Reports(Path(folder))
-        with shown(progress) as show, reports:
+        follows = cluster == RANKS and place()[0] > 0
+        store, report = Store(Path(folder)), FolderReport(Path(folder) if out and not follows else None)
+        with shown(progress) as show, report:
             session = Session.of(request, store, ready)
-            results, failures = session.fill(show, reports.write if out else None, show.say if show else None)
-        run = EvaluatedRun(tuple(results), tuple(failures), Path(folder), reports.page)
+            results, failures = session.fill(show, report.write if out else None, show.say if show else None)
+        run = EvaluatedRun(tuple(results), tuple(failures), Path(folder), report.page)
         finalize(run, stack.pop_all().close)  # what nobody chose a folder for lives as long as the run
-    for tracker in trackers if cluster != RANKS or place()[0] == 0 else ():
+    for tracker in () if follows else trackers:
         run.log(tracker)
     for sentence in _gaps(run):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
@@ -172,20 +174,26 @@ def evaluate_one(encoder: NamedEncoder, images: NamedImages, **keywords: Any) ->
 
 
 @dataclass
-class Reports(AbstractContextManager[None]):
-    """The reports that a run writes while it goes on; the last no longer says that it does, however the run ended."""
+class FolderReport(AbstractContextManager[None]):
+    """The report in the folder that somebody chose for a run: renewed while it goes on, and final however it ends.
 
-    folder: Path
+    A run that a mistake ends before anything was computed leaves none.
+    """
+
+    folder: Path | None
+    """Nobody chose one: None."""
     page: Path | None = None
     """The page, if one was written."""
 
-    def write(self, state: RunState) -> None:
-        """Write a report of what there is."""
-        self.page = write_report(Store(self.folder), self.folder, state)
+    def write(self, state: RunState | None = None) -> None:
+        """Write a report of what there is; ``state`` says how far a run is that goes on."""
+        if self.folder is not None:
+            self.page = write_report(Store(self.folder), self.folder, state)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.page or (kind is KeyboardInterrupt and Store(self.folder).results()):
-            self.page = write_report(Store(self.folder), self.folder)
+        stopped = kind is KeyboardInterrupt and self.folder is not None and Store(self.folder).results()
+        if kind is None or self.page or stopped:
+            self.write()
 
 
 def _require_tables(settings: object) -> None:

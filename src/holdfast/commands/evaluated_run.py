@@ -32,7 +32,7 @@ class EvaluatedRun:
     folder: Path
     """Where the run is kept; if nobody chose it, for as long as this object lives."""
     page: Path | None = None
-    """The page of the report, if it was written already."""
+    """The page of the report in the folder that somebody chose."""
 
     def __getitem__(self, key: str | tuple[str, str]) -> Result:
         evaluation, encoder = (key, None) if isinstance(key, str) else key
@@ -83,7 +83,7 @@ class EvaluatedRun:
         """Write the report and return the path of its page.
 
         Args:
-            folder: where to; by default the run's own, which goes with this object unless it was chosen as ``out``.
+            folder: where to; by default the run's own, where it is already if ``out`` named it, and else goes with this object.
         """
         if folder is None and self.page is not None:
             return self.page
