@@ -40,7 +40,7 @@ class NeighboursKept(Evaluation):
     k: int = 10
     samples: int = 1000
     sizes = Sizes(quick={"samples": 300}, full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"})
-    name = "neighbours_kept"
+    name = "neighbours-kept"
     version = 1
     title = "Neighbours kept"
     meaning = (

@@ -192,7 +192,7 @@ def test_every_command_in_the_documentation_is_understood() -> None:
                 convert(text, types_of(Recipe)[setting], line)
             elif option == "--set":
                 evaluation, _, setting = value.partition("=")[0].partition(".")
-                assert evaluation == "neighbours_kept" or setting in configurable()[evaluation], line
+                assert evaluation == "neighbours-kept" or setting in configurable()[evaluation], line
             if option == "--require":
                 parse(value)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from holdfast import HoldfastError, data, encoders, train
+from holdfast import Embeddings, HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
 from holdfast.cli import application, run
 from holdfast.cli.terminal.one_result import show_result
@@ -27,7 +28,7 @@ from holdfast.evaluations.attacked.observations import Untargeted
 from holdfast.execution.request import Request, build, catalog, planned
 from holdfast.execution.request.suites import SUITES
 from holdfast.objectives.base import AttackContext
-from holdfast.protocol.evaluation import Evaluation, settings
+from holdfast.protocol.evaluation import Evaluation, answerable, settings
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.report import hub, write
@@ -67,7 +68,7 @@ def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = catalog.everything()
-    assert "neighbours_kept" in found["evaluations"]
+    assert "neighbours-kept" in found["evaluations"]
     assert "grow" in found["objectives"]
     assert "guess" in found["attacks"]
     assert "posterise" in found["transforms"]
@@ -84,17 +85,17 @@ def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.M
 
 
 NEW = {
-    "evaluations": "neighbours_kept",
-    "objectives": "grow",
-    "attacks": "guess",
-    "transforms": "posterise",
-    "encoders": "linear",
-    "images": "noise",
-    "architectures": "perceptron",
-    "probes": "nearest-mean",
-    "training": "align-uniform",
+    "evaluations": ["neighbours-kept", "jacobian-norm"],
+    "objectives": ["grow"],
+    "attacks": ["guess"],
+    "transforms": ["posterise"],
+    "encoders": ["linear"],
+    "images": ["noise"],
+    "architectures": ["perceptron"],
+    "probes": ["nearest-mean"],
+    "training": ["align-uniform"],
 }
-"""A member of each kind that the page adds."""
+"""What the page adds of each kind."""
 
 
 @pytest.mark.parametrize("kind", NEW)
@@ -103,11 +104,12 @@ def test_it_stands_in_the_printed_list(kind: str, request: pytest.FixtureRequest
         assert run(["list", kind]) == 0
         return capsys.readouterr().out
 
-    assert f"  {NEW[kind]} " not in listed(), "there without its file"
+    assert not any(f"  {name} " in listed() for name in NEW[kind]), "there without its file"
     request.getfixturevalue("dropped")
-    meaning = catalog.everything()[kind][NEW[kind]].replace("``", "`")
-    (line,) = [line for line in listed().splitlines() if line.startswith(f"  {NEW[kind]} ")]
-    assert line.split(maxsplit=1)[1] == meaning
+    for name in NEW[kind]:
+        meaning = catalog.everything()[kind][name].replace("``", "`")
+        (line,) = [line for line in listed().splitlines() if line.startswith(f"  {name} ")]
+        assert line.split(maxsplit=1)[1] == meaning
 
 
 def test_another_package_adds_members_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,30 +126,30 @@ def test_another_package_adds_members_of_every_kind(tmp_path: Path, capsys: pyte
         encoder, where = f"linear:{tmp_path}/weights.npy?shape=1x8x8", ["--eps", "0.2", "--out", str(tmp_path / "run")]
         asked = ["--objective", "grow", "--attack", "guess:tries=3", "--images", "noise:4"]
         assert run(["attack", encoder, *asked, *where]) == 0
-    for kind, name in NEW.items():
-        assert after[kind].keys() - before[kind].keys() == {name}
+    for kind, names in NEW.items():
+        assert after[kind].keys() - before[kind].keys() == set(names)
     assert "guess" in (tmp_path / "run" / "attack.json").read_text()
     assert catalog.everything() == before
 
 
 def test_suites_take_its_sizes(dropped: None, capsys: pytest.CaptureFixture[str]) -> None:
     def samples(suite: str, operations: int = 0) -> object:
-        (measure,) = planned(Request(suite=suite, only=("neighbours_kept",)), operations)
+        (measure,) = planned(Request(suite=suite, only=("neighbours-kept",)), operations)
         return settings(measure)["samples"]
 
     assert [samples(suite) for suite in SUITES] == [300, 1000, 10_000]
     assert samples("quick", 24_000_000) == 150
     assert run(["list", "suites"]) == 0
-    assert "    neighbours_kept: samples = 300\n" in capsys.readouterr().out
+    assert "    neighbours-kept: samples = 300\n" in capsys.readouterr().out
 
 
 def test_reports_ask_its_question(dropped: None) -> None:
-    values = {"neighbours_kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
-    (measure,) = planned(Request(only=("neighbours_kept",), settings=values))
+    values = {"neighbours-kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
+    (measure,) = planned(Request(only=("neighbours-kept",), settings=values))
     results = [measure(encoders.load(f"builtin:digits-{name}"), digits(20)) for name in ("random", "robust")]
     (card,) = Contents(results, []).scorecards
     (line,) = card.lines
-    assert (line.question, line.evaluation) == ("Does a search still answer with the same images?", "neighbours_kept")
+    assert (line.question, line.evaluation) == ("Does a search still answer with the same images?", "neighbours-kept")
     assert [answer.value for answer in line.answers] == [result.estimates[0].value for result in results]
     page = render(Contents(results, []))
     for words in (line.question, measure.title, "nearest neighbours that an attack leaves in place"):
@@ -218,15 +220,31 @@ def test_the_new_architecture_is_built(dropped: None) -> None:
 
 
 def test_the_new_measure_runs(dropped: None) -> None:
-    asked = {"neighbours_kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
-    (measure,) = planned(Request.of(only=["neighbours_kept"], settings=asked))
+    asked = {"neighbours-kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
+    (measure,) = planned(Request.of(only=["neighbours-kept"], settings=asked))
     result = measure(builtin(), digits(20))
     (kept,) = result.estimates
     assert (kept.quantity, kept.n, kept.better) == ("neighbours_kept", 8, "higher")
     assert 0 < kept.value < 1
-    harmless = build(catalog.evaluations()["neighbours_kept"], {**asked["neighbours_kept"], "ball": "linf:1e-6"})
+    harmless = build(catalog.evaluations()["neighbours-kept"], {**asked["neighbours-kept"], "ball": "linf:1e-6"})
     assert harmless(builtin(), digits(20)).estimates[0].value == 1, "nothing moved, yet neighbours were lost"
     assert measure(builtin(), digits(20)) == result
+
+
+def test_the_new_observation_sees_each_row_by_itself(dropped: None, tmp_path: Path) -> None:
+    np.save(tmp_path / "weights.npy", np.arange(12 * 64, dtype=np.float32).reshape(12, 64) / 1000)
+    encoder, images = encoders.load(f"linear:{tmp_path}/weights.npy?shape=1x8x8"), digits(6)
+    (measure,) = planned(Request.of(only=["jacobian-norm"], settings={"jacobian-norm": {"directions": 400}}))
+    (norm,) = measure(encoder, images).estimates
+    exact = np.linalg.norm(np.load(tmp_path / "weights.npy"))
+    assert norm.value == pytest.approx(exact, rel=0.05), "the Jacobian of a matrix is that matrix"
+    assert norm.n == 6
+    observation, population = measure.observation(), Population(encoder, images, RunSettings())
+    assert (observation.forwards(population), observation.looks_at()) == (1200, "encoder")
+    whole, alone = (observation.observe(population, rows)["squares"] for rows in (range(6), [4]))
+    assert torch.allclose(whole[4:5], alone, rtol=1e-4)
+    assert not torch.allclose(whole[3:4], alone, rtol=1e-4), "vacuous: all rows are alike"
+    assert not answerable(measure, Embeddings(np.ones((6, 5), dtype=np.float32)), images)
 
 
 def test_the_page_shows_the_example_of_a_measure() -> None:

@@ -83,7 +83,8 @@ class EvaluatedRun:
         """Write the report and return the path of its page.
 
         Args:
-            folder: where to; by default the run's own, where it is already if ``out`` named it, and else goes with this object.
+            folder: where to; by default the run's own, where it is already if ``out`` named that; else it goes with this
+                object.
         """
         if folder is None and self.page is not None:
             return self.page
