@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract, isclass
+from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 from types import ModuleType
 from typing import Any, TypeVar
@@ -24,7 +25,8 @@ def named_classes(home: ModuleType, base: type[T]) -> dict[str, type[T]]:
     """Return each class of a ``base`` that has a ``name`` of its own: those below the package ``home``, and other packages'.
 
     Raises:
-        HoldfastError: two of them have the same name, or another package names what cannot be loaded or is no such class.
+        HoldfastError: two of them have the same name, another package names what cannot be loaded or is no such class, or a
+            folder is no package.
     """
     return dict(_classes(home, base))
 
@@ -36,8 +38,10 @@ def sources(home: ModuleType) -> dict[str, ModuleType]:
     What lies below such a module is its own affair.
 
     Raises:
-        HoldfastError: two of them have the same source, or another package names what cannot be loaded or is no such module.
+        HoldfastError: two of them have the same source, another package names what cannot be loaded or is no such module, or
+            a folder is no package.
     """
+    _require_packages(home)
     modules = list(_modules_with_source(home))
     for point in entry_points(group=home.__name__):
         module = _loaded(point)
@@ -53,6 +57,7 @@ def sources(home: ModuleType) -> dict[str, ModuleType]:
 
 @cache
 def _classes(home: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
+    _require_packages(home)
     classes = []
     for info in walk_packages(home.__path__, f"{home.__name__}."):
         members = vars(import_module(info.name)).values()
@@ -70,6 +75,16 @@ def _classes(home: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
 
 def _is_member(kind: type) -> bool:
     return "name" in vars(kind) and not isabstract(kind)
+
+
+def _require_packages(home: ModuleType) -> None:
+    """Raise if a folder below ``home`` holds modules that Python does not find."""
+    for folder in map(Path, home.__path__):
+        for below in {file.parent for file in folder.rglob("*.py")} - {folder}:
+            if not (below / "__init__.py").exists():
+                raise HoldfastError(
+                    f"{below} holds modules but no __init__.py, so that none is found; add an empty one"
+                )
 
 
 def _modules_with_source(home: ModuleType) -> Iterator[ModuleType]:

@@ -165,6 +165,13 @@ def test_one_new_file_is_enough_for_a_measure(novel, folder):
     assert settings(made) == {"strength": 5}
 
 
+def test_a_folder_that_python_does_not_look_into_is_named(novel, tmp_path):
+    novel("novel", "deeper")
+    (tmp_path / "deeper" / "__init__.py").unlink()
+    with pytest.raises(HoldfastError, match=r"deeper holds modules but no __init__.py, so that none is found"):
+        catalog.evaluations()
+
+
 HOME = "holdfast.evaluations"
 SETTINGS = """
 from holdfast import Attack, Ball, Divergence, L2Distance, Linf
