@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract, isclass
 from pathlib import Path
-from pkgutil import iter_modules, walk_packages
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -41,8 +41,7 @@ def sources(home: ModuleType) -> dict[str, ModuleType]:
         HoldfastError: two of them have the same source, another package names what cannot be loaded or is no such module, or
             a folder is no package.
     """
-    _require_packages(home)
-    modules = list(_modules_with_source(home))
+    modules = [module for module in _modules_below(home, "SOURCE") if hasattr(module, "SOURCE")]
     for point in entry_points(group=home.__name__):
         module = _loaded(point)
         if not (
@@ -57,10 +56,9 @@ def sources(home: ModuleType) -> dict[str, ModuleType]:
 
 @cache
 def _classes(home: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
-    _require_packages(home)
     classes = []
-    for info in walk_packages(home.__path__, f"{home.__name__}."):
-        members = vars(import_module(info.name)).values()
+    for module in _modules_below(home):
+        members = vars(module).values()
         classes += [kind for kind in members if isclass(kind) and issubclass(kind, base) and _is_member(kind)]
     for point in entry_points(group=home.__name__):
         kind = _loaded(point)
@@ -77,23 +75,19 @@ def _is_member(kind: type) -> bool:
     return "name" in vars(kind) and not isabstract(kind)
 
 
-def _require_packages(home: ModuleType) -> None:
-    """Raise if a folder below ``home`` holds modules that Python does not find."""
-    for folder in map(Path, home.__path__):
-        for below in {file.parent for file in folder.rglob("*.py")} - {folder}:
-            if not (below / "__init__.py").exists():
+def _modules_below(home: ModuleType, stop: str = "") -> Iterator[ModuleType]:
+    """Yield all modules below the package ``home``; of one that has ``stop``, that alone."""
+    for folder in (folder for path in home.__path__ if (folder := Path(path)).is_dir()):
+        for below in sorted(folder.iterdir()):
+            if any(below.glob("*.py")) and not (below / "__init__.py").exists():
                 raise HoldfastError(
                     f"{below} holds modules but no __init__.py, so that none is found; add an empty one"
                 )
-
-
-def _modules_with_source(home: ModuleType) -> Iterator[ModuleType]:
     for info in iter_modules(home.__path__, f"{home.__name__}."):
         module = import_module(info.name)
-        if hasattr(module, "SOURCE"):
-            yield module
-        elif info.ispkg:
-            yield from _modules_with_source(module)
+        yield module
+        if info.ispkg and not (stop and hasattr(module, stop)):
+            yield from _modules_below(module, stop)
 
 
 def _loaded(point: EntryPoint) -> Any:
