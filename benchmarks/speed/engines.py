@@ -24,11 +24,11 @@ from holdfast.core.encoder import Domain
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load, rvcl
+from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, Ranks
-from holdfast.execution.table import collect
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -54,7 +54,7 @@ def certificates(share: float = 1) -> Work:
 
 def compute(work: Work, engine: Engine, folder: Path) -> None:
     observation, population = work
-    collect(observation, population, Store(folder), engine, codes=isinstance(observation, AdversarialImages))
+    observe_one(observation, population, Store(folder), engine, codes=isinstance(observation, AdversarialImages))
 
 
 def fresh(work: Work, engine: Engine) -> None:

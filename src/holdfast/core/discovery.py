@@ -14,7 +14,7 @@ from inspect import isabstract, isclass
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from holdfast.core.errors import HoldfastError
 
@@ -28,7 +28,7 @@ def named_classes(home: ModuleType, base: type[T]) -> dict[str, type[T]]:
         HoldfastError: two of them have the same name, another package names what cannot be loaded or is no such class, or a
             folder is no package.
     """
-    return dict(_classes(home, base))
+    return dict(_classes(home, cast(Any, base)))  # mypy takes no abstract class for hashable
 
 
 @cache
