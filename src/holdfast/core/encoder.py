@@ -115,6 +115,34 @@ class Normalised(nn.Module):
         return self.module((x - self.mean) / self.std)
 
 
+class Dense(nn.Module):
+    """The ``tokens`` vectors that ``module`` returns of each image, (b, tokens, d), one after another: (b, tokens * d).
+
+    So dense codes are codes like all others; divergences ``tokens`` and patch retrieval take them apart again.
+
+    Example:
+        >>> patches = nn.Sequential(nn.Unfold(2, stride=2), nn.Flatten(2))  # (b, d, tokens)
+        >>> Dense(patches, 9)(torch.rand(1, 1, 4, 4))
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: expected 9 tokens of each image, shape (1, 9, d), got (1, 4, 4); ...
+    """
+
+    def __init__(self, module: nn.Module, tokens: int) -> None:
+        super().__init__()
+        if tokens < 1:
+            raise HoldfastError(f"dense codes have at least one token, got {tokens}; count those of one image")
+        self.module, self.tokens = module, tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = self.module(x)
+        if codes.ndim != 3 or codes.shape[1] != self.tokens:
+            raise HoldfastError(
+                f"expected {self.tokens} tokens of each image, shape ({len(x)}, {self.tokens}, d), got "
+                f"{tuple(codes.shape)}; state as many as the module returns of images of this size"
+            )
+        return codes.flatten(1)
+
+
 class Encoder:
     """A frozen snapshot of ``module`` as a map from pixels to codes.
 
@@ -122,7 +150,8 @@ class Encoder:
     nor the fingerprint, and so that attacks pay for input gradients alone.
 
     Args:
-        module: maps ``(b, *domain.shape)`` to ``(b, d)``; pooling belongs inside it.
+        module: maps ``(b, *domain.shape)`` to ``(b, d)``; pooling belongs inside it. ``Dense(module, tokens)`` is one of
+            a module that returns ``(b, tokens, d)``.
         name: how reports call it.
         domain: shape and range of its inputs.
         mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs.
@@ -246,6 +275,11 @@ class Encoder:
             how = self.geometry
             known["resizing"] = f"shorter side to {how.resize}, centre {_sizes(how.crop)}, {how.interpolation}"
         return known
+
+    @cached_property
+    def tokens(self) -> int:
+        """Return of how many vectors, one after another, a code is made: 1 but for dense codes."""
+        return next((part.tokens for part in self.module.modules() if isinstance(part, Dense)), 1)
 
     @cached_property
     def parameters(self) -> int:

@@ -5,7 +5,9 @@ Normalisation, size and crop come from ``preprocessor_config.json``. Codes are
 
 - ``cls``: the class token of the last hidden state (the default where the model has one),
 - ``mean``: the mean of its patch tokens, or of its feature map (the default elsewhere),
-- ``pooler``: what the model itself calls its pooled output.
+- ``pooler``: what the model itself calls its pooled output;
+
+or, with ``?tokens=patch``, all patch tokens or places of the feature map, one after another.
 
 Masked autoencoders see all patches: as published, they drop most of them at random even outside training.
 """
@@ -26,7 +28,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.encoders.huggingface_images import images_of
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
-from holdfast.encoders.wrappers import check_pooling, pool
+from holdfast.encoders.wrappers import PATCH, check_pooling, check_tokens, dense, pool
 
 SOURCE = "hf"
 CLASS_TOKENS = ("cls_token", "class_embedding")
@@ -34,6 +36,7 @@ POOLINGS = {
     "cls": "cls, the class token of the last hidden state",
     "mean": "mean of the patch tokens or the feature map",
     "pooler": "pooler, the model's own pooled output",
+    PATCH: "none, all patch tokens",
 }
 PREFIX_TOKENS = (*CLASS_TOKENS, "distillation_token")
 
@@ -43,17 +46,20 @@ class Settings:
     """Settings of a Hugging Face reference."""
 
     pool: str | None = None
+    tokens: str | None = None
+    """``patch``: the code is all patch tokens instead of one vector."""
 
 
 def load(name: str, options: Options) -> Encoder:
     """Return the model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``."""
     name, settings = split(name, Settings)
+    check_tokens(settings.tokens, settings.pool)
     repository, revision = _repository(name)
     model = _model(repository, revision, settings.pool, options)
     images = images_of(repository, revision, model.config, options.size)
-    vision = Vision(model, settings.pool, resized=options.size is not None)
+    vision = Vision(model, settings.tokens or settings.pool, resized=options.size is not None)
     return Encoder(
-        vision,
+        dense(vision, images.domain, name) if settings.tokens else vision,
         name,
         images.domain,
         mean=images.mean,
@@ -118,14 +124,15 @@ def _read(repository: str, revision: str | None, options: Options) -> tuple[Any,
 
 
 class Vision(nn.Module):
-    """A Hugging Face vision model as a map from normalised pixels to one vector per image."""
+    """A Hugging Face vision model as a map from normalised pixels to one vector per image, or to its patch tokens."""
 
     def __init__(self, model: nn.Module, how: str | None, resized: bool) -> None:
         super().__init__()
         parameter_names = {key.rpartition(".")[2] for key in model.state_dict()}
         has_class = bool(parameter_names & set(CLASS_TOKENS))
         self.how = how or ("cls" if has_class else "mean")
-        check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
+        if self.how != PATCH:
+            check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
         registers = getattr(model.config, "num_register_tokens", 0) or 0
         self.prefix = len(parameter_names & set(PREFIX_TOKENS)) + (registers if has_class else 0)
         accepts = inspect.signature(model.forward).parameters

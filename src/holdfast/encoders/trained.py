@@ -26,9 +26,10 @@ from holdfast.core.files import write_whole
 from holdfast.core.records import ImagesInfo, Number, Record
 from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
 from holdfast.encoders.factory import build, inside
 from holdfast.encoders.reference import Options, first_line, named, split
-from holdfast.encoders.wrappers import seeded
+from holdfast.encoders.wrappers import check_tokens, dense, seeded
 
 SOURCE = "trained"
 TAKES_ARCH = True
@@ -46,6 +47,8 @@ class Settings:
 
     epoch: int | None = None
     """Take the weights after so many epochs, where training kept them, instead of the last ones."""
+    tokens: str | None = None
+    """``patch``, of a ``small-vit``: the code is all patch tokens instead of one vector."""
 
 
 class Card(Record):
@@ -226,7 +229,23 @@ def load(name: str, options: Options) -> Encoder:
         what = f"--arch {options.arch}" if options.arch else f"its architecture {card.architecture}"
         reason = " ".join(str(error).split())
         raise HoldfastError(f"'{path}' does not fit {what}: {reason}; name the module that was trained") from error
-    return encoder
+    return encoder if settings.tokens is None else _of_patches(encoder, settings.tokens)
+
+
+def _of_patches(encoder: Encoder, tokens: str) -> Encoder:
+    """Return the vision transformer that ``encoder`` is, with all patch tokens as its codes."""
+    check_tokens(tokens, None)
+    network = inside(encoder.module)
+    if not isinstance(network, VisionTransformer):
+        raise HoldfastError(f"{encoder.name} is no small-vit, whose patch tokens are known; leave out tokens={tokens}")
+    codes: nn.Module = dense(PatchTokens(network), encoder.domain, encoder.name)
+    if isinstance(encoder.module, Normalised):
+        encoder.module.module = codes
+        codes = encoder.module
+    pooling = "none, all patch tokens"
+    return Encoder(
+        codes.eval(), encoder.name, encoder.domain, source=encoder.source, geometry=encoder.geometry, pooling=pooling
+    )
 
 
 def read_card(folder: Path) -> Card:
