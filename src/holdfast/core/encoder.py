@@ -132,6 +132,7 @@ class Dense(nn.Module):
         if tokens < 1:
             raise HoldfastError(f"dense codes have at least one token, got {tokens}; count those of one image")
         self.module, self.tokens = module, tokens
+        self.train(module.training)
 
     def forward(self, x: Tensor) -> Tensor:
         codes = self.module(x)

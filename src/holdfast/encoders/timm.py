@@ -92,6 +92,7 @@ class LastTokens(nn.Module):
     def __init__(self, model: nn.Module, how: str, prefix: int) -> None:
         super().__init__()
         self.model, self.how, self.prefix = model, how, prefix
+        self.train(model.training)
 
     def extra_repr(self) -> str:
         return f"{self.how}, prefix={self.prefix}"

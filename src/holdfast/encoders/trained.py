@@ -244,7 +244,7 @@ def _of_patches(encoder: Encoder, tokens: str) -> Encoder:
         codes = encoder.module
     pooling = "none, all patch tokens"
     return Encoder(
-        codes.eval(), encoder.name, encoder.domain, source=encoder.source, geometry=encoder.geometry, pooling=pooling
+        codes, encoder.name, encoder.domain, source=encoder.source, geometry=encoder.geometry, pooling=pooling
     )
 
 

@@ -113,7 +113,7 @@ def test_intervals_are_those_of_images_not_of_patches():
     images = np.repeat(np.arange(len(shares)), TOKENS)
     assert estimate.value == pytest.approx(patches.mean())
     clustered = group_mean_interval(patches, images, (0.0, 1.0))
-    assert (estimate.low, estimate.high) == pytest.approx(clustered, abs=1e-6)
+    assert (estimate.low, estimate.high) == pytest.approx(clustered, abs=0.005)  # both are drawn
     alone = bounded_interval(patches, (0.0, 1.0))
     assert estimate.high - estimate.low > 1.3 * (alone[1] - alone[0]), "as if patches were independent"
 

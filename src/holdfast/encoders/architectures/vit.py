@@ -106,6 +106,7 @@ class PatchTokens(nn.Module):
     def __init__(self, network: VisionTransformer) -> None:
         super().__init__()
         self.network = network
+        self.train(network.training)
 
     def forward(self, pixels: Pixels) -> Tokens:
         tokens = self.network.encode(self.network.embed(pixels))
