@@ -54,9 +54,11 @@ if TYPE_CHECKING:
     from holdfast.core.divergences import LinfDistance as LinfDistance
     from holdfast.core.divergences import Rank as Rank
     from holdfast.core.divergences import SoftmaxKL as SoftmaxKL
+    from holdfast.core.divergences import Tokens as Tokens
     from holdfast.core.divergences import UnitL2 as UnitL2
     from holdfast.core.divergences import Wasserstein as Wasserstein
     from holdfast.core.divergences import Whitened as Whitened
+    from holdfast.core.encoder import Dense as Dense
     from holdfast.core.encoder import Domain as Domain
     from holdfast.core.encoder import Encoder as Encoder
     from holdfast.core.errors import BudgetSpentError as BudgetSpentError
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
     from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
     from holdfast.evaluations.corrupted.corruption_test import CorruptionTest as CorruptionTest
+    from holdfast.evaluations.dense.patch_retrieval import PatchRetrieval as PatchRetrieval
     from holdfast.evaluations.deployed.drift import Drift as Drift
     from holdfast.evaluations.deployed.threshold import Threshold as Threshold
     from holdfast.evaluations.geometry.alignment import Alignment as Alignment
@@ -125,6 +128,7 @@ _HOMES = {
     "CorruptionError": "evaluations.corrupted.corruption_error",
     "CorruptionTest": "evaluations.corrupted.corruption_test",
     "Cosine": "core.divergences",
+    "Dense": "core.encoder",
     "Displacement": "evaluations.attacked.displacement",
     "Divergence": "core.divergences",
     "Domain": "core.encoder",
@@ -155,6 +159,7 @@ _HOMES = {
     "NaturalEvolution": "attacks.nes",
     "Overlap": "evaluations.attacked.overlap",
     "Parity": "commands.parity",
+    "PatchRetrieval": "evaluations.dense.patch_retrieval",
     "ProbeAccuracy": "evaluations.probed.probe_accuracy",
     "ProbeRadius": "evaluations.probed.probe_radius",
     "QueryOnly": "evaluations.attacked.query_only",
@@ -171,6 +176,7 @@ _HOMES = {
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
     "Threshold": "evaluations.deployed.threshold",
+    "Tokens": "core.divergences",
     "Transfer": "evaluations.attacked.transfer",
     "Transform": "transforms.base",
     "UnitL2": "core.divergences",
