@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from holdfast.core.arguments import check_dense
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.fingerprint import fingerprint
+from holdfast.core.texts import TextTower
 
 Pixels = Float[Tensor, "b *pixels"]
 Codes = Float[Tensor, "b d"]
@@ -161,6 +162,7 @@ class Encoder:
         pooling: how ``module`` makes one vector of many, in words for the record.
         caution: what is not known of the encoder and may spoil all of its numbers, as one sentence; by default that no
             normalisation is known of a module made in Python that has weights and takes three channels.
+        texts: what encodes texts where its codes are, of models of images and text.
 
     Example:
         >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
@@ -185,6 +187,7 @@ class Encoder:
         geometry: Geometry | None = None,
         pooling: str = "inside the module",
         caution: str | None = None,
+        texts: TextTower | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
@@ -222,7 +225,7 @@ class Encoder:
             caution = _unstated(module, name, domain) if source == MADE_IN_PYTHON else ""
             if caution:
                 warnings.warn(caution, HoldfastWarning, stacklevel=2)
-        self.pooling, self.caution = pooling, caution
+        self.pooling, self.caution, self.texts = pooling, caution, texts
         # As text, for numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
         if geometry is None and len(domain.shape) == 3:
