@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run_settings import RunSettings as RunSettings
+    from holdfast.core.texts import TextModel as TextModel
+    from holdfast.core.texts import TextTower as TextTower
     from holdfast.encoders.embeddings import Embeddings as Embeddings
     from holdfast.evaluations.attacked.attack_radius import AttackRadius as AttackRadius
     from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval as SmoothedRetrieval
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
     from holdfast.evaluations.synthetic.synbench import SynBench as SynBench
+    from holdfast.probes.text import TextProbe as TextProbe
     from holdfast.protocol.evaluation import Evaluation as Evaluation
     from holdfast.training.recipe import Recipe as Recipe
     from holdfast.transforms.base import Transform as Transform
@@ -175,6 +178,9 @@ _HOMES = {
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
+    "TextModel": "core.texts",
+    "TextProbe": "probes.text",
+    "TextTower": "core.texts",
     "Threshold": "evaluations.deployed.threshold",
     "Tokens": "core.divergences",
     "Transfer": "evaluations.attacked.transfer",

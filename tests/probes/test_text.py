@@ -20,6 +20,7 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.trained import Card, architecture_of, write
 from holdfast.evaluations.probed.observations import Answers
 from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
 from holdfast.evaluations.probed.probe_radius import ProbeRadius
@@ -30,6 +31,7 @@ from holdfast.probes.text import TextProbe
 from holdfast.protocol.population import Population
 from holdfast.store.keys import key_of
 from tests import samples
+from tests.encoders.test_trained import FACTS
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")
@@ -181,6 +183,16 @@ def test_zero_shot_accuracy_clean_and_attacked_without_a_bank(tmp_path: Path):
     assert kept["the probe"] <= kept["the code"] <= clean
     radii = ProbeRadius(probes=(probe,), attack=ATTACK, fixed=(ATTACK,), samples=6)(encoder, images)
     assert radii.estimate("probe_radius").n == 6
+
+
+def test_a_trained_encoder_keeps_the_texts_of_the_one_it_began_with(tmp_path: Path):
+    saved(tmp_path, "clip")
+    start = load(f"hf:{tmp_path}?pool=projected")
+    write(tmp_path / "robust", start, Card.of(start, architecture_of(start), **FACTS))
+    robust = load(f"trained:{tmp_path / 'robust'}")
+    probe = TextProbe(written(tmp_path, "a {}"))
+    first, second = (population(each).learned(probe) for each in (start, robust))
+    torch.testing.assert_close(first.scores(population(start).codes), second.scores(population(robust).codes))
 
 
 def test_the_command_line_asks_for_no_bank_where_texts_teach(tmp_path: Path):

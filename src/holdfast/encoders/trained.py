@@ -24,6 +24,7 @@ from holdfast.core.encoder import Domain, Encoder, Geometry, Normalised
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.records import ImagesInfo, Number, Record
+from holdfast.core.texts import TextTower
 from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
@@ -213,8 +214,9 @@ def load(name: str, options: Options) -> Encoder:
         raise HoldfastError(
             f"'{path}' does not match its card (another sha256); it may be truncated: copy the folder again"
         )
+    module, texts = seeded(partial(_module, folder, card, options), 0)
     encoder = Encoder(
-        seeded(partial(_module, folder, card, options), 0).eval(),
+        module.eval(),
         card.name,
         card.domain,
         mean=card.mean,
@@ -222,6 +224,7 @@ def load(name: str, options: Options) -> Encoder:
         source=f"{SOURCE}:{name}",
         geometry=card.geometry,
         pooling=card.pooling,
+        texts=texts,
     )
     try:
         encoder.module.load_state_dict(tensors(content))
@@ -292,11 +295,14 @@ def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:
     return epoch_file(folder, epoch), card.epochs_sha256[epoch]
 
 
-def _module(folder: Path, card: Card, options: Options) -> nn.Module:
-    """Return what the weights belong to, without the normalisation that the card states."""
+def _module(folder: Path, card: Card, options: Options) -> tuple[nn.Module, TextTower | None]:
+    """Return what the weights belong to, without the normalisation that the card states.
+
+    And the text tower of the encoder that training began with, beside whose texts its codes are still compared.
+    """
     if options.arch is not None:
         built = build(options.arch, f"--arch {options.arch}")
-        return inside(built.module) if isinstance(built, Encoder) else built
+        return inside(built.module) if isinstance(built, Encoder) else built, None
     if card.architecture is None:
         raise HoldfastError(
             f"'{folder}' was trained from a module made in Python; say which: --arch package.module:factory"
@@ -304,7 +310,8 @@ def _module(folder: Path, card: Card, options: Options) -> nn.Module:
     try:
         architecture = Architecture.read(card.architecture)
         if isinstance(architecture, LoadedEncoder):
-            return architecture.load(card.domain, options)
-        return architecture.build(card.domain)
+            start = architecture.load(card.domain, options)
+            return start.module, start.texts
+        return architecture.build(card.domain), None
     except HoldfastError as error:
         raise HoldfastError(f"'{folder}' cannot be built: {error}") from error
