@@ -55,7 +55,7 @@ def test_timm_transformers_give_their_tokens_by_name():
     name, pixels = "vit_tiny_patch16_224.augreg_in21k_ft_in1k", torch.rand(2, 3, 32, 32)
     model = seeded(lambda: timm.create_model(name, num_classes=0, img_size=32))
     with torch.no_grad():
-        tokens = model.forward_features(normalised(pixels, (0.5,) * 3, (0.5,) * 3))
+        tokens = getattr(model, "forward_features")(normalised(pixels, (0.5,) * 3, (0.5,) * 3))  # noqa: B009
     expected = {
         "tokens=patch": tokens[:, 1:].flatten(1), "pool=cls": tokens[:, 0], "pool=mean": tokens[:, 1:].mean(1)
     }  # fmt: skip

@@ -174,7 +174,7 @@ def test_zero_shot_accuracy_clean_and_attacked_without_a_bank(tmp_path: Path):
     right = population(encoder, images).learned(probe).scores(population(encoder, images).codes).argmax(1)
     accuracy = ProbeAccuracy(probes=(probe,))(encoder, images)
     clean = accuracy.estimate("top1_accuracy", probe=str(probe)).value
-    assert clean == pytest.approx(float((right == images.labels).double().mean()))
+    assert clean == pytest.approx(float((right == population(encoder, images).labels).double().mean()))
     robust = RobustAccuracy(balls=(Linf(0.2),), attacks=(ATTACK,), probes=(probe,))(encoder, images)
     kept = {
         aim: robust.estimate("robust_accuracy", attack=f"{ATTACK} at {aim}").value for aim in ("the probe", "the code")
@@ -199,10 +199,10 @@ def test_the_command_line_asks_for_no_bank_where_texts_teach(tmp_path: Path):
     prompts = written(tmp_path, "a {}")
     for name in ("probe-accuracy", "robust-accuracy", "probe-radius"):
         settings = {name: {"probes": [f"text:{prompts}"]}}
-        (evaluation,) = planned(Request(only=[name], settings=settings))
+        (evaluation,) = planned(Request(only=(name,), settings=settings))
         assert vars(evaluation)["probes"] == (TextProbe(prompts),)
         with pytest.raises(HoldfastError, match=f"there is no bank of images for {name} to learn from"):
-            planned(Request(only=[name], settings={name: {"probes": [f"text:{prompts}", "knn"]}}))
+            planned(Request(only=(name,), settings={name: {"probes": [f"text:{prompts}", "knn"]}}))
     everything = planned(Request(settings={"robust-accuracy": {"probes": [f"text:{prompts}"]}}))
     assert [e.name for e in everything if e.needs_bank] == ["robust-accuracy"]
 
