@@ -54,9 +54,11 @@ if TYPE_CHECKING:
     from holdfast.core.divergences import LinfDistance as LinfDistance
     from holdfast.core.divergences import Rank as Rank
     from holdfast.core.divergences import SoftmaxKL as SoftmaxKL
+    from holdfast.core.divergences import Tokens as Tokens
     from holdfast.core.divergences import UnitL2 as UnitL2
     from holdfast.core.divergences import Wasserstein as Wasserstein
     from holdfast.core.divergences import Whitened as Whitened
+    from holdfast.core.encoder import Dense as Dense
     from holdfast.core.encoder import Domain as Domain
     from holdfast.core.encoder import Encoder as Encoder
     from holdfast.core.errors import BudgetSpentError as BudgetSpentError
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run_settings import RunSettings as RunSettings
+    from holdfast.core.texts import TextModel as TextModel
+    from holdfast.core.texts import TextTower as TextTower
     from holdfast.encoders.embeddings import Embeddings as Embeddings
     from holdfast.evaluations.attacked.attack_radius import AttackRadius as AttackRadius
     from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
@@ -87,6 +91,7 @@ if TYPE_CHECKING:
     from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
     from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
     from holdfast.evaluations.corrupted.corruption_test import CorruptionTest as CorruptionTest
+    from holdfast.evaluations.dense.patch_retrieval import PatchRetrieval as PatchRetrieval
     from holdfast.evaluations.deployed.drift import Drift as Drift
     from holdfast.evaluations.deployed.threshold import Threshold as Threshold
     from holdfast.evaluations.geometry.alignment import Alignment as Alignment
@@ -101,6 +106,7 @@ if TYPE_CHECKING:
     from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval as SmoothedRetrieval
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
     from holdfast.evaluations.synthetic.synbench import SynBench as SynBench
+    from holdfast.probes.text import TextProbe as TextProbe
     from holdfast.protocol.evaluation import Evaluation as Evaluation
     from holdfast.training.recipe import Recipe as Recipe
     from holdfast.transforms.base import Transform as Transform
@@ -125,6 +131,7 @@ _HOMES = {
     "CorruptionError": "evaluations.corrupted.corruption_error",
     "CorruptionTest": "evaluations.corrupted.corruption_test",
     "Cosine": "core.divergences",
+    "Dense": "core.encoder",
     "Displacement": "evaluations.attacked.displacement",
     "Divergence": "core.divergences",
     "Domain": "core.encoder",
@@ -155,6 +162,7 @@ _HOMES = {
     "NaturalEvolution": "attacks.nes",
     "Overlap": "evaluations.attacked.overlap",
     "Parity": "commands.parity",
+    "PatchRetrieval": "evaluations.dense.patch_retrieval",
     "ProbeAccuracy": "evaluations.probed.probe_accuracy",
     "ProbeRadius": "evaluations.probed.probe_radius",
     "QueryOnly": "evaluations.attacked.query_only",
@@ -170,7 +178,11 @@ _HOMES = {
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
+    "TextModel": "core.texts",
+    "TextProbe": "probes.text",
+    "TextTower": "core.texts",
     "Threshold": "evaluations.deployed.threshold",
+    "Tokens": "core.divergences",
     "Transfer": "evaluations.attacked.transfer",
     "Transform": "transforms.base",
     "UnitL2": "core.divergences",

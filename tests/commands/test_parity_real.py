@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import copy
 from pathlib import Path
 
@@ -59,3 +60,35 @@ def test_a_network_quantised_by_onnx_runtime_is_compared_as_a_file(tmp_path: Pat
     distance = answer["int8.npz"].estimate("distance")
     assert 0 < distance.value < 0.3, "int8 moves codes, and not far"
     assert answer["int8.npz"].estimate("unexplained", map="rotation").value < 0.1
+
+
+@pytest.mark.slow  # exporting takes seconds
+def test_an_exported_program_is_the_same_and_static_int8_is_near(tmp_path: Path) -> None:
+    import torch
+
+    from tests.commands.parity_pairs import encoder, network, photographs
+
+    photos = photographs(tmp_path / "photos")
+    reference = encoder(network(), "reference")
+    images = hf.load_images(str(photos), reference)
+    normalised = (images.pixels(range(64)) - 0.498) / 0.502
+    program = torch.export.export(network(), (normalised[:2],), dynamic_shapes=({0: torch.export.Dim("b")},))
+    torch.export.save(program, tmp_path / "network.pt2")
+    loaded = hf.load_encoder(f"exported:{tmp_path / 'network.pt2'}?trust=yes&mean=0.498&std=0.502")
+    inner = loaded.module.module
+    assert isinstance(inner, nn.Module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = torch.ao.quantization.QuantWrapper(network()).eval()
+        wrapped.qconfig = torch.ao.quantization.get_default_qconfig(torch.backends.quantized.engine)
+        watched = torch.ao.quantization.prepare(wrapped)
+        watched(normalised)  # the ranges of inputs and layers
+        static = torch.ao.quantization.convert(watched)
+    answer = hf.parity(reference, [encoder(inner, "pt2"), encoder(static, "static int8")], str(photos))
+    assert answer.verdicts["pt2"] == "same to rounding"
+    near = answer["static int8"]
+    assert 0 < near.estimate("distance").value < 0.15
+    assert near.estimate("cosine").value > 0.999
+    assert near.estimate("neighbours_kept").value > 0.8
+    causes = [v.witness["preprocessing"] for v in near.findings.verdicts if v.question == "Are images prepared alike?"]
+    assert causes == ["as it is"]

@@ -23,6 +23,7 @@ from holdfast.core.divergences import (
     LinfDistance,
     Rank,
     SoftmaxKL,
+    Tokens,
     UnitL2,
     Wasserstein,
     Whitened,
@@ -35,7 +36,7 @@ ALL = [kind().fit(POPULATION) for kind in DIVERGENCES.values()]
 every = pytest.mark.parametrize("divergence", ALL, ids=str)
 EMBEDDED = [divergence for divergence in ALL if divergence.embed(POPULATION) is not None]
 SYMMETRIC = [divergence for divergence in ALL if divergence.name not in ("kl", "gaussian_kl")]
-METRICS = [divergence for divergence in SYMMETRIC if divergence.name not in ("cosine", "rank")]
+METRICS = [divergence for divergence in SYMMETRIC if divergence.name not in ("cosine", "rank", "tokens")]
 
 
 def codes(count: int = 40, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -54,7 +55,7 @@ def test_nonnegative_one_per_row_and_undefined_only_without_a_direction(divergen
     assert value.shape == (4,)
     assert not (value < -1e-12).any()
     defined = torch.ones(4, dtype=torch.bool)
-    if divergence.name in ("cosine", "unit_l2"):
+    if divergence.name in ("cosine", "unit_l2", "tokens"):
         defined = a.any(1) & b.any(1)
     elif divergence.name == "rank":
         defined = (a != a[:, :1]).any(1) & (b != b[:, :1]).any(1)
@@ -115,7 +116,7 @@ def test_only_ranks_are_stepwise():
 
 def test_most_divergences_are_embedded():
     assert {divergence.name for divergence in EMBEDDED} == {
-        "l2", "cosine", "unit_l2", "linear", "rank", "wasserstein",
+        "l2", "cosine", "unit_l2", "linear", "rank", "wasserstein", "tokens",
     }  # fmt: skip
 
 
@@ -272,3 +273,37 @@ def test_settings_are_read_back_and_unknown_names_refused_with_a_suggestion():
         Divergence.read("cosin")
     with pytest.raises(HoldfastError, match="has no setting 'flor'; did you mean 'floor'"):
         Divergence.read("whitened:flor=1")
+
+
+@pytest.mark.parametrize(
+    "inner", [L1Distance(), L2Distance(), LinfDistance(), Cosine(), UnitL2(), SoftmaxKL()], ids=str
+)
+def test_tokens_is_the_mean_over_tokens_taken_one_by_one(inner: Divergence):
+    a, b, whole = codes(), codes(seed=1), Tokens(inner).of_tokens(3)
+    one_by_one = torch.stack([inner(a[:, 2 * t : 2 * t + 2], b[:, 2 * t : 2 * t + 2]) for t in range(3)]).mean(0)
+    torch.testing.assert_close(whole(a, b), one_by_one, rtol=1e-12, atol=1e-14)
+    assert not torch.allclose(whole(a, b), inner(a, b)), "vacuous fixture"
+    assert (whole.embed(a) is not None) == (inner == Cosine())
+
+
+def test_a_mean_of_cosines_is_embedded_as_itself():
+    whole, a, b = Tokens(Cosine(), 3), codes(), codes(seed=1)
+    points, others = whole.embed(a), whole.embed(b)
+    assert points is not None
+    assert others is not None
+    through = whole.of_distance(torch.linalg.vector_norm(points - others, dim=1))
+    torch.testing.assert_close(through, whole(a, b), rtol=1e-10, atol=1e-12)
+
+
+def test_tokens_are_those_of_the_encoder_unless_a_count_is_stated():
+    assert Divergence.read("tokens:divergence=l2") == Tokens(L2Distance())
+    assert Divergence.read("tokens").of_tokens(4) == Tokens(Cosine(), 4)
+    assert Divergence.read("tokens:count=3").of_tokens(4) == Tokens(Cosine(), 3)
+    assert L2Distance().of_tokens(4) == L2Distance()
+    with pytest.raises(HoldfastError, match="codes of 6 features cannot be 4 tokens of equal length; leave count to"):
+        Tokens(Cosine(), 4)(codes(), codes())
+    for inner in ("whitened", "rank", "tokens"):
+        with pytest.raises(HoldfastError, match=f"tokens: {inner} is not taken token by token; use one that is smooth"):
+            Divergence.read(f"tokens:divergence={inner}")
+    with pytest.raises(HoldfastError, match="count must be at least 1, got 0"):
+        Tokens(Cosine(), 0)

@@ -79,6 +79,20 @@ def test_pooling_is_what_it_says(tmp_path):
     assert torch.equal(load(f"hf:{tmp_path}")(pixels), load(f"hf:{tmp_path}?pool=cls")(pixels))
 
 
+def test_patch_tokens_are_the_models_own_one_after_another(tmp_path):
+    model, pixels = vit(tmp_path), torch.rand(3, 3, 16, 16)
+    encoder = load(f"hf:{tmp_path}?tokens=patch")
+    tokens = hidden(model, pixels).last_hidden_state[:, 1:]
+    assert (encoder.tokens, encoder.inputs["pooling"]) == (16, "none, all patch tokens")
+    assert torch.allclose(encoder(pixels), tokens.flatten(1), atol=1e-5)
+    assert load(f"hf:{tmp_path}").tokens == 1
+    assert load(f"hf:{tmp_path}?tokens=patch", Options(size=24)).tokens == 36
+    with pytest.raises(HoldfastError, match="tokens=patch keeps every patch and pool=cls makes one vector of them"):
+        load(f"hf:{tmp_path}?tokens=patch&pool=cls")
+    with pytest.raises(HoldfastError, match="tokens must be patch, got 'cls'; for one vector per image use pool"):
+        load(f"hf:{tmp_path}?tokens=cls")
+
+
 @pytest.mark.slow
 def test_a_fresh_process_loads_a_folder(tmp_path):
     """Beside whichever torchvision is installed: nothing was imported or declared before."""
@@ -120,6 +134,7 @@ def test_register_tokens_stay_out_of_the_mean(tmp_path):
     pixels = torch.rand(2, 3, 16, 16)
     expected = hidden(model, pixels).last_hidden_state[:, 4:].mean(1)
     assert torch.allclose(load(f"hf:{tmp_path}?pool=mean")(pixels), expected, atol=1e-5)
+    assert load(f"hf:{tmp_path}?tokens=patch").tokens == 16
 
 
 def test_dinov2_takes_another_size(tmp_path):
@@ -140,6 +155,9 @@ def test_convolutional_model_is_averaged_and_has_no_class_token(tmp_path):
     pixels = torch.rand(2, 3, 32, 32)
     encoder = load(f"hf:{tmp_path}", Options(size=32))
     assert torch.allclose(encoder(pixels), hidden(model, pixels).last_hidden_state.mean((2, 3)), atol=1e-5)
+    places = load(f"hf:{tmp_path}?tokens=patch", Options(size=64))
+    tokens = places(torch.rand(1, 3, 64, 64)).unflatten(1, (places.tokens, -1))
+    assert tokens.shape == (1, 4, 8)
     with pytest.raises(HoldfastError, match="pool must be one of mean, pooler"):
         load(f"hf:{tmp_path}?pool=cls")
 

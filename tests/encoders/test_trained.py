@@ -94,6 +94,24 @@ def test_weights_of_an_epoch(tmp_path: Path) -> None:
     refused(tmp_path, "keeps no weights after 7 epochs; there are those after 1, 2$", "?epoch=7")
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_vision_transformer_gives_its_patch_tokens(tmp_path: Path, pooling: str) -> None:
+    text = f"small-vit:patch=4,width=8,depth=1,heads=2,pooling={pooling}"
+    made = written(tmp_path, encoder(text, mean=(0.4,), std=(0.3,)), text)
+    dense = load(f"trained:{tmp_path}?tokens=patch")
+    network: Any = made.module.get_submodule("module")
+    tokens = network.encode(network.embed((PIXELS - 0.4) / 0.3))[:, pooling == "cls" :]
+    assert torch.equal(dense(PIXELS), tokens.flatten(1))
+    assert (dense.tokens, dense.inputs["normalisation"]) == (4, "mean 0.4, std 0.3")
+    assert dense.fingerprint != load(f"trained:{tmp_path}").fingerprint
+    refused(tmp_path, "tokens must be patch, got 'all'", "?tokens=all")
+
+
+def test_other_networks_have_no_patch_tokens(tmp_path: Path) -> None:
+    written(tmp_path)
+    refused(tmp_path, "is no small-vit, whose patch tokens are known; leave out tokens=patch", "?tokens=patch")
+
+
 def test_a_module_of_python_needs_its_factory(tmp_path: Path) -> None:
     made = written(tmp_path, Encoder(factories.plain().eval(), "mine", DOMAIN, (0.1,), (0.2,)), None)
     refused(tmp_path, "made in Python; say which: --arch package.module:factory")

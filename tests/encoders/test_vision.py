@@ -51,6 +51,22 @@ def test_timm_transformer_keeps_its_recipe_and_takes_another_size():
     assert small(torch.rand(2, 3, 32, 32)).shape == (2, 192)
 
 
+def test_timm_transformers_give_their_tokens_by_name():
+    name, pixels = "vit_tiny_patch16_224.augreg_in21k_ft_in1k", torch.rand(2, 3, 32, 32)
+    model = seeded(lambda: timm.create_model(name, num_classes=0, img_size=32))
+    with torch.no_grad():
+        tokens = getattr(model, "forward_features")(normalised(pixels, (0.5,) * 3, (0.5,) * 3))  # noqa: B009
+    expected = {
+        "tokens=patch": tokens[:, 1:].flatten(1), "pool=cls": tokens[:, 0], "pool=mean": tokens[:, 1:].mean(1)
+    }  # fmt: skip
+    for setting, codes in expected.items():
+        encoder = load(f"timm:{name}?pretrained=false&{setting}", Options(size=32))
+        assert torch.allclose(encoder(pixels), codes, atol=1e-5), setting
+        assert encoder.tokens == (4 if setting == "tokens=patch" else 1)
+    with pytest.raises(HoldfastError, match="'resnet10t' is no transformer with tokens of patches"):
+        load("timm:resnet10t?pretrained=false&tokens=patch", Options(size=32))
+
+
 @pytest.fixture(scope="module")
 def whole():
     """A network with its classifier, as timm saves it."""

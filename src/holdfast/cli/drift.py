@@ -19,7 +19,7 @@ def command(
         bool, typer.Option("--sequential", help="Let the test decide that may be looked at after every image.")
     ] = False,
     divergence: Annotated[
-        str, typer.Option(help="The distance of codes: l2, unit_l2, cosine, rank or wasserstein.")
+        str, typer.Option(help="The distance of codes: l2, unit_l2, cosine, rank, wasserstein or tokens.")
     ] = "l2",
     permutations: Annotated[int, typer.Option(help="Random divisions of all images into two sets.", min=1)] = 1000,
     edits: Annotated[

@@ -64,7 +64,7 @@ def drift(
         alpha: the share of false alarms among sets that are alike.
         sequential: let the test decide that may be looked at after every image, for a folder that grows: ``after`` is then
             read in the order of its names.
-        divergence: the distance of codes: l2, unit_l2, cosine, rank or wasserstein.
+        divergence: the distance of codes: l2, unit_l2, cosine, rank, wasserstein or tokens.
         permutations: random divisions of all images into two sets; p-values are at least one over so many and one.
         edits: everyday edits and common corruptions that may explain the change, separated by commas.
         limit: at most so many images of each set, chosen by ``seed``.

@@ -51,6 +51,10 @@ class Divergence(Spelled):
         """Return this divergence with whatever it learns from a clean population."""
         return self
 
+    def of_tokens(self, count: int) -> Divergence:
+        """Return this divergence for codes that are ``count`` tokens, one after another, if it takes them apart."""
+        return self
+
 
 @final
 @dataclass(frozen=True)
@@ -249,6 +253,51 @@ class Wasserstein(Divergence):
         return self._points(codes)
 
 
+@final
+@dataclass(frozen=True)
+class Tokens(Divergence):
+    """The mean over tokens of another divergence between them, for codes of ``count`` tokens one after another.
+
+    ``d(a, b) = sum over t of divergence(a_t, b_t) / count``. Evaluations take the encoder's own count unless one is stated.
+    """
+
+    divergence: Divergence = Cosine()
+    count: int = 1
+    name = "tokens"
+
+    def __post_init__(self) -> None:
+        if self.divergence.learns or not self.divergence.smooth or isinstance(self.divergence, Tokens):
+            raise HoldfastError(
+                f"tokens: {self.divergence.name} is not taken token by token; use one that is smooth and learns nothing, "
+                "such as cosine or l2"
+            )
+        if self.count < 1:
+            raise HoldfastError(f"tokens: count must be at least 1, got {self.count}")
+
+    def of_tokens(self, count: int) -> Divergence:
+        return Tokens(self.divergence, count) if self.count == 1 else self
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        moved, reference = self._apart(a), self._apart(b)
+        apart = self.divergence(moved.flatten(0, 1), reference.flatten(0, 1))
+        return apart.unflatten(0, moved.shape[:2]).mean(1)
+
+    def embed(self, codes: Codes) -> Codes | None:
+        # A mean of squared chords is one of the whole; a mean of lengths is no function of any length.
+        return _unit(self._apart(codes)).flatten(1) if isinstance(self.divergence, Cosine) else None
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return distance.square() / (2 * self.count)
+
+    def _apart(self, codes: Codes) -> Float[Tensor, "b t e"]:
+        if codes.shape[-1] % self.count:
+            raise HoldfastError(
+                f"codes of {codes.shape[-1]} features cannot be {self.count} tokens of equal length; leave count to the "
+                "encoder, or state its own"
+            )
+        return codes.unflatten(-1, (self.count, -1))
+
+
 DIVERGENCES: dict[str, type[Divergence]] = {
     kind.name: kind
     for kind in (
@@ -262,5 +311,6 @@ DIVERGENCES: dict[str, type[Divergence]] = {
         SoftmaxKL,
         GaussianKL,
         Wasserstein,
+        Tokens,
     )
 }

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from holdfast.core.arguments import check_dense
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.fingerprint import fingerprint
+from holdfast.core.texts import TextTower
 
 Pixels = Float[Tensor, "b *pixels"]
 Codes = Float[Tensor, "b d"]
@@ -115,6 +116,35 @@ class Normalised(nn.Module):
         return self.module((x - self.mean) / self.std)
 
 
+class Dense(nn.Module):
+    """The ``tokens`` vectors that ``module`` returns of each image, (b, tokens, d), one after another: (b, tokens * d).
+
+    So dense codes are codes like all others; divergences ``tokens`` and patch retrieval take them apart again.
+
+    Example:
+        >>> patches = nn.Sequential(nn.Unfold(2, stride=2), nn.Flatten(2))  # (b, d, tokens)
+        >>> Dense(patches, 9)(torch.rand(1, 1, 4, 4))
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: expected 9 tokens of each image, shape (1, 9, d), got (1, 4, 4); ...
+    """
+
+    def __init__(self, module: nn.Module, tokens: int) -> None:
+        super().__init__()
+        if tokens < 1:
+            raise HoldfastError(f"dense codes have at least one token, got {tokens}; count those of one image")
+        self.module, self.tokens = module, tokens
+        self.train(module.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = self.module(x)
+        if codes.ndim != 3 or codes.shape[1] != self.tokens:
+            raise HoldfastError(
+                f"expected {self.tokens} tokens of each image, shape ({len(x)}, {self.tokens}, d), got "
+                f"{tuple(codes.shape)}; state as many as the module returns of images of this size"
+            )
+        return codes.flatten(1)
+
+
 class Encoder:
     """A frozen snapshot of ``module`` as a map from pixels to codes.
 
@@ -122,7 +152,8 @@ class Encoder:
     nor the fingerprint, and so that attacks pay for input gradients alone.
 
     Args:
-        module: maps ``(b, *domain.shape)`` to ``(b, d)``; pooling belongs inside it.
+        module: maps ``(b, *domain.shape)`` to ``(b, d)``; pooling belongs inside it. ``Dense(module, tokens)`` is one of
+            a module that returns ``(b, tokens, d)``.
         name: how reports call it.
         domain: shape and range of its inputs.
         mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs.
@@ -131,6 +162,7 @@ class Encoder:
         pooling: how ``module`` makes one vector of many, in words for the record.
         caution: what is not known of the encoder and may spoil all of its numbers, as one sentence; by default that no
             normalisation is known of a module made in Python that has weights and takes three channels.
+        texts: what encodes texts where its codes are, of models of images and text.
 
     Example:
         >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
@@ -155,6 +187,7 @@ class Encoder:
         geometry: Geometry | None = None,
         pooling: str = "inside the module",
         caution: str | None = None,
+        texts: TextTower | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
@@ -192,7 +225,7 @@ class Encoder:
             caution = _unstated(module, name, domain) if source == MADE_IN_PYTHON else ""
             if caution:
                 warnings.warn(caution, HoldfastWarning, stacklevel=2)
-        self.pooling, self.caution = pooling, caution
+        self.pooling, self.caution, self.texts = pooling, caution, texts
         # As text, for numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
         if geometry is None and len(domain.shape) == 3:
@@ -246,6 +279,11 @@ class Encoder:
             how = self.geometry
             known["resizing"] = f"shorter side to {how.resize}, centre {_sizes(how.crop)}, {how.interpolation}"
         return known
+
+    @cached_property
+    def tokens(self) -> int:
+        """Return of how many vectors, one after another, a code is made: 1 but for dense codes."""
+        return next((part.tokens for part in self.module.modules() if isinstance(part, Dense)), 1)
 
     @cached_property
     def parameters(self) -> int:

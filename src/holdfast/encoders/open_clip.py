@@ -1,4 +1,4 @@
-"""``open_clip:ViT-B-32?pretrained=laion2b_s34b_b79k``: the image half of OpenCLIP's models.
+"""``open_clip:ViT-B-32?pretrained=laion2b_s34b_b79k``: OpenCLIP's models: codes of images, and of texts beside them.
 
 Codes are what the model compares with texts, before they are brought to unit length. Normalisation, input size and
 interpolation come from the configuration of the weights.
@@ -11,13 +11,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.texts import TextModel, TextTower
 from holdfast.encoders.loading.inputs import known_interpolation
 from holdfast.encoders.loading.reference import Options, first_line, require, split
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
@@ -63,7 +65,36 @@ def load(name: str, options: Options) -> Encoder:
         std=config["std"],
         geometry=_geometry(name, config, (height, width)),
         pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
+        texts=TextTower(partial(_texts, name, weights, settings.seed)) if settings.projection else None,
     )
+
+
+class TextHalf(nn.Module):
+    """What OpenCLIP's model makes of tokens."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        model.visual = nn.Identity()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        model: Any = self.model
+        return model.encode_text(tokens)
+
+
+def _texts(name: str, weights: str | None, seed: int) -> TextModel:
+    declare_missing_operators()
+    open_clip = require("open_clip", "clip", "open_clip_torch")
+    model: Any = seeded(lambda: _create(open_clip, name, weights, None), seed)
+    scale = float(model.logit_scale.detach().exp())
+    try:
+        with _quiet():
+            tokenizer = open_clip.get_tokenizer(name)
+    except Exception as error:  # some are of other libraries, and downloaded
+        raise HoldfastError(
+            f"open_clip cannot load the tokenizer of {name!r}: {first_line(error)}; check the network"
+        ) from error
+    return TextModel(TextHalf(model), lambda texts: {"tokens": tokenizer(texts)}, scale)
 
 
 def _weights(open_clip: Any, name: str, weights: str | None) -> str | None:

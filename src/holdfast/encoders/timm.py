@@ -1,7 +1,8 @@
 """``timm:resnet50.a1_in1k``: models of pytorch-image-models without their classifier, pooled as timm pools them.
 
 Normalisation, input size, interpolation and crop come from the model's own pretrained configuration. Weights are timm's,
-those of a folder that timm saved (``local-dir:FOLDER``), or those of a file with the names timm gives them.
+those of a folder that timm saved (``local-dir:FOLDER``), or those of a file with the names timm gives them. Of transformers
+``?pool=cls`` and ``?pool=mean`` take the class token or the mean of the patch tokens, and ``?tokens=patch`` all of these.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
@@ -21,7 +22,7 @@ from holdfast.encoders.loading.inputs import known_interpolation
 from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
-from holdfast.encoders.wrappers import seeded
+from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_tokens, dense, pool, seeded
 
 SOURCE = "timm"
 FOLDER = "local-dir:"
@@ -38,11 +39,16 @@ class Settings(WeightSettings):
     pretrained: bool = True
     seed: int = 0
     """Of the random weights, when ``pretrained`` is false."""
+    pool: str | None = None
+    """``cls`` or ``mean`` of the last tokens, instead of how timm pools them."""
+    tokens: str | None = None
+    """``patch``: the code is all patch tokens instead of one vector."""
 
 
 def load(name: str, options: Options) -> Encoder:
     """Return the timm model ``name``, as in ``resnet18`` or ``resnet18?pretrained=false&seed=1``."""
     name, settings = split(name, Settings)
+    check_tokens(settings.tokens, settings.pool)
     declare_missing_operators()
     timm = require("timm", "vision")
     if not name.startswith(("hf-hub:", FOLDER)) and not timm.is_model(name):
@@ -57,15 +63,43 @@ def load(name: str, options: Options) -> Encoder:
     channels, height, width = config["input_size"]
     if options.size:
         height = width = options.size
+    domain = Domain((channels, height, width))
+    how = settings.tokens or settings.pool
     return Encoder(
-        model.eval(),
+        _of_tokens(model.eval(), how, name, domain) if how else model.eval(),
         name,
-        Domain((channels, height, width)),
+        domain,
         mean=config["mean"],
         std=config["std"],
         geometry=_geometry(name, config, (height, width)),
-        pooling=_pooling(model),
+        pooling=f"{how} of the last tokens" if how else _pooling(model),
     )
+
+
+def _of_tokens(model: nn.Module, how: str, name: str, domain: Domain) -> nn.Module:
+    prefix: Any = getattr(model, "num_prefix_tokens", None)
+    if prefix is None:
+        raise HoldfastError(f"timm's {name!r} is no transformer with tokens of patches; leave out pool and tokens")
+    if how == PATCH:
+        return dense(LastTokens(model, how, prefix), domain, name)
+    check_pooling(how, POOLINGS if prefix else ("mean",))
+    return LastTokens(model, how, prefix)
+
+
+class LastTokens(nn.Module):
+    """The tokens of a timm transformer after its last layer, pooled or not."""
+
+    def __init__(self, model: nn.Module, how: str, prefix: int) -> None:
+        super().__init__()
+        self.model, self.how, self.prefix = model, how, prefix
+        self.train(model.training)
+
+    def extra_repr(self) -> str:
+        return f"{self.how}, prefix={self.prefix}"
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        model: Any = self.model
+        return pool(model.forward_features(pixels), self.how, self.prefix)
 
 
 def _pooling(model: nn.Module) -> str:

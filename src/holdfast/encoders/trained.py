@@ -24,11 +24,13 @@ from holdfast.core.encoder import Domain, Encoder, Geometry, Normalised
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.records import ImagesInfo, Number, Record
+from holdfast.core.texts import TextTower
 from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
 from holdfast.encoders.loading.factory import build, inside
 from holdfast.encoders.loading.reference import Options, first_line, named, split
-from holdfast.encoders.wrappers import seeded
+from holdfast.encoders.wrappers import check_tokens, dense, seeded
 
 SOURCE = "trained"
 TAKES_ARCH = True
@@ -46,6 +48,8 @@ class Settings:
 
     epoch: int | None = None
     """Take the weights after so many epochs, where training kept them, instead of the last ones."""
+    tokens: str | None = None
+    """``patch``, of a ``small-vit``: the code is all patch tokens instead of one vector."""
 
 
 class Card(Record):
@@ -210,8 +214,9 @@ def load(name: str, options: Options) -> Encoder:
         raise HoldfastError(
             f"'{path}' does not match its card (another sha256); it may be truncated: copy the folder again"
         )
+    module, texts = seeded(partial(_module, folder, card, options), 0)
     encoder = Encoder(
-        seeded(partial(_module, folder, card, options), 0).eval(),
+        module.eval(),
         card.name,
         card.domain,
         mean=card.mean,
@@ -219,6 +224,7 @@ def load(name: str, options: Options) -> Encoder:
         source=f"{SOURCE}:{name}",
         geometry=card.geometry,
         pooling=card.pooling,
+        texts=texts,
     )
     try:
         encoder.module.load_state_dict(tensors(content))
@@ -226,7 +232,23 @@ def load(name: str, options: Options) -> Encoder:
         what = f"--arch {options.arch}" if options.arch else f"its architecture {card.architecture}"
         reason = " ".join(str(error).split())
         raise HoldfastError(f"'{path}' does not fit {what}: {reason}; name the module that was trained") from error
-    return encoder
+    return encoder if settings.tokens is None else _of_patches(encoder, settings.tokens)
+
+
+def _of_patches(encoder: Encoder, tokens: str) -> Encoder:
+    """Return the vision transformer that ``encoder`` is, with all patch tokens as its codes."""
+    check_tokens(tokens, None)
+    network = inside(encoder.module)
+    if not isinstance(network, VisionTransformer):
+        raise HoldfastError(f"{encoder.name} is no small-vit, whose patch tokens are known; leave out tokens={tokens}")
+    codes: nn.Module = dense(PatchTokens(network), encoder.domain, encoder.name)
+    if isinstance(encoder.module, Normalised):
+        encoder.module.module = codes
+        codes = encoder.module
+    pooling = "none, all patch tokens"
+    return Encoder(
+        codes, encoder.name, encoder.domain, source=encoder.source, geometry=encoder.geometry, pooling=pooling
+    )
 
 
 def read_card(folder: Path) -> Card:
@@ -273,11 +295,14 @@ def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:
     return epoch_file(folder, epoch), card.epochs_sha256[epoch]
 
 
-def _module(folder: Path, card: Card, options: Options) -> nn.Module:
-    """Return what the weights belong to, without the normalisation that the card states."""
+def _module(folder: Path, card: Card, options: Options) -> tuple[nn.Module, TextTower | None]:
+    """Return what the weights belong to, without the normalisation that the card states.
+
+    And the text tower of the encoder that training began with, beside whose texts its codes are still compared.
+    """
     if options.arch is not None:
         built = build(options.arch, f"--arch {options.arch}")
-        return inside(built.module) if isinstance(built, Encoder) else built
+        return inside(built.module) if isinstance(built, Encoder) else built, None
     if card.architecture is None:
         raise HoldfastError(
             f"'{folder}' was trained from a module made in Python; say which: --arch package.module:factory"
@@ -285,7 +310,8 @@ def _module(folder: Path, card: Card, options: Options) -> nn.Module:
     try:
         architecture = Architecture.read(card.architecture)
         if isinstance(architecture, LoadedEncoder):
-            return architecture.load(card.domain, options)
-        return architecture.build(card.domain)
+            start = architecture.load(card.domain, options)
+            return start.module, start.texts
+        return architecture.build(card.domain), None
     except HoldfastError as error:
         raise HoldfastError(f"'{folder}' cannot be built: {error}") from error

@@ -9,24 +9,32 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from holdfast.core.encoder import Dense, Domain
 from holdfast.core.errors import HoldfastError
 
 T = TypeVar("T")
 POOLINGS = ("cls", "mean")
+PATCH = "patch"
+"""Not pooled: every token that stands for a place in the image."""
 
 
-def pool(hidden: Float[Tensor, "b ..."], how: str, prefix: int = 0) -> Float[Tensor, "b d"]:
-    """Return one vector per image from tokens (b, t, d) or feature maps (b, d, *positions).
+def pool(hidden: Float[Tensor, "b ..."], how: str, prefix: int = 0) -> Float[Tensor, "b ..."]:
+    """Return one vector per image from tokens (b, t, d) or feature maps (b, d, *positions), or their tokens.
 
     Args:
         hidden: what the network returned.
-        how: ``cls`` (the first token) or ``mean`` (over positions).
-        prefix: leading tokens that stand for no place in the image; the mean leaves them out.
+        how: ``cls`` (the first token), ``mean`` (over positions) or ``patch`` (all of these: (b, places, d)).
+        prefix: leading tokens that stand for no place in the image; mean and patch leave them out.
 
     Example:
         >>> pool(torch.tensor([[[9.0], [1.0], [3.0]]]), "mean", prefix=1)
         tensor([[2.]])
+        >>> pool(torch.tensor([[[9.0], [1.0], [3.0]]]), "patch", prefix=1)
+        tensor([[[1.],
+                 [3.]]])
     """
+    if how == PATCH:
+        return hidden.flatten(2).transpose(1, 2) if hidden.ndim > 3 else hidden[:, prefix:]
     if hidden.ndim < 3:
         return hidden
     if hidden.ndim > 3:
@@ -40,6 +48,29 @@ def check_pooling(how: str, known: tuple[str, ...]) -> None:
     """Raise unless ``how`` is one of the ``known`` ways."""
     if how not in known:
         raise HoldfastError(f"pool must be one of {', '.join(known)}, got {how!r}")
+
+
+def check_tokens(tokens: str | None, how: str | None) -> None:
+    """Raise unless ``tokens`` is None or ``patch``, and then nobody asks for a pooled code as well."""
+    if tokens not in (None, PATCH):
+        raise HoldfastError(f"tokens must be {PATCH}, got {tokens!r}; for one vector per image use pool")
+    if tokens and how:
+        raise HoldfastError(f"tokens={tokens} keeps every patch and pool={how} makes one vector of them; leave one out")
+
+
+def dense(module: nn.Module, domain: Domain, name: str) -> Dense:
+    """Return ``module``, from normalised inputs to tokens (b, t, d), as one of dense codes; its tokens are counted on one.
+
+    Raises:
+        HoldfastError: it does not return tokens.
+    """
+    with torch.no_grad():
+        tokens = module(torch.zeros(1, *domain.shape))
+    if tokens.ndim != 3 or not tokens.shape[1]:
+        raise HoldfastError(
+            f"{name} has no patch tokens: its last layer gives {tuple(tokens.shape)} of one image; leave out tokens={PATCH}"
+        )
+    return Dense(module, tokens.shape[1])
 
 
 class Pooled(nn.Module):

@@ -247,6 +247,14 @@ def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any],
     return (evaluation, *parts(evaluation.observation()), *learning(evaluation))
 
 
+def lacks_bank(evaluation: Evaluation) -> bool:
+    """Return whether ``evaluation`` measures nothing without a bank: not if all that it learns is learned elsewhere."""
+    if not evaluation.needs_bank:
+        return False
+    fits = learning(evaluation)
+    return not fits or any(fit.uses_bank for fit in fits)
+
+
 def answerable(evaluation: Evaluation, encoder: Encoder, images: Images) -> bool:
     """Return whether ``evaluation`` can be asked of ``encoder``: of codes computed elsewhere, what looks at these alone.
 

@@ -38,6 +38,8 @@ class Fit(ABC, Generic[Learned]):
     """Whether ``learn`` looks at which images belong together, which is then part of those keys."""
     uses_bank: ClassVar[bool] = False
     """Whether ``learn`` looks at the bank, which is then part of those keys."""
+    uses_texts: ClassVar[bool] = False
+    """Whether ``learn`` looks at the encoder's text tower and the names of classes, which are then part of those keys."""
 
     def looks_at(self) -> LooksAt:
         """Return what of the encoder is looked at; unless something else is said, the encoder itself."""

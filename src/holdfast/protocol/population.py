@@ -179,8 +179,8 @@ class Population:
         return restored
 
     def fitted(self, divergence: Divergence) -> Divergence:
-        """Return ``divergence`` with what it learns from these clean codes, learned once."""
-        return self.learned(Whitening(divergence)) if divergence.learns else divergence
+        """Return ``divergence`` with what it learns from these clean codes, learned once, and the encoder's tokens."""
+        return self.learned(Whitening(divergence)) if divergence.learns else divergence.of_tokens(self.encoder.tokens)
 
     @cached_property
     def double(self) -> Encoder:

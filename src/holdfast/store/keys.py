@@ -57,6 +57,9 @@ def key_of(
     # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
     learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
     made |= {"learned": learned} if learned else {}
+    asked = (what,) if isinstance(what, Fit) else what.fits()
+    if any(fit.uses_texts for fit in asked):
+        made |= {"texts": encoder.texts.fingerprint if encoder.texts else "", "classes": list(images.classes or ())}
     return Key(
         kind=what.name,
         version=what.version,

@@ -126,7 +126,11 @@ def test_no_suite_asks_for_it() -> None:
         (BEFORE, {}, "all 80 images of .* are among those of"),
         (AFTER, {"divergence": "l1"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
         (AFTER, {"divergence": "whitened"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
-        (AFTER, {"divergence": "nope"}, "unknown divergence 'nope'; known: cosine, l2, rank, unit_l2, wasserstein$"),
+        (
+            AFTER,
+            {"divergence": "nope"},
+            "unknown divergence 'nope'; known: cosine, l2, rank, tokens, unit_l2, wasserstein$",
+        ),
         (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
         (AFTER, {"alpha": 5.0}, "alpha must"),
         (AFTER, {"permutations": 0}, "permutations must"),

@@ -29,21 +29,21 @@ class LoadedEncoder(Architecture):
             )
 
     def build(self, domain: Domain) -> nn.Module:
-        return trainable(self.load(domain, Options()))
+        return trainable(self.load(domain, Options()).module)
 
     def load_encoder(self, size: int | None = None) -> Encoder:
         """Return the encoder as its source has it, for inputs of another ``size`` if one is given."""
         return load(self.reference, Options(size=size))
 
-    def load(self, domain: Domain, options: Options) -> nn.Module:
-        """Return the module with its normalisation inside, frozen and in eval mode, whatever ``options`` it needs."""
+    def load(self, domain: Domain, options: Options) -> Encoder:
+        """Return the encoder for inputs of ``domain``, whatever ``options`` it needs."""
         encoder = load(self.reference, options)
         if encoder.domain != domain and len(domain.shape) == 3:
             encoder = load(self.reference, Options(options.arch, domain.shape[-1], options.trust_remote_code))
         if encoder.domain != domain:
             takes, wanted = (f"{each.shape} in [{each.low:g}, {each.high:g}]" for each in (encoder.domain, domain))
             raise HoldfastError(f"{self.reference} takes inputs of shape {takes}, got inputs of shape {wanted}")
-        return encoder.module
+        return encoder
 
 
 def trainable(module: nn.Module) -> nn.Module:

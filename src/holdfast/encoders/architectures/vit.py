@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.architectures.base import Architecture, image_sizes
-from holdfast.encoders.wrappers import POOLINGS, check_pooling, pool
+from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, pool
 
 Tokens = Float[Tensor, "b t d"]
 DEVIATION = 0.02
@@ -98,6 +98,19 @@ class VisionTransformer(nn.Module):
         if self.first is not None:
             tokens = torch.cat([self.first.expand(len(tokens), 1, -1), tokens], dim=1)
         return self.norm(self.blocks(tokens))
+
+
+class PatchTokens(nn.Module):
+    """The last tokens of a vision transformer, those of patches alone: dense codes."""
+
+    def __init__(self, network: VisionTransformer) -> None:
+        super().__init__()
+        self.network = network
+        self.train(network.training)
+
+    def forward(self, pixels: Pixels) -> Tokens:
+        tokens = self.network.encode(self.network.embed(pixels))
+        return pool(tokens, PATCH, prefix=int(self.network.first is not None))
 
 
 class Block(nn.Module):

@@ -5,7 +5,10 @@ Normalisation, size and crop come from ``preprocessor_config.json``. Codes are
 
 - ``cls``: the class token of the last hidden state (the default where the model has one),
 - ``mean``: the mean of its patch tokens, or of its feature map (the default elsewhere),
-- ``pooler``: what the model itself calls its pooled output.
+- ``pooler``: what the model itself calls its pooled output,
+- ``projected``: what a model of images and text compares with texts, which can then be encoded, too;
+
+or, with ``?tokens=patch``, all patch tokens or places of the feature map, one after another.
 
 Masked autoencoders see all patches: as published, they drop most of them at random even outside training.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,17 +27,22 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.texts import TextTower
+from holdfast.encoders.huggingface.files import read_model
 from holdfast.encoders.huggingface.images import images_of
-from holdfast.encoders.loading.reference import Options, first_line, require, split
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.encoders.wrappers import check_pooling, pool
+from holdfast.encoders.huggingface.texts import text_model
+from holdfast.encoders.loading.reference import Options, split
+from holdfast.encoders.wrappers import PATCH, check_pooling, check_tokens, dense, pool
 
 SOURCE = "hf"
+PROJECTED = "projected"
 CLASS_TOKENS = ("cls_token", "class_embedding")
 POOLINGS = {
     "cls": "cls, the class token of the last hidden state",
     "mean": "mean of the patch tokens or the feature map",
     "pooler": "pooler, the model's own pooled output",
+    PATCH: "none, all patch tokens",
+    PROJECTED: "projected to where images and texts meet",
 }
 PREFIX_TOKENS = (*CLASS_TOKENS, "distillation_token")
 
@@ -43,23 +52,35 @@ class Settings:
     """Settings of a Hugging Face reference."""
 
     pool: str | None = None
+    tokens: str | None = None
+    """``patch``: the code is all patch tokens instead of one vector."""
 
 
 def load(name: str, options: Options) -> Encoder:
     """Return the model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``."""
     name, settings = split(name, Settings)
+    check_tokens(settings.tokens, settings.pool)
     repository, revision = _repository(name)
-    model = _model(repository, revision, settings.pool, options)
+    model, projection = _model(repository, revision, settings.pool, options)
     images = images_of(repository, revision, model.config, options.size)
-    vision = Vision(model, settings.pool, resized=options.size is not None)
+    projected, how = settings.pool == PROJECTED, settings.tokens or settings.pool
+    vision = Vision(model, "pooler" if projected else how, resized=options.size is not None)
+    module: nn.Module = vision
+    if settings.tokens:
+        module = dense(vision, images.domain, name)
+    elif projected:
+        if projection is None:
+            raise HoldfastError(f"{name!r} is no model of images and text; leave out pool={PROJECTED}")
+        module = Projected(vision, projection).eval()
     return Encoder(
-        vision,
+        module,
         name,
         images.domain,
         mean=images.mean,
         std=images.std,
         geometry=images.geometry,
-        pooling=POOLINGS[vision.how],
+        pooling=POOLINGS[PROJECTED if projected else vision.how],
+        texts=TextTower(partial(text_model, repository, revision, options)) if projected else None,
     )
 
 
@@ -73,14 +94,24 @@ def _repository(name: str) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def _model(repository: str, revision: str | None, how: str | None, options: Options) -> nn.Module:
-    """Return the part of the model that sees, with every weight it uses read from the files."""
-    model, report = _read(repository, revision, options)
-    missing = set(map(str, report["missing_keys"]))
+def _model(
+    repository: str, revision: str | None, how: str | None, options: Options
+) -> tuple[nn.Module, nn.Module | None]:
+    """Return the part of the model that sees, with every weight it uses read from the files.
+
+    And, of models of images and text, what brings its pooled output to where they meet.
+    """
+    model, report = read_model(repository, revision, options)
+    missing, projection = set(map(str, report["missing_keys"])), None
     if hasattr(model, "vision_model"):  # a model of images and text
+        projection = getattr(model, "visual_projection", None) or nn.Identity()
         model = model.vision_model
-        missing = {key.partition("vision_model.")[2] for key in missing if "vision_model." in key}
-    if how != "pooler" and any(key.startswith("pooler.") for key in missing):
+        missing = {
+            key.partition("vision_model.")[2] or key
+            for key in missing
+            if "vision_model." in key or (how == PROJECTED and "visual_projection." in key)
+        }
+    if how not in ("pooler", PROJECTED) and any(key.startswith("pooler.") for key in missing):
         # Checkpoints without the unused pooler are common; drawn at random it would change the fingerprint every time.
         model.pooler = None
         missing = {key for key in missing if not key.startswith("pooler.")}
@@ -89,43 +120,30 @@ def _model(repository: str, revision: str | None, how: str | None, options: Opti
         raise HoldfastError(
             f"{repository!r} lacks or misfits {len(bad)} weights ({', '.join(bad[:4])} ...); get a whole one"
         )
-    return model
+    return model, projection
 
 
-def _read(repository: str, revision: str | None, options: Options) -> tuple[Any, dict[str, Any]]:
-    """Return the model and the report of which weights the files lack."""
-    declare_missing_operators()
-    transformers = require("transformers", "huggingface")
-    logging = transformers.utils.logging
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # its table of missing weights becomes one error of ours
-    try:
-        return transformers.AutoModel.from_pretrained(
-            repository,
-            revision=revision,
-            use_safetensors=True,
-            trust_remote_code=options.trust_remote_code,
-            output_loading_info=True,
-            dtype=torch.float32,
-        )
-    except Exception as error:  # the hub's clients raise errors of many libraries
-        advice = "check the name, the network and that it holds model.safetensors"
-        if "trust_remote_code" in str(error):
-            advice = "it runs code of its own: read that code, then pass --trust-remote-code"
-        raise HoldfastError(f"cannot load {repository!r}: {first_line(error)}; {advice}") from error
-    finally:
-        logging.set_verbosity(before)
+class Projected(nn.Module):
+    """What a model of images and text compares with texts."""
+
+    def __init__(self, vision: nn.Module, projection: nn.Module) -> None:
+        super().__init__()
+        self.vision, self.projection = vision, projection
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.projection(self.vision(pixels))
 
 
 class Vision(nn.Module):
-    """A Hugging Face vision model as a map from normalised pixels to one vector per image."""
+    """A Hugging Face vision model as a map from normalised pixels to one vector per image, or to its patch tokens."""
 
     def __init__(self, model: nn.Module, how: str | None, resized: bool) -> None:
         super().__init__()
         parameter_names = {key.rpartition(".")[2] for key in model.state_dict()}
         has_class = bool(parameter_names & set(CLASS_TOKENS))
         self.how = how or ("cls" if has_class else "mean")
-        check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
+        if self.how != PATCH:
+            check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
         registers = getattr(model.config, "num_register_tokens", 0) or 0
         self.prefix = len(parameter_names & set(PREFIX_TOKENS)) + (registers if has_class else 0)
         accepts = inspect.signature(model.forward).parameters

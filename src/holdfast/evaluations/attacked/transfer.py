@@ -70,7 +70,7 @@ class Transferred(Observation):
         if surrogate is None:
             return unknown
         # What a divergence learned from the codes of one encoder means nothing for those of another.
-        climbed = L2Distance() if self.divergence.learns else climbable(self.divergence)
+        climbed = L2Distance() if self.divergence.learns else climbable(self.divergence).of_tokens(surrogate.tokens)
         attacked_context = AttackContext(surrogate, context.pixels, context.noise)
         try:
             moved = attacked(attacked_context, Away(climbed), self.attack, self.ball)

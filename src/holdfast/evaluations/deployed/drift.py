@@ -25,12 +25,13 @@ from holdfast.evaluations.deployed.closest_edit import explained
 from holdfast.evaluations.deployed.comparison import Compared
 from holdfast.evaluations.deployed.moved import by_direction
 from holdfast.evaluations.deployed.new_images import beyond_support
-from holdfast.evaluations.deployed.observations import EDITS, EditedBank, rungs
+from holdfast.evaluations.deployed.observations import EDITS, EditedBank
 from holdfast.evaluations.deployed.two_sets import placed, require_euclidean
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
+from holdfast.transforms.ladders import rungs
 
 CORRUPTIONS = (
     "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
@@ -102,7 +103,7 @@ class Drift(Evaluation):
         beyond, series = beyond_support(sets, self.alpha, self.false_discoveries)
         verdict = compared.verdict(self.alpha, self.sequential)
         edited, closest = explained(
-            placed(observed["codes"].flatten(0, 1), self.divergence).unflatten(0, (len(rows), -1)),
+            placed(observed["codes"].flatten(0, 1), population.fitted(self.divergence)).unflatten(0, (len(rows), -1)),
             sets.before[list(rows)],
             sets,
             self.observation().edits,

@@ -11,47 +11,17 @@ import torch
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine
-from holdfast.core.encoder import Pixels
-from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.deployed.comparison import Compared
 from holdfast.objectives.away import Away
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
-from holdfast.transforms.base import Transform, transforms
-from holdfast.transforms.imagenet_c.severity import CommonCorruption
+from holdfast.transforms.base import Transform
+from holdfast.transforms.ladders import changed
 
 EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
 """The everyday edits, each on a ladder."""
-SEVERITIES = (1, 3, 5)
-
-
-def rungs(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
-    """Return each family of edits from mild to severe: a ladder without its first rung, or severities of a corruption.
-
-    Raises:
-        HoldfastError: a name is that of neither.
-    """
-    known, chosen = {name: kind for name, kind in transforms().items() if graded(kind)}, list[Transform]()
-    for name in names:
-        if name not in known:
-            raise HoldfastError(
-                f"{evaluation}.edits: there is no edit on a ladder and no common corruption called {name!r}; "
-                f"{did_you_mean(name, list(known))}"
-            )
-        kind = known[name]
-        if issubclass(kind, CommonCorruption):
-            chosen += [kind(severity) for severity in SEVERITIES]
-        else:
-            chosen += kind.ladder()[1:]
-    return tuple(chosen)
-
-
-def graded(kind: type[Transform]) -> bool:
-    """Return whether a transform comes in strengths."""
-    return bool(kind.rungs) or issubclass(kind, CommonCorruption)
 
 
 @final
@@ -149,14 +119,6 @@ def edited(population: Population, rows: Sequence[int], edits: Sequence[Transfor
     noise = run.noise([population.images.ids[row] for row in rows])
     codes = torch.full((len(rows), len(edits), clean.shape[1]), torch.nan, dtype=clean.dtype)
     for index, edit in enumerate(edits):
-        if (changed := _changed(edit, pixels, noise)) is not None:
-            codes[:, index] = population.encode(changed.to(run.dtype)).cpu()
+        if (moved := changed(edit, pixels, noise)) is not None:
+            codes[:, index] = population.encode(moved.to(run.dtype)).cpu()
     return {"codes": codes}
-
-
-def _changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
-    """Return the edited images; None if inputs are no images in [0, 1], or too small for this edit."""
-    try:
-        return edit(pixels, noise)
-    except HoldfastError:
-        return None

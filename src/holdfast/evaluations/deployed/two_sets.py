@@ -69,7 +69,7 @@ def two_sets(population: Population, divergence: Divergence) -> TwoSets:
     Raises:
         HoldfastError: one of the sets is too small, or the divergence has no such points.
     """
-    bank = population.bank
+    bank, divergence = population.bank, population.fitted(divergence)
     names = [_groups(each) for each in (bank, population)]
     for side, each, groups in zip(("before", "after"), (bank, population), names, strict=True):
         if (count := len(set(groups))) < LEAST:
@@ -100,7 +100,7 @@ def divergences() -> dict[str, type[Divergence]]:
 
     Example:
         >>> list(divergences())
-        ['l2', 'cosine', 'unit_l2', 'rank', 'wasserstein']
+        ['l2', 'cosine', 'unit_l2', 'rank', 'wasserstein', 'tokens']
     """
     probe = torch.ones(1, 2)
     return {name: kind for name, kind in DIVERGENCES.items() if not kind.learns and kind().embed(probe) is not None}
@@ -108,18 +108,23 @@ def divergences() -> dict[str, type[Divergence]]:
 
 def require_euclidean(divergence: Divergence) -> None:
     """Raise unless drift can measure by ``divergence``."""
-    if divergence.name not in (known := divergences()):
-        raise HoldfastError(
-            f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not "
-            f"give; use one of {', '.join(known)}"
-        )
+    if divergence.name not in divergences():
+        raise _not_euclidean(divergence)
+
+
+def _not_euclidean(divergence: Divergence) -> HoldfastError:
+    return HoldfastError(
+        f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not give; use "
+        f"one of {', '.join(divergences())}"
+    )
 
 
 def placed(codes: Codes, divergence: Divergence) -> Codes:
     """Return where codes are compared by Euclidean distance."""
     require_euclidean(divergence)
     points = divergence.embed(codes.double())
-    assert points is not None
+    if points is None:
+        raise _not_euclidean(divergence)
     if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
         raise HoldfastError(f"a code is zero, which {divergence} gives no direction; use l2")
     return points

@@ -25,7 +25,7 @@ from holdfast.encoders.loading.reference import Options, named
 from holdfast.encoders.trained import written_in_python
 from holdfast.execution.request.catalog import evaluations
 from holdfast.execution.request.suites import SUITES, left_out, suite_settings
-from holdfast.protocol.evaluation import Evaluation, attack_fields, attacks_in_balls, plain, with_bank
+from holdfast.protocol.evaluation import Evaluation, attack_fields, attacks_in_balls, lacks_bank, plain, with_bank
 
 Settings = Mapping[str, Mapping[str, Any]]
 BLIND = SquareAttack()
@@ -165,9 +165,6 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     kinds = [known[name] for name in names if not (request.black_box and known[name].needs_gradients)]
     if blocked := [name for name in request.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(blocked)} need the encoder's gradients; leave them out with --black-box")
-    if request.only and not request.bank and (without := [kind.name for kind in kinds if kind.needs_bank]):
-        raise HoldfastError(f"there is no bank of images for {', '.join(without)} to learn from; name it with --bank")
-    kinds = [kind for kind in kinds if request.bank or not kind.needs_bank]
     kinds = [kind for kind in kinds if request.only or not left_out(request.suite, kind, operations)]
     balls = request.balls
     refuse_twice("eps or ball", balls)
@@ -175,13 +172,13 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     if balls and not with_balls:
         advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
         raise HoldfastError(f"eps and ball change nothing: {', '.join(request.only)} attack in no ball{advice}")
-    for name in set(request.settings) - {kind.name for kind in kinds}:
-        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     blind = {kind.name: dict.fromkeys(attack_fields(kind), BLIND) for kind in kinds} if request.black_box else {}
     sizes = suite_settings(request.suite, kinds, operations)
     chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
-    plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+    plan = _with_bank(request, [build(kind, chosen.get(kind.name, {})) for kind in kinds])
+    for name in set(request.settings) - {evaluation.name for evaluation in plan}:
+        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     for evaluation in plan:
         if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:
             raise HoldfastError(
@@ -190,6 +187,14 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     if request.bank and not any(map(with_bank, plan)):
         raise HoldfastError(f"a bank changes nothing: {', '.join(request.only)} use none; leave --bank out")
     return plan
+
+
+def _with_bank(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return those of ``plan`` that need no bank, or all if there is one."""
+    lacking = [] if request.bank else [evaluation.name for evaluation in plan if lacks_bank(evaluation)]
+    if request.only and lacking:
+        raise HoldfastError(f"there is no bank of images for {', '.join(lacking)} to learn from; name it with --bank")
+    return [evaluation for evaluation in plan if evaluation.name not in lacking]
 
 
 def requested_balls(plan: Sequence[Evaluation]) -> set[Ball]:

@@ -1,0 +1,58 @@
+"""The text half of a Hugging Face model of images and text, with its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.texts import TextModel
+from holdfast.encoders.huggingface.files import read_model
+from holdfast.encoders.loading.reference import Options, first_line, require
+
+TAKEN = ("input_ids", "attention_mask")
+
+
+class TextHalf(nn.Module):
+    """What the model makes of tokens."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        model.vision_model = nn.Identity()
+        self.model = model
+
+    def forward(self, **tokens: Tensor) -> Tensor:
+        model: Any = self.model
+        codes = model.get_text_features(**tokens)
+        return codes if isinstance(codes, Tensor) else codes.pooler_output
+
+
+def text_model(repository: str, revision: str | None, options: Options) -> TextModel:
+    """Return the half of a model of images and text that reads; texts are padded to the length that it was trained with.
+
+    Raises:
+        HoldfastError: weights of it are missing, or there is no tokenizer.
+    """
+    model, report = read_model(repository, revision, options)
+    if missing := sorted(key for key in map(str, report["missing_keys"]) if "vision_model." not in key):
+        raise HoldfastError(
+            f"{repository!r} lacks {len(missing)} weights of its text tower ({', '.join(missing[:4])} ...); get a whole one"
+        )
+    try:
+        tokenizer = require("transformers", "huggingface").AutoTokenizer.from_pretrained(
+            repository, revision=revision, trust_remote_code=options.trust_remote_code
+        )
+    except Exception as error:  # of many libraries
+        raise HoldfastError(
+            f"{repository!r} has no tokenizer that can be read ({first_line(error)}); save it beside the model with its "
+            "save_pretrained"
+        ) from error
+    length = model.config.text_config.max_position_embeddings
+
+    def tokenize(texts: list[str]) -> Mapping[str, Tensor]:
+        tokens = tokenizer(texts, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
+        return {name: tokens[name] for name in TAKEN if name in tokens}
+
+    return TextModel(TextHalf(model), tokenize, float(model.logit_scale.detach().exp()))

@@ -1,0 +1,1 @@
+"""What is asked of the tokens of an image one by one."""
