@@ -22,6 +22,7 @@ LONG = [script for script in EXAMPLES if script.name in ("notebook.py", "synbenc
 SHORT = [script for script in EXAMPLES if script not in LONG]
 
 
+@pytest.mark.slow
 @every_page
 def test_programs_in_the_documentation_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All Python blocks of a page, one after the other, as a reader would type them."""

@@ -302,7 +302,7 @@ def look(evaluation: Evaluation) -> Look:
             labelled.append(images.looks > before)
         before = images.looks
         whole = joined(seen) if isinstance(observation, Joint) else seen[0]
-        evaluation.illustrate(population, rows, evaluation.conclude(population, rows, whole))
+        evaluation.illustrate(population, rows, whole, evaluation.conclude(population, rows, whole))
         # What was learned by labels above is not learned again; and a witness would look at them.
         concluded_with_labels = images.looks > before
         result = evaluation.result(population, rows, whole)

@@ -19,6 +19,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest
 from tests.bounds.networks import SHAPE
+from tests.marks import rest_slow
 
 
 def by_vertices(low: Tensor, high: Tensor, values: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ class Attends(nn.Module):
 @pytest.mark.parametrize(
     "module", [Attends(), Attends(causal=True), Attends(apart=True)], ids=["fused", "causal", "apart"]
 )
-@pytest.mark.parametrize("eps", [0.01, 0.1, 0.4])
+@pytest.mark.parametrize("eps", rest_slow([0.1, 0.01, 0.4]))
 def test_bounds_of_attention_hold_and_boxes_are_those_of_averages(module: nn.Module, eps: float) -> None:
     encoder = Encoder(module, "attends", Domain(SHAPE)).to("cpu", torch.float64)
     x = torch.rand(1, *SHAPE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

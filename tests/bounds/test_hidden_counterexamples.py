@@ -9,11 +9,13 @@ from holdfast.attacks.presets import read_attack
 from holdfast.bounds import METHODS, lower_bound, read_method
 from holdfast.core.noise import Noise
 from tests.hidden import BALL, hidden
+from tests.marks import rest_slow
 
 SPECIFICATION = torch.ones(1, 1, 1, dtype=torch.float64)
 SEEDS = range(6)
 
 
+@pytest.mark.slow
 def test_counterexamples_are_there_and_attacks_do_not_find_them():
     for seed in SEEDS:
         case = hidden(seed)
@@ -27,7 +29,7 @@ def test_counterexamples_are_there_and_attacks_do_not_find_them():
             assert case.encoder(delta) > 0, f"{name} finds it, so that it is not hidden"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", rest_slow(["crown", *(name for name in METHODS if name != "crown")]))
 def test_no_method_proves_what_is_false(name):
     slow = hasattr(METHODS[name], "seconds")
     method = read_method(f"{name}:seconds=1" if slow else name)

@@ -120,6 +120,7 @@ def test_checkpoints_have_an_architecture_each(capsys):
     assert "--arch tests.cli.modules:linear changes nothing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_black_box_takes_one_flag(capsys):
     from safetensors.torch import save_file
 

@@ -109,6 +109,7 @@ def test_a_killed_command_goes_on_from_its_shards(name):
     assert answer("out") == answer("unbroken")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rest_slow(["attack", "whole batches", "certify"]))
 def test_a_spent_budget_leaves_a_part_that_is_finished_and_then_not_computed_again(name, capsys, monkeypatch):
     assert run([*SHORT[name], "--out", "unbroken", "--budget", "1000"]) == 0
@@ -174,6 +175,7 @@ def test_a_folder_whose_name_is_not_utf_8_and_that_the_terminal_lacks(name, monk
     assert Path(folder, f"{name}.json").is_file()
 
 
+@pytest.mark.slow
 def test_scores_of_the_same_arrays_are_kept(capsys, monkeypatch):
     x, y = folded(120)
     np.save("x.npy", x)

@@ -158,6 +158,7 @@ def test_swapped_proofs_are_rejected(folder):
         assert "it is about" in reason
 
 
+@pytest.mark.slow
 def test_pixels_of_other_images_are_known_by_the_images(folder):
     name = first(folder)
     rewrite(folder, name, lambda arrays: arrays.update(anchor=np.clip(arrays["anchor"] + 1e-6, 0, 1)))
@@ -223,6 +224,7 @@ def of_nan(network: PlainNetwork) -> PlainNetwork:
     return PlainNetwork((network.steps[0], large, Step((1,), size, (cancelled,))), network.low, network.high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [with_a_unit_that_never_fires, of_nan, lambda network: PlainNetwork(network.steps, network.low, 0.9999)],
@@ -264,6 +266,7 @@ def test_other_negatives_than_the_seed_draws_are_known_by_the_images(folder):
     assert all(result.holds for result in results.values() if result.id != name)
 
 
+@pytest.mark.slow
 def test_runs_of_another_seed_and_precision_hold(tmp_path):
     settings = {**QUICK, "limit": 2, "method": "crown", "seed": 3, "precision": "float64"}
     hf.certify(ENCODER, IMAGES, **settings, proofs=True, out=tmp_path / "o")

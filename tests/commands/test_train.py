@@ -88,6 +88,7 @@ def rewrite_started(path: Path, when: str) -> None:
     torch.save({**torch.load(path, weights_only=True), "started": when}, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop_after", "change"),
     [
@@ -586,6 +587,7 @@ LOST += [{"agreement": 0.4, "relative_distance": 0.8}, {"agreement": 0.8, "relat
 LOST += [{"agreement": 0.8, "relative_distance": 1.1}, {"agreement": 0.3, "relative_distance": 0.8}]
 
 
+@pytest.mark.slow
 def test_codes_that_are_lost_end_a_training_with_the_encoder_before(digits: Images, tmp_path: Path) -> None:
     """One bad epoch between good ones is none; of two the first is the last in which codes were still there."""
     start, weights = hf.load_encoder("builtin:digits-robust"), list[torch.Tensor]()

@@ -24,7 +24,6 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.pairwise.pairs import image_pairs
 from holdfast.protocol.population import Population
 from tests.hidden import BALL, Hidden, hidden
-from tests.marks import rest_slow
 
 EPS = 0.1
 QUICK: dict[str, Any] = {"attack": "adaptive:steps=10,restarts=1", "negatives": 3, "limit": 3, "eps": EPS}
@@ -59,6 +58,7 @@ def number(line: dict[str, str]) -> int:
     return int(line["query"].removesuffix(".vnnlib").rpartition("-")[2])
 
 
+@pytest.mark.slow
 def test_every_pair_has_a_query_and_every_answer_occurs(folder):
     lines = expected(folder)
     assert len(lines) == 3 * 3
@@ -68,6 +68,7 @@ def test_every_pair_has_a_query_and_every_answer_occurs(folder):
     assert all(f"; expected: {line['answer']}\n" in (folder / line["query"]).read_text() for line in lines)
 
 
+@pytest.mark.slow
 def test_boxes_are_the_balls_exactly(folder):
     encoder = hf.load_encoder("builtin:digits-contrastive")
     images = hf.load_images("builtin:digits", encoder)
@@ -82,6 +83,7 @@ def test_boxes_are_the_balls_exactly(folder):
         assert disjunct.rows.tolist() == [[float(k == number(line)) for k in range(3)]]
 
 
+@pytest.mark.slow
 def test_networks_compute_what_is_certified(folder):
     encoder = hf.load_encoder("builtin:digits-contrastive")
     images = hf.load_images("builtin:digits", encoder)
@@ -94,6 +96,7 @@ def test_networks_compute_what_is_certified(folder):
         assert executed(folder / line["network"], points)[:, number(line)] == pytest.approx(wanted.numpy(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_counterexamples_violate_and_what_is_proved_is_violated_by_no_point(folder):
     for line in expected(folder):
         disjunct, shape = query(folder, line), (-1, 1, 8, 8)
@@ -154,6 +157,7 @@ def test_what_violates_in_float64_alone_is_no_counterexample():
     assert answer(1.0) == "sat"
 
 
+@pytest.mark.slow
 def test_our_own_verifier_agrees(folder, tmp_path):
     lines = expected(folder)
     # One query of each answer, and attacks of another seed, so that what is proved is attacked again.
@@ -195,7 +199,8 @@ def benchmark(folder: Path, encoder: Encoder, text: str, name: str) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("name", rest_slow(["crown", "interval", "alpha", "branch", "exact"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["crown", "interval", "alpha", "branch", "exact"])
 def test_networks_with_hidden_counterexamples_are_never_proved(tmp_path, name):
     case = spiked()
     low, high = ((case.image + side * BALL.radius).double().flatten().numpy() for side in (-1, 1))

@@ -241,6 +241,7 @@ def test_fingerprint_follows_the_files_and_not_the_encoder(paint: Painter, tmp_p
     assert load(root, RGB).fingerprint != before
 
 
+@pytest.mark.slow
 def test_five_thousand_files_hold_no_pixels(paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = paint("0000.png", size=(64, 64))
     for row in range(1, 5000):

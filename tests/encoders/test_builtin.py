@@ -92,6 +92,7 @@ def test_adversarial_training_shows(score):
         assert robust["attacked_neighbours_accuracy"] > other["attacked_neighbours_accuracy"]
 
 
+@pytest.mark.slow
 def test_documented_numbers_are_those_of_the_shipped_encoders(score):
     documented = _numbers((ROOT / "docs/encoders-builtin.md").read_text())
     measured = _numbers(score.table())

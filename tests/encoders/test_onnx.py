@@ -22,7 +22,6 @@ from holdfast.encoders.onnx.operators import OPERATORS
 from holdfast.execution import examination as doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case
-from tests.marks import rest_slow
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -187,9 +186,10 @@ class Reshaped(nn.Module):
         return self.out(tokens[:, 0])
 
 
-@pytest.mark.parametrize("dynamo", rest_slow([True, False]))
-@pytest.mark.parametrize("dynamic", rest_slow([True, False]))
-@pytest.mark.parametrize("kind", rest_slow([Reshaped, factories.plain]))
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("kind", [Reshaped, factories.plain])
 def test_what_any_exporter_writes_can_be_certified(kind, dynamo, dynamic, tmp_path):
     file = export(kind().eval(), tmp_path / "e.onnx", (1, 8, 8), dynamo, dynamic)
     graph, codes = certified_codes(f"onnx:{file}", (1, 8, 8))

@@ -126,6 +126,7 @@ def test_classes_of_one_name_have_one_number() -> None:
         apart(unknown, images)  # -1 would be read as the last class
 
 
+@pytest.mark.slow
 def test_runs_with_a_bank_keep_it_apart_and_resume(tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "only": "breakaway",

@@ -49,6 +49,7 @@ def test_everything_from_features(reference: Path, mnist: Tensor, name: str, n: 
     assert found.stretch == pytest.approx((oracle["res_dY"] / oracle["res_dX"]).max(), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rest_slow(NAMES))
 @pytest.mark.parametrize(("n", "k"), SIZES[:2])
 def test_everything_from_edge_lists(reference: Path, name: str, n: int, k: int) -> None:

@@ -103,7 +103,9 @@ class Evaluation(ABC):
         """Return about how many seconds ``conclude`` takes, where it takes long: what a budget plans with."""
         return 0.0
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         """Return pictures of the samples a reader would ask to see; none by default."""
         return ()
 
@@ -143,7 +145,7 @@ class Evaluation(ABC):
             if all(name in groups for name in findings.ids):  # samples need not be images
                 findings = findings.model_copy(update={"groups": tuple(groups[name] for name in findings.ids)})
         findings = named(with_groups(findings), self.words, self.aims)
-        pictures = self.illustrate(population, rows, findings) if illustrated else ()
+        pictures = self.illustrate(population, rows, observed, findings) if illustrated else ()
         return Result(
             evaluation=self.name,
             version=self.version,

@@ -14,6 +14,7 @@ from holdfast.bounds.rounding.executed_encoder import executed_encoder
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
+from tests.marks import rest_slow
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -50,7 +51,7 @@ HELD: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", HELD)
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", rest_slow(HALF), ids=str)
 def test_no_execution_lies_below_its_bound(name: str, dtype: torch.dtype) -> None:
     executed = executed_encoder(encoder_of(HELD[name]), dtype, "cpu")
     torch.manual_seed(1)

@@ -78,7 +78,7 @@ def some_code(encoder: Encoder, x: Tensor, sums: torch.dtype, draw: random.Rando
     return values.double()
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dtype", rest_slow(TYPES), ids=str)
 @pytest.mark.parametrize("sums", rest_slow([torch.float32, None]), ids=str)
 def test_every_execution_lies_within_the_bounds_of_the_code(dtype: torch.dtype, sums: torch.dtype | None) -> None:
     draw, farthest = random.Random(0), 0.0
@@ -153,7 +153,7 @@ def cancelling(seed: int, scale: float) -> tuple[Encoder, nn.Linear, nn.Linear, 
     return Encoder(nn.Sequential(first, nn.ReLU(), last), "cancelling", Domain((3,))), first, last, x
 
 
-@pytest.mark.parametrize("scale", [1e2, 1e6, 1e12])
+@pytest.mark.parametrize("scale", rest_slow([1e6, 1e2, 1e12]))
 @pytest.mark.parametrize("method", [Crown(), Alpha(3, 2), Exact(seconds=2.0)], ids=str)
 def test_large_biases_that_cancel_give_no_false_radius(method: Method, scale: float) -> None:
     """Rounding of the bound is as large as the code."""

@@ -113,6 +113,7 @@ def test_no_radius_is_smaller_than_what_every_point_of_a_grid_says() -> None:
         assert found <= nearest * 1.25 + 2 / 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("balls", [(Linf(0.03), Linf(0.05), Linf(0.1))], ids=str)
 def test_no_radius_is_larger_than_that_of_a_fixed_attack_that_succeeded(balls: tuple[Ball, ...]) -> None:
     """Of the same run and with its settings, for every event; the search alone, so weak, would break the law."""

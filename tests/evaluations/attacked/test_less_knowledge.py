@@ -171,6 +171,7 @@ def test_transfer_needs_a_second_encoder() -> None:
         Transfer(surrogates=("digits-rondom",)).among([one, two])
 
 
+@pytest.mark.slow
 def test_more_queries_keep_more_harm_and_are_stated() -> None:
     searches = (SquareAttack(queries=10), SquareAttack(queries=200), NaturalEvolution(queries=200))
     result = QueryOnly(**{**SMALL, "attacks": (AdaptiveAttack(restarts=1),)}, searches=searches)(

@@ -31,6 +31,7 @@ from holdfast.evaluations.attacked.observations import Case, Displacements
 from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import effective_rank
+from tests.marks import rest_slow
 from tests.samples import builtin, digits, linear
 
 BALL = Linf(0.1)
@@ -139,7 +140,9 @@ class Constant(nn.Module):
         return (0 * x.flatten(1)[:, :3]) + torch.tensor([1.0, 2.0, 3.0], dtype=x.dtype)
 
 
-@pytest.mark.parametrize("evaluation", [Displacement(**ONE), Breakaway(**ONE), Impersonation(**ONE), Overlap(**ONE)])
+@pytest.mark.parametrize(
+    "evaluation", rest_slow([Displacement(**ONE), Breakaway(**ONE), Impersonation(**ONE), Overlap(**ONE)])
+)
 def test_a_collapsed_encoder_is_flagged(evaluation: Displacement | Breakaway | Impersonation | Overlap) -> None:
     result = evaluation(Encoder(Constant().eval(), "constant", Domain((1, 8, 8))), digits(10))
     assert any("COLLAPSED" in warning for warning in result.findings.warnings)

@@ -192,6 +192,7 @@ def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) ->
         assert "'sort'" in failure.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rest_slow(["mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"]))
 def test_published_heads_are_understated_by_separate_bounds(reference: Path, name: str) -> None:
     whole = published(reference, f"{name}__lineval", torch.float64)

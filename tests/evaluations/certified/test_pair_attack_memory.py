@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 
 from holdfast import GradientAttack, Images, Linf, RunSettings, load_encoder
@@ -12,6 +13,7 @@ from holdfast.evaluations.certified.pairwise.pairs import image_pairs
 from holdfast.protocol.population import Population
 
 
+@pytest.mark.slow
 def test_what_an_attack_computed_is_freed() -> None:
     """A hook that held its own tensor once kept every step of every attack in memory."""
     images = Images(torch.rand(4, 1, 8, 8))

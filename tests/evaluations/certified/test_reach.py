@@ -188,6 +188,7 @@ def test_copies_and_zero_codes_are_undefined() -> None:
     assert reach_of(dark, Linf(0.1)).farthest(Cosine(), -torch.ones(1, 1, 8, 8).double()).isnan().all()
 
 
+@pytest.mark.slow
 def test_others_are_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="no certificates are known under l1"):
         replace(DISPLACEMENT, divergences=(L1Distance(),))(builtin(), digits())

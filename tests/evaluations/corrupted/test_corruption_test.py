@@ -204,6 +204,7 @@ def test_permutations_are_seeds_from_the_one_asked_for() -> None:
     assert [str(one) for one in variants] == ["global-shuffle:grid=2,seed=7", "global-shuffle:grid=2,seed=8"]
 
 
+@pytest.mark.slow
 def test_what_was_taught_is_kept_and_continued(tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "only": "corruption-test",

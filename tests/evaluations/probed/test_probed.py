@@ -164,6 +164,7 @@ def test_what_is_missing_is_asked_for() -> None:
     assert not any(evaluation.needs_bank for evaluation in planned(Request()))
 
 
+@pytest.mark.slow
 def test_a_run_learns_each_probe_once_and_resumes(tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "only": ["probe-accuracy", "robust-accuracy"],

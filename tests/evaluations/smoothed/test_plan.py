@@ -59,6 +59,7 @@ def test_the_widest_radius_is_the_last_one_that_can_be_certified():
     assert quantile(widest * 0.999, 0.25, 0.05, 10_000, 0.005) < 1 < quantile(widest * 1.001, 0.25, 0.05, 10_000, 0.005)
 
 
+@pytest.mark.slow
 def test_the_chance_of_abstaining_is_the_simulated_one():
     """The radius is a sample's median, so that both it and the share of fresh copies that it holds are random."""
     plan, random = Plan(Smoothing(0.25, 3000, 10_000, 1, 1), 0.05, 0.01), np.random.default_rng(0)

@@ -68,6 +68,7 @@ def test_rules_are_tested_on_samples_that_they_were_not_fitted_to() -> None:
     assert twice[-1] > 0.8, "vacuous: nothing is learned"
 
 
+@pytest.mark.slow
 def test_identity_keeps_everything() -> None:
     result = measured(SynBench(), encoder())
     for estimate in scores(result, "synbench_score_extrapolated"):

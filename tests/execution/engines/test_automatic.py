@@ -42,6 +42,7 @@ def test_little_work_starts_no_worker() -> None:
     assert not engine.workers._pools
 
 
+@pytest.mark.slow
 def test_much_work_is_done_by_workers_and_a_single_shard_here(impatient: None) -> None:
     engine = Automatic(Processes(2), never)
     assert sorted(engine.map(power, 2, range(5))) == [(k, 2**k) for k in range(5)]

@@ -159,6 +159,7 @@ def test_a_following_rank_computes_and_leaves_the_conclusions(tmp_path: Path) ->
     assert len(looked_at(log)) == 16, "nothing is computed twice"
 
 
+@pytest.mark.slow
 def test_a_budget_ends_a_rank_that_waits_for_another(tmp_path: Path) -> None:
     """The other seems to be at work on everything."""
     began, evaluation, engine = monotonic(), tiny.Mean(pause=1e-3), Ranks(0, 2, tmp_path / "leases")

@@ -162,7 +162,9 @@ def test_pictures_are_within_the_budget(
 ) -> None:
     """Those of attacks attack the images that they show once more."""
 
-    def slowly(self: tiny.Mean, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def slowly(
+        self: tiny.Mean, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         clock.sleep(6 * self.pause)
         return ()
 

@@ -173,7 +173,9 @@ class AttackRadius(Evaluation):
         ids, warnings = [population.images.ids[row] for row in rows], population_warnings(population, [self.divergence])
         return radius_findings(ids, series, self.widest.name, warnings)
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         """Return the image that gives way first: clean, changed, what it is mistaken for, and the change."""
         domain, values = population.encoder.domain, findings.series[0].values
         known = [(value, place) for place, value in enumerate(values) if 0 < value < float("inf")]

@@ -163,7 +163,9 @@ class Breakaway(Evaluation):
             warnings=population_warnings(population, self.divergences),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
         away, index = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
 

@@ -126,7 +126,9 @@ class Displacement(Evaluation):
             warnings=population_warnings(population, self.divergences),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
         attacks, index = self._attacks(case.ball, case.divergence), self.attacks.index(case.attack)
         return extremes(

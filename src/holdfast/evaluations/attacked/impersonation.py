@@ -138,7 +138,9 @@ class Impersonation(Evaluation):
             warnings=(*population_warnings(population, self.divergences), *warned),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
 
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:

@@ -115,7 +115,9 @@ class Overlap(Evaluation):
             warnings=population_warnings(population, self.divergences),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
 
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:

@@ -91,7 +91,9 @@ class UniversalRisk(Evaluation):
             warnings=population_warnings(population, self.divergences),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         domain, (ball, divergence) = population.encoder.domain, max(self._own.cases, key=lambda case: case[0].radius)
         unseen = seen_and_unseen(population, rows, self.seen)[1].nonzero()[:, 0].tolist()
         shown = [rows[place] for place in unseen[:SHOWN]]

@@ -139,7 +139,9 @@ class CertifiedRadius(Evaluation):
         radii, wrong = observed["certified"][image], refuted(observed)[image]
         return radius_witness(population, rows[image], pair_attack, self.method, self.tolerance, radii, wrong)
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         values, domain = findings.series[0].values, population.encoder.domain
         positions = ends(values)
         if not positions or len(domain.shape) != 3:

@@ -76,9 +76,11 @@ class CommonCorruptions(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         return concluded(Ladders(self.observation(), population, observed, self.reference, self._words()), rows)
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         """Return the severities of the kind that carries an image farthest, and its worst corruption."""
-        return pictures(self.observation(), population, rows, findings, self._words())
+        return pictures(self.observation(), population, rows, observed, findings, self._words())
 
     def _words(self) -> Words:
         levels = tuple(map(str, self.severities))

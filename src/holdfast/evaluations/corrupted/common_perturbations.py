@@ -91,6 +91,8 @@ class CommonPerturbations(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         return concluded(Ladders(self.observation(), population, observed, self.reference, WORDS), rows)
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         """Return the ladder of the family that carries an image farthest, and its worst edits in a row."""
-        return pictures(self.observation(), population, rows, findings, WORDS)
+        return pictures(self.observation(), population, rows, observed, findings, WORDS)

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Findings, Picture
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited, ready
 from holdfast.evaluations.corrupted.findings import Words, rung
 from holdfast.protocol.population import Population
 
 
 def pictures(
-    observation: Edited, population: Population, rows: Sequence[int], findings: Findings, words: Words
+    observation: Edited,
+    population: Population,
+    rows: Sequence[int],
+    observed: Observed,
+    findings: Findings,
+    words: Words,
 ) -> tuple[Picture, ...]:
     """Return the ladder of the family that carries an image farthest, and its worst changes in a row."""
     if len(population.encoder.domain.shape) != 3:
@@ -28,7 +34,7 @@ def pictures(
     shown = [rows[position] for position in positions]
     if not shown:
         return ()
-    chains = observation.observe(population, shown)["worst_edits"]
+    chains = observed["worst_edits"][positions]
     ends_up, (pixels, noise) = observation.worst(population, shown, chains), ready(population, shown)
     shown_pictures = []
     for place, position in enumerate(positions):

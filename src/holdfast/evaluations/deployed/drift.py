@@ -120,7 +120,9 @@ class Drift(Evaluation):
             warnings=population_warnings(population, (self.divergence,)),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         """Return the images farthest from all of the bank, each beside the one of the bank nearest to it."""
         sets = population.learned(*self.fits()).sets
         far = np.argsort(-np.array(findings.series[0].values), kind="stable")[:SHOWN].tolist()

@@ -125,7 +125,9 @@ class Threshold(Evaluation):
             warnings=population_warnings(population, (Cosine(),)),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         """Return the different images that look most alike to the encoder: copies among them spoil the rates."""
         originals = sorted(set(population.originals.tolist()))
         codes = population.codes[originals]

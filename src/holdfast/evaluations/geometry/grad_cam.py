@@ -70,7 +70,9 @@ class GradCam(Evaluation):
             estimates=(summarise(series, "mean", "higher"),),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         values, domain = findings.series[0].values, population.encoder.domain
         positions = ends(values)
         if not positions:

@@ -138,7 +138,9 @@ class RobustAccuracy(Evaluation):
             ),
         )
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         """Return images that the attack on the last probe, in the widest ball, made it take for another class."""
         ball, probe = max(self.balls, key=lambda ball: ball.radius), self.probes[-1]
         shown, where = self._attacked(probe, ball), Threat(probe, ball, self.attacks[-1], AT_PROBE).conditions

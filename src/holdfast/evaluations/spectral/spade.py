@@ -128,7 +128,9 @@ class Spectral(Evaluation):
         )
         return findings.model_copy(update={"curves": (*findings.curves, *embedding_curves(scores.spade, labels))})
 
-    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
         if findings.collapsed:
             return ()
         scores = population.learned(*self.fits()).spade

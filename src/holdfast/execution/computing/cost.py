@@ -52,10 +52,11 @@ FARTHEST = 5.0
 
 
 def pace(encoder: Encoder) -> float:
-    """Return the seconds that a forward of one image takes, measured: of a forward and of a whole step of an attack.
+    """Return the seconds that a forward of one image takes, measured: of a forward, or of a whole step of an attack.
 
-    The step counts as three forwards. What comes with it, as clipping and projection, is all that an encoder without any
-    operations costs. 0 of an encoder that fails: its examination says why. Images are as many at a time as are attacked.
+    The step counts as three forwards; the slower of both counts, for either work is most of some question. What comes with
+    a step, as clipping and projection, is all that an encoder without any operations costs. 0 of an encoder that fails: its
+    examination says why. Images are as many at a time as are attacked.
     """
     if encoder.recorded:
         return READ
@@ -75,10 +76,8 @@ def pace(encoder: Encoder) -> float:
     def both() -> None:
         encoder.forward(step(encoder, images, lambda codes: codes.square().sum(1), ball, noise)).cpu()
 
-    timed = [_seconds(forward), _seconds(both)]
-    forwards = [count, count * (2 + GRADIENT)]
-    known = [(seconds, of) for seconds, of in zip(timed, forwards, strict=True) if seconds is not None]
-    return sum(seconds for seconds, _ in known) / max(1, sum(of for _, of in known))
+    timed = ((_seconds(forward), count), (_seconds(both), count * (2 + GRADIENT)))
+    return max((seconds / forwards for seconds, forwards in timed if seconds is not None), default=0.0)
 
 
 def _seconds(task: Callable[[], None]) -> float | None:
