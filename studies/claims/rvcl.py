@@ -287,8 +287,9 @@ CLAIMS = (
         "RVCL-7",
         "Under attack, the instance accuracy stays at 100% in most cases.",
         f"{PAPER}, table 1",
-        f"Published MNIST CNN-A encoders; {ATTACKED} images, 5 negatives. The published attack approaches the negative's code; "
-        "the direct one climbs the very difference that the accuracy is about. Within a point: the published one was enough.",
+        f"Published MNIST CNN-A encoders; {ATTACKED} images, 5 negatives. The published attack approaches the negative's "
+        "code; the direct one climbs the very difference that the accuracy is about. Within a point: the published one was "
+        "enough.",
         {"accuracy lost to a direct attack": Range(-0.01, 0.01)},
         weak_attack,
         "Negatives made by attacks on the anchor, as in the table; here they are other images.",
