@@ -67,7 +67,7 @@ def test_lightning_logs_the_numbers_and_leaves_training_alone(tmp_path: Path) ->
     callback = Robustness(digits(20), **MEASURED)
     trainer, watched = fitted(tmp_path / "watched", callback)
     torch.testing.assert_close(watched, alone, rtol=1e-4, atol=1e-5)
-    assert {"holdfast/attack_radius", "holdfast/rankme", "holdfast/neighbours_kept/low"} <= set(
+    assert {"holdfast/attack_radius", "holdfast/rankme", "holdfast/neighbours_kept.low"} <= set(
         trainer.callback_metrics
     )
     table = Path(trainer.logger.log_dir) / "metrics.csv"

@@ -174,12 +174,12 @@ def scalars(estimates: Mapping[str, Estimate]) -> dict[str, float]:
     Example:
         >>> monitor = Monitor(torch.rand(30, 1, 8, 8), only="geometry")
         >>> sorted(scalars(monitor(nn.Flatten())))[1:4]
-        ['holdfast/rankme', 'holdfast/rankme/high', 'holdfast/rankme/low']
+        ['holdfast/rankme', 'holdfast/rankme.high', 'holdfast/rankme.low']
     """
     return {
         f"{PREFIX}{quantity}{end}": number
         for quantity, estimate in estimates.items()
-        for end, number in (("", estimate.value), ("/low", estimate.low), ("/high", estimate.high))
+        for end, number in (("", estimate.value), (".low", estimate.low), (".high", estimate.high))
         if not isnan(number)
     }
 

@@ -1,7 +1,8 @@
 """The numbers of a run as trackers of experiments keep them: one name for each number, the same wherever they go.
 
-``ENCODER/EVALUATION/QUANTITY/CONDITION.VALUE/...``, and ``/low`` and ``/high`` for the ends of the interval. What is
-no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more.
+``ENCODER/EVALUATION/QUANTITY.CONDITION.VALUE...``, and ``.low`` and ``.high`` for the ends of the interval. What is
+no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more; and all names have as many
+slashes, since trackers that keep files cannot have a number and a folder of one name.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def numbers(results: Sequence[Result]) -> dict[str, float]:
         encoder = names[result.encoder.name, result.encoder.fingerprint]
         for estimate in result.estimates:
             name = _free(_name(encoder, result.evaluation, estimate), named)
-            values = {name: estimate.value, f"{name}/low": estimate.low, f"{name}/high": estimate.high}
+            values = {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}
             named |= {key: value for key, value in values.items() if isfinite(value)}
     return named
 
 
 def _name(encoder: str, evaluation: str, estimate: Estimate) -> str:
-    conditions = (f"{key}.{value}" for key, value in estimate.conditions.items())
-    return "/".join(re.sub(r"[^\w.-]", "_", part) for part in (encoder, evaluation, estimate.quantity, *conditions))
+    quantity = ".".join((estimate.quantity, *(f"{key}.{value}" for key, value in estimate.conditions.items())))
+    return "/".join(re.sub(r"[^\w.-]", "_", part) for part in (encoder, evaluation, quantity))
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
