@@ -13,8 +13,10 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
+from holdfast.core.divergences import Tokens
 from holdfast.core.settings import types_of
 from holdfast.evaluations.attacked.observations import Targeted, Untargeted
+from holdfast.evaluations.dense.observations import AttackedPatches
 from holdfast.evaluations.probed.observations import AttackedAnswers, TransferredAnswers
 from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.evaluation import Evaluation, parts
@@ -29,6 +31,11 @@ EVERY = [kind for kind in evaluations().values() if "attacks" in types_of(kind)]
 
 def away(population: Population, part: Any, rows: list[int]) -> list[Tensor]:
     clean, divergence = population.codes[rows].double(), population.fitted(part.divergence)
+    return [divergence(population.encode(pixels).double(), clean) for pixels in part.pixels(population, rows)]
+
+
+def patches(population: Population, part: Any, rows: list[int]) -> list[Tensor]:
+    clean, divergence = population.codes[rows].double(), population.fitted(Tokens(part.divergence))
     return [divergence(population.encode(pixels).double(), clean) for pixels in part.pixels(population, rows)]
 
 
@@ -48,6 +55,7 @@ GAINS: dict[type[Observation], Callable[[Population, Any, list[int]], list[Tenso
     Targeted: toward,
     AttackedAnswers: wrong,
     TransferredAnswers: away,
+    AttackedPatches: patches,
 }
 
 

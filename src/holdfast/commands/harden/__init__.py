@@ -51,6 +51,7 @@ from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request.loading import load_encoder, select
 from holdfast.execution.session import Workers, engine
 from holdfast.training.loop.health import eval_codes
+from holdfast.training.recipe import Recipe
 
 BALL = Linf(1 / 255)
 HELD_OUT, SHARE = 1000, 5
@@ -148,10 +149,7 @@ def harden(
     def left(share: float = 1.0) -> float | None:
         return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
 
-    _require_one_process()
-    where = engine(**place, folder=Path())  # refused before hours of training instead of after them
-    if isinstance(where, Ray):
-        where.connected()
+    _require_engine(place)
     remembered = Remembered()
     if out is not None:
         require_trainable(Path(out))
@@ -176,22 +174,17 @@ def harden(
         seed=seed,
         settings=settings,
     )
-    unfinished = ""
-    try:
-        hardened = train(
-            recipe,
-            taught,
-            bank=None if bank is None else at_hand(bank),
-            start=original,
-            device=device,
-            budget=left(TRAINING_SHARE),
-            out=out,
-            progress=progress,
-            watch=watch,
-        )
-    except UnfinishedError as error:
-        hardened, unfinished = error.encoder, str(error)
-        warnings.warn(f"{unfinished}; what is measured now is the encoder so far", HoldfastWarning, stacklevel=2)
+    hardened, unfinished = _trained(
+        recipe,
+        taught,
+        bank=None if bank is None else at_hand(bank),
+        start=original,
+        device=device,
+        budget=left(TRAINING_SHARE),
+        out=out,
+        progress=progress,
+        watch=watch,
+    )
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
     run = evaluate(
@@ -205,6 +198,28 @@ def harden(
         **place,
     )
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
+
+
+def _require_engine(place: dict[str, Any]) -> None:
+    """Refuse what cannot be measured here before hours of training instead of after them.
+
+    Raises:
+        HoldfastError: there is no such engine, or it cannot be reached.
+    """
+    _require_one_process()
+    where = engine(**place, folder=Path())
+    if isinstance(where, Ray):
+        where.connected()
+
+
+def _trained(recipe: Recipe, images: Images, **options: Any) -> tuple[Encoder, str]:
+    """Return what training makes, and why it ended before its last step, if it did; ``options`` are those of ``train``."""
+    try:
+        return train(recipe, images, **options), ""
+    except UnfinishedError as error:
+        sentence = f"{error}; what is measured now is the encoder so far"
+        warnings.warn(sentence, HoldfastWarning, stacklevel=3)
+        return error.encoder, str(error)
 
 
 def _measured(
