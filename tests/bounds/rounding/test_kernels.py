@@ -88,7 +88,7 @@ def test_what_is_cast_is_not_what_was_there_before() -> None:
         (lambda h: functional.interpolate(h[:, None], 20, mode="linear")[:, 0], "upsample_linear1d"),
     ],
 )
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", rest_slow(HALF), ids=str)
 def test_kernels_that_keep_half_precision_on_the_way_are_refused(
     after: Callable[[Tensor], Tensor], name: str, dtype: torch.dtype
 ) -> None:
