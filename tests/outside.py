@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import cli
 from holdfast.core import discovery
 
-CACHED = (discovery.sources, discovery._classes)
+CACHED = (discovery.sources, discovery._classes, cli.application, cli._modules)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 
 from holdfast import Embeddings, HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
-from holdfast.cli import application, run
+from holdfast.cli import run
 from holdfast.cli.terminal.one_result import show_result
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
@@ -57,10 +57,8 @@ def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / package).mkdir(exist_ok=True)
         (tmp_path / package / f"{name}.py").write_text(code)
         monkeypatch.setattr(home, "__path__", [*home.__path__, str(tmp_path / package)])
-    application.cache_clear()
     with looked_anew():
         yield
-    application.cache_clear()
     for package, name, _ in FILES:
         sys.modules.pop(f"holdfast.{package}.{name}", None)
         vars(import_module(f"holdfast.{package}")).pop(name, None)
@@ -116,8 +114,13 @@ def test_another_package_adds_members_of_every_kind(tmp_path: Path, capsys: pyte
     """By the entry points that the page shows, and in the same words on the command line."""
     (shown,) = re.findall(r"^## From another package$.*?^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     points = tomllib.loads(shown)["project"]["entry-points"]
-    modules = {name: code for folder, name, code in FILES if folder not in ("cli", "commands")}
-    named = {value.partition(":")[0] for group in points.values() for value in group.values()}
+    modules = {
+        f"cli_{name}" if folder == "cli" else name: code.replace("holdfast.commands", "your_package")
+        for folder, name, code in FILES
+    }
+    named = {value.partition(":")[0] for group in points.values() for value in group.values()} | {
+        "your_package.lengths"
+    }
     assert named == {f"your_package.{name}" for name in modules}, "the page leaves one of its files out"
     before = catalog.everything()
     with installed(tmp_path / "site", "your_package", modules, points):
@@ -126,6 +129,10 @@ def test_another_package_adds_members_of_every_kind(tmp_path: Path, capsys: pyte
         encoder, where = f"linear:{tmp_path}/weights.npy?shape=1x8x8", ["--eps", "0.2", "--out", str(tmp_path / "run")]
         asked = ["--objective", "grow", "--attack", "guess:tries=3", "--images", "noise:4"]
         assert run(["attack", encoder, *asked, *where]) == 0
+        assert run(["--help"]) == 0
+        assert re.search(r"lengths\s+Say how long the codes of images are", capsys.readouterr().out)
+        assert run(["lengths", encoder, "--images", "noise:7"]) == 0
+        assert capsys.readouterr().out.endswith("over 7 images\n")
     for kind, names in NEW.items():
         assert after[kind].keys() - before[kind].keys() == set(names)
     assert "guess" in (tmp_path / "run" / "attack.json").read_text()
@@ -269,6 +276,7 @@ def test_the_new_transform_does_what_it_says(dropped: None) -> None:
     assert len(transforms()["posterise"].ladder()) == 6
 
 
+@pytest.mark.slow
 def test_the_new_probe_answers(dropped: None) -> None:
     measure = build(catalog.evaluations()["probe-accuracy"], {"probes": "nearest-mean"})
     result = measure(builtin(), data.load("builtin:digits", DIGITS), bank=data.load("builtin:digits-train", DIGITS))

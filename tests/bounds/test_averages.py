@@ -91,7 +91,7 @@ class Attends(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "module", [Attends(), Attends(causal=True), Attends(apart=True)], ids=["fused", "causal", "apart"]
+    "module", rest_slow([Attends(), Attends(causal=True), Attends(apart=True)]), ids=["fused", "causal", "apart"]
 )
 @pytest.mark.parametrize("eps", rest_slow([0.1, 0.01, 0.4]))
 def test_bounds_of_attention_hold_and_boxes_are_those_of_averages(module: nn.Module, eps: float) -> None:

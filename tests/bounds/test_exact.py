@@ -161,6 +161,7 @@ def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
     assert lowest(double, x[:1].double(), specifications[0], Linf(exact.item()), 100) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", rest_slow(range(2)))
 def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
     encoder, x, specifications, _ = context(seed)

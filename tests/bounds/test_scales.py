@@ -71,6 +71,7 @@ def test_small_layers_before_large_ones(seed: int, scale: float) -> None:
     assert codes.min() - 0.02 * spread <= exact <= codes.min() + 1e-12 * spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", rest_slow([1e5, 1.0, 1e3], fast=2))
 @pytest.mark.parametrize("seed", rest_slow(range(5, 8)))
 def test_tiny_radii(seed: int, scale: float) -> None:

@@ -277,6 +277,7 @@ def test_an_encoder_that_ends_the_program_does_not_end_it_in_silence(capsys):
     assert lines[-1].endswith("and ended the command; take that out of it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", rest_slow(["float16", "bfloat16"]))
 def test_half_precision_serves_every_command(precision, capsys):
     assert evaluate(capsys, more=["--precision", precision]) == (0, [])

@@ -58,6 +58,7 @@ def test_exports_for_any_batch_are_certified_and_evaluated(source, capsys):
     assert run(["evaluate", *given[:-1], "run", "--only", "displacement"]) == 0
 
 
+@pytest.mark.slow
 def test_witnesses_refute_by_themselves(capsys):
     assert run([*CERTIFY, *QUICK, "--ball", "linf:0.2", "--precision", "float64"]) == 0
     said, record = capsys.readouterr().out, recorded()
@@ -74,6 +75,7 @@ def test_witnesses_refute_by_themselves(capsys):
         assert Path("out", str(found.witness)).with_suffix(".png").is_file()
 
 
+@pytest.mark.slow
 def test_what_is_neither_says_why(capsys):
     assert run([*CERTIFY, *QUICK, "--eps", "0.1", "--method", "interval"]) == 0
     unknown = [found for found in recorded().certificates if found.status == "UNKNOWN"]

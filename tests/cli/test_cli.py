@@ -21,6 +21,7 @@ from holdfast.execution.request.catalog import evaluations, everything
 from holdfast.execution.request.suites import SUITES, suite_settings
 from holdfast.store.store import load
 from tests.cli.processes import listening
+from tests.outside import installed
 from tests.pages import ROOT
 
 PLAIN = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.samples=8"]
@@ -365,3 +366,29 @@ def test_the_shell_can_complete_commands(capsys):
     typed = {**os.environ, "_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast ev", "COMP_CWORD": "1"}
     offered = subprocess.run(PROCESS, env=typed, capture_output=True, text=True, check=True)
     assert offered.stdout.split() == ["evaluate"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "expected"),
+    [
+        (
+            "evaluate",
+            "def command(): ...",
+            "is called 'evaluate' as holdfast's own command or another package's; rename",
+        ),
+        (
+            "novel",
+            "",
+            "the entry point 'novel' of holdfast.cli must name a module with a function command, got <module",
+        ),
+        (
+            "novel",
+            "import nothing_of_that_name",
+            "'novel', which an installed package adds to holdfast.cli, does not load",
+        ),
+    ],
+)
+def test_commands_of_other_packages_that_cannot_be_added_are_named(name, code, expected, tmp_path, capsys):
+    with installed(tmp_path, "elsewhere", {"flags": code}, {"holdfast.cli": {name: "elsewhere.flags"}}):
+        assert run(["--help"]) == 2
+        assert expected in capsys.readouterr().err

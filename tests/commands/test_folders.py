@@ -21,6 +21,7 @@ QUICK: dict[str, Any] = {"attack": "pgd:steps=2", "progress": False}
 DIGITS = ("builtin:digits-contrastive", "builtin:digits")
 
 
+@pytest.mark.slow
 def test_an_attack_in_a_folder_is_that_of_the_command(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"preset": "u-pgd", "divergence": "cosine", "eps": "2/255", "limit": 6}
     moved = hf.attack("builtin:digits-random", "builtin:digits", **flags, **QUICK, out=tmp_path / "python")
@@ -71,6 +72,7 @@ def test_a_budget_for_nothing_is_an_error() -> None:
         hf.attack(encoder(), images(5), **QUICK, budget=0.0)
 
 
+@pytest.mark.slow
 def test_smoothing_certifies_encoders_at_hand() -> None:
     record = hf.certify(
         hf.load_encoder(DIGITS[0]),
@@ -100,6 +102,7 @@ def test_what_does_not_fit_together_is_said(change: dict[str, Any], sentence: st
         hf.certify(encoder(), images(4), **change)
 
 
+@pytest.mark.slow
 def test_spectral_scores_are_those_of_the_command_and_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = folded(120)
     first = hf.spade(x, torch.from_numpy(y), 5, subsets=0, labels=np.arange(120) % 2, out=tmp_path / "out")

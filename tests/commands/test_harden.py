@@ -36,6 +36,7 @@ def small() -> Encoder:
     return Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh()), "small", Domain((1, 8, 8)))
 
 
+@pytest.mark.slow
 def test_training_keeps_codes_under_attack_and_says_how_well(tmp_path: Path) -> None:
     original, images, folder = small(), digits(30), tmp_path / "made"
     taught, held = parted(images, None, 0)

@@ -31,6 +31,7 @@ def answer(files: Path) -> hf.Parity:
     return hf.parity(encoder(network(), "reference"), candidates, str(files), out=files.parent / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_known_pairs_are_told_apart_and_the_cause_is_named(answer: hf.Parity, pair: str) -> None:
     _, verdict, cause = PAIRS[pair]

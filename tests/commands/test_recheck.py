@@ -166,6 +166,7 @@ def test_pixels_of_other_images_are_known_by_the_images(folder):
     assert "its pixels are not those of the images it names" in results[name].reason
 
 
+@pytest.mark.slow
 def test_another_network_is_refused(folder):
     with pytest.raises(hf.HoldfastError, match="is not the encoder that was certified"):
         hf.recheck(folder, "builtin:digits-robust", IMAGES)
@@ -182,6 +183,7 @@ def test_another_network_is_refused(folder):
         hf.recheck(folder, ENCODER, IMAGES)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_holds(folder, capsys):
     assert command(["certify", "--recheck", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -237,6 +239,7 @@ def test_a_network_that_differs_where_no_image_shows_it_is_refused(folder, chang
         hf.recheck(folder, ENCODER, IMAGES)
 
 
+@pytest.mark.slow
 def test_other_negatives_than_the_seed_draws_are_known_by_the_images(folder):
     images = hf.load_images(IMAGES, hf.load_encoder(ENCODER))
     name = first(folder)

@@ -191,6 +191,7 @@ def test_budgets_that_make_no_sense_are_refused(digits: Images, budget: float, s
         train(SMALL, digits, budget=budget)
 
 
+@pytest.mark.slow
 def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -286,6 +287,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint(digits: Images
     assert not (tmp_path / "bad" / "encoder.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_an_encoder(digits: Images, tmp_path: Path) -> None:
     start = hf.load_encoder("builtin:digits-robust")
     encoder = train({**SMALL, "epochs": 1}, digits, start=start, out=tmp_path / "tuned")

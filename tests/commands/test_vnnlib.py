@@ -291,6 +291,7 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_computed(tmp_path
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.slow
 def test_the_command_answers_and_says_what_it_cannot_read(folder, tmp_path, capsys):
     line = next(line for line in expected(folder) if line["answer"] == "unsat")
     (folder / "two.csv").write_text(f"{line['network']},{line['query']},5\n{line['network']},missing.vnnlib,5\n")

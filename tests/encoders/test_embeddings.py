@@ -116,6 +116,7 @@ def test_probes_that_change_images_cannot_be_asked(codes):
     )
 
 
+@pytest.mark.slow
 def test_stored_codes_have_the_numbers_of_their_encoder(tmp_path):
     encoder = hf.load_encoder("builtin:digits-random")
     images = hf.load_images("builtin:digits", encoder, limit=80)

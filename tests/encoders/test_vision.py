@@ -16,6 +16,7 @@ from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.torchvision import without_head
+from tests.marks import rest_slow
 
 declare_missing_operators()
 timm = pytest.importorskip("timm")
@@ -124,7 +125,9 @@ def test_timm_refuses_weights_that_do_not_fit(whole, tmp_path):
         load(f"timm:resnet10t?weights={tmp_path}/none.pt")
 
 
-@pytest.mark.parametrize("reference", ["timm:resnet18", "torchvision:resnet18", "torchvision:resnet18@IMAGENET1K_V1"])
+@pytest.mark.parametrize(
+    "reference", rest_slow(["timm:resnet18", "torchvision:resnet18", "torchvision:resnet18@IMAGENET1K_V1"])
+)
 def test_loading_twice_gives_equal_fingerprints_and_another_seed_another(reference):
     first = load(f"{reference}?pretrained=false")
     assert load(f"{reference}?pretrained=false").fingerprint == first.fingerprint

@@ -98,6 +98,7 @@ def test_any_flipped_byte_of_the_index_of_a_pack_changes_nothing(tmp_path: Path,
     assert ShardFolder(index.parent).damaged() == []
 
 
+@pytest.mark.slow
 def test_a_repeated_evaluation_names_what_is_damaged_once_and_mends_it(tmp_path: Path):
     def measured() -> None:
         hf.evaluate("builtin:digits-robust", "builtin:digits", only=["geometry", "alignment"], limit=20, out=folder)

@@ -308,6 +308,7 @@ def test_labels_that_no_prompt_names_and_names_that_no_label_has(tmp_path: Path)
     assert (shown.classes.tolist(), shown.caution) == ([0, 2], "")
 
 
+@pytest.mark.slow
 def test_encoders_without_a_text_tower(tmp_path: Path):
     saved(tmp_path, "siglip")
     probe = TextProbe(written(tmp_path, "a {}"))

@@ -33,6 +33,7 @@ def stored(reference: Path, name: str, n: int, k: int) -> dict[str, np.ndarray]:
     return dict(np.load(reference / "spade" / f"oracle_{name}_N{n}_k{k}.npz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rest_slow(NAMES))
 @pytest.mark.parametrize(("n", "k"), SIZES)
 def test_everything_from_features(reference: Path, mnist: Tensor, name: str, n: int, k: int) -> None:

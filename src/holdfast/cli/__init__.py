@@ -1,5 +1,7 @@
 """The command line. Each module of this package with a function ``command`` is a command of the module's name.
 
+Other installed packages add theirs by entry points of the group ``holdfast.cli``.
+
 A command that keeps its work when it is interrupted says so in ``STOPPED``.
 
 Nothing here imports torch before a command runs, so that help is instant.
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
+from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import FrameType
 from typing import Annotated, Any
@@ -29,6 +32,7 @@ from typer.main import get_command
 from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.cli.terminal.output import UNREAD, UnreadError, drop, prepare
 from holdfast.cli.terminal.parsing import Command
+from holdfast.core.discovery import loaded
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.core.stopwatch import LOADED, running_since
 from holdfast.execution.engines.ranks import place
@@ -47,13 +51,31 @@ def application() -> TyperGroup:
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
-    for _, name, _ in iter_modules(__path__):
-        module = import_module(f"{__name__}.{name}")
+    for name, module in _modules().items():
         if hasattr(module, "command"):
             app.command(name, cls=Command)(module.command)
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     return group
+
+
+@cache
+def _modules() -> dict[str, Any]:
+    """Return the modules of this package, and those of commands that other installed packages add, by name."""
+    modules = {name: import_module(f"{__name__}.{name}") for _, name, _ in iter_modules(__path__)}
+    for point in entry_points(group=__name__):
+        module = loaded(point)
+        if point.name in modules:
+            raise HoldfastError(
+                f"{point.value}, which an installed package adds, is called {point.name!r} as holdfast's own command or "
+                "another package's; rename its entry point"
+            )
+        if not hasattr(module, "command"):
+            raise HoldfastError(
+                f"the entry point {point.name!r} of {__name__} must name a module with a function command, got {module!r}"
+            )
+        modules[point.name] = module
+    return modules
 
 
 def main() -> None:
@@ -118,7 +140,7 @@ def run(arguments: list[str]) -> int:
         return _say(f"{type(error).__name__}: {error}; this is a defect of holdfast, --debug shows where", 2, debug)
     if status == INTERRUPTED:  # typer turns Ctrl-C into this status
         name = next((part for part in arguments if not part.startswith("-")), "")
-        kept = getattr(sys.modules.get(f"{__name__}.{name}"), "STOPPED", "what was not written yet is lost")
+        kept = getattr(_modules().get(name), "STOPPED", "what was not written yet is lost")
         return _say(f"stopped; {kept}", 128 + stopped_by[-1])
     return status if isinstance(status, int) else 0
 

@@ -43,7 +43,7 @@ def sources(home: ModuleType) -> dict[str, ModuleType]:
     """
     modules = [module for module in _modules_below(home, "SOURCE") if hasattr(module, "SOURCE")]
     for point in entry_points(group=home.__name__):
-        module = _loaded(point)
+        module = loaded(point)
         if not (
             isinstance(module, ModuleType) and hasattr(module, "SOURCE") and callable(getattr(module, "load", None))
         ):
@@ -54,6 +54,21 @@ def sources(home: ModuleType) -> dict[str, ModuleType]:
     return _by_name([(module.SOURCE, module) for module in modules], "modules")
 
 
+def loaded(point: EntryPoint) -> Any:
+    """Return what an entry point names.
+
+    Raises:
+        HoldfastError: it cannot be loaded.
+    """
+    try:
+        return point.load()
+    except Exception as error:
+        raise HoldfastError(
+            f"{point.name!r}, which an installed package adds to {point.group}, does not load ({error}); repair or "
+            f"uninstall the package that names {point.value!r}"
+        ) from error
+
+
 @cache
 def _classes(home: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
     classes = []
@@ -61,7 +76,7 @@ def _classes(home: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
         members = vars(module).values()
         classes += [kind for kind in members if isclass(kind) and issubclass(kind, base) and _is_member(kind)]
     for point in entry_points(group=home.__name__):
-        kind = _loaded(point)
+        kind = loaded(point)
         if not (isclass(kind) and issubclass(kind, base) and _is_member(kind)):
             raise HoldfastError(
                 f"the entry point {point.name!r} of {home.__name__} must name a class that extends "
@@ -88,16 +103,6 @@ def _modules_below(home: ModuleType, stop: str = "") -> Iterator[ModuleType]:
         yield module
         if info.ispkg and not (stop and hasattr(module, stop)):
             yield from _modules_below(module, stop)
-
-
-def _loaded(point: EntryPoint) -> Any:
-    try:
-        return point.load()
-    except Exception as error:
-        raise HoldfastError(
-            f"{point.name!r}, which an installed package adds to {point.group}, does not load ({error}); repair or "
-            f"uninstall the package that names {point.value!r}"
-        ) from error
 
 
 def _by_name(members: list[tuple[str, T]], what: str) -> dict[str, T]:

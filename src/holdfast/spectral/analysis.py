@@ -15,12 +15,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from holdfast.core.errors import refuse_blanks
-from holdfast.core.settings import read
 from holdfast.spectral.components import Split, crossing
 from holdfast.spectral.eigen import DENSE, SCORES, Spectrum, all_values, certified, spectrum
 from holdfast.spectral.graph import Edges, Graph
 from holdfast.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.spectral.graphs import MANIFOLDS, GraphConstruction
+from holdfast.spectral.graphs import GraphConstruction
 from holdfast.spectral.hops import edge_hops
 from holdfast.spectral.resistance import between, forms, resistances, sketch_rows
 from holdfast.spectral.scores import Cut, edge_scores, riemannian, sweep
@@ -125,7 +124,7 @@ def spade(
     """
     refuse_blanks(locals())
     x, y = checked(inputs, outputs)
-    manifold = read(graph, MANIFOLDS, "graph") if isinstance(graph, str) else graph
+    manifold = GraphConstruction.read(graph) if isinstance(graph, str) else graph
     scores = scored(draw(x, y, k, manifold, repair, seed), seed)
     return proved(scores) if certify else scores
 

@@ -72,6 +72,7 @@ INTERVALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [12, 40])
 @pytest.mark.parametrize("kind", INTERVALS)
 def test_the_truth_is_covered_where_images_depend_on_each_other(kind, groups):

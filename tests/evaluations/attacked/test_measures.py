@@ -350,6 +350,7 @@ def test_masking_is_refuted_where_chance_cannot_explain_it(count: int, n: int, r
     assert bool(masking_warnings(found)) == refuted
 
 
+@pytest.mark.slow
 def test_of_twenty_copies_of_one_image_nothing_relative_is_defined() -> None:
     copies = Images(digits(1).pixels([0] * 20), ids=[str(k) for k in range(20)])
     one: dict[str, Any] = {"balls": (Linf(0.2),), "attacks": (ATTACK,), "divergences": (L2Distance(),)}

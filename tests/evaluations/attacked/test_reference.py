@@ -96,6 +96,7 @@ def mnist(reference: Path) -> Tensor:
     return torch.tensor(np.load(reference / "images" / "mnist_test.npz")["images"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", rest_slow(["mnist_base", "mnist_cnn_4layer_a"]))
 def test_breakaway_counts_from_stored_noise(reference: Path, mnist: Tensor, name: str) -> None:
     inputs, oracle = arrays(reference, "measure_inputs"), arrays(reference, f"measures_{name}")
@@ -131,6 +132,7 @@ def test_universal_quantiles_over_all_pairs(reference: Path, mnist: Tensor) -> N
     assert effective_rank(clean) == pytest.approx(stored["eff_rank"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_relative_quantiles_and_margins_from_stored_noise(reference: Path, mnist: Tensor) -> None:
     inputs, noise = arrays(reference, "measure_inputs"), arrays(reference, "measure_noise")
     oracle = arrays(reference, "measures_mnist_base")

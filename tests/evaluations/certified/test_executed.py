@@ -61,6 +61,7 @@ def flat(bias: float, seed: int) -> tuple[Encoder, Images]:
     return Encoder(module, "flat", Domain((1, 4, 4))), Images(torch.rand(8, 1, 4, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", rest_slow(["bfloat16", "float16"]))
 def test_half_precision_crosses_what_is_proved_of_real_numbers_and_nothing_that_is_proved_of_it(precision: str) -> None:
     crossed = proved = 0
@@ -74,6 +75,7 @@ def test_half_precision_crosses_what_is_proved_of_real_numbers_and_nothing_that_
     assert proved, "vacuous: nothing is certified"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", rest_slow([3e2, 1e2]))
 def test_large_biases_in_single_precision(bias: float) -> None:
     crossed = proved = 0
@@ -145,6 +147,7 @@ def test_real_arithmetic_is_what_it_was() -> None:
     assert all("rounding" not in estimate.quantity for estimate in result.estimates)
 
 
+@pytest.mark.slow
 def test_half_precision_by_the_command(tmp_path: Path) -> None:
     record = certify(
         "builtin:digits-robust",

@@ -186,6 +186,7 @@ def _given(images: Images, domain: Domain) -> Images:
     return images
 
 
+@pytest.mark.slow
 def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) -> None:
     for images in (digits(), labelled()):
         _, (failure,) = evaluate([sorting()], partial(_given, images), [SMALL], RunSettings(), Store(tmp_path))

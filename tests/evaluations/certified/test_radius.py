@@ -76,6 +76,7 @@ def test_the_bracket_holds_its_images_and_shows_a_confusion() -> None:
     assert (further > -1e-6).all()
 
 
+@pytest.mark.slow
 def test_more_effort_narrows_the_bracket() -> None:
     images = digits()
     loose = replace(SMALL, method=Interval(), attack=GradientAttack(steps=1))(builtin(), images)

@@ -152,6 +152,7 @@ def test_equal_codes_have_not_moved() -> None:
     assert sequential(sets, 0.05, 0).verdict.status == "no violation found"
 
 
+@pytest.mark.slow
 def test_alarms_are_as_rare_as_stated() -> None:
     chances = [compare(sets, 39, 0).tests[1].value for sets in alike(60)]
     assert sum(chance <= 0.05 for chance in chances) <= 9, "the chance of more in 60 at 5% is 1 in 1,000"

@@ -254,6 +254,7 @@ def test_values_of_one_graph_are_no_independent_samples(result):
     assert label.method.startswith("no interval: ")
 
 
+@pytest.mark.slow
 def test_two_alike_projections_are_tied():
     """They differ on most samples in the same direction, for the graphs share their accidents; that decides nothing."""
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Graphs that stand for the manifold near which points lie. To add one, add a file and its class to ``MANIFOLDS``."""
+"""Graphs that stand for the manifold near which points lie. To add one, add a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,4 @@ from holdfast.spectral.graphs.knn import KNN
 from holdfast.spectral.graphs.pca import PCA
 from holdfast.spectral.graphs.sparsified import Sparsified
 
-__all__ = ["CKNN", "KNN", "MANIFOLDS", "PCA", "GraphConstruction", "Sparsified"]
-
-MANIFOLDS: dict[str, type[GraphConstruction]] = {kind.name: kind for kind in (KNN, PCA, CKNN, Sparsified)}
+__all__ = ["CKNN", "KNN", "PCA", "GraphConstruction", "Sparsified"]

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from holdfast.core.discovery import named_classes
 from holdfast.core.points import Points
 from holdfast.core.points.neighbours import Neighbours
 from holdfast.core.settings import Spelled, read
@@ -20,9 +21,9 @@ class GraphConstruction(Spelled):
 
     @classmethod
     def read(cls, text: str) -> GraphConstruction:
-        from holdfast.spectral.graphs import MANIFOLDS  # which knows every graph
+        import holdfast.spectral.graphs as home  # whose files import this one
 
-        return read(text, MANIFOLDS, "graph")
+        return read(text, named_classes(home, GraphConstruction), "graph")
 
     def view(self, points: Points) -> Points:
         """Return the points between which distances are taken: the same ones by default."""
