@@ -25,7 +25,7 @@ from holdfast.data import load as load_images
 from holdfast.encoders import load
 from holdfast.evaluations.attacked.observations import Untargeted
 from holdfast.execution.computing.one_observation import observe_one
-from holdfast.execution.computing.shards import look
+from holdfast.execution.computing.shards import observe_shard
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Queue
 from holdfast.objectives.crossing import Misretrieval
@@ -51,7 +51,7 @@ def preset(objective, attack=SHORT, ball=Linf(0.05), prepare=None) -> Preset:  #
 def attack(among: Population, chosen: Preset) -> Adversarial:
     asked = AdversarialImages.of(chosen, among)
     rows = asked.rows(among)
-    seen, _ = look(among, (asked, rows))
+    seen, _ = observe_shard(among, (asked, rows))
     if isinstance(seen, Exception):
         raise seen
     return adversarial(among, asked, rows, seen)

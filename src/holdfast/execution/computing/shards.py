@@ -70,13 +70,13 @@ class CleanCodes(Observation):
 
 
 Shard = tuple[Observation, Sequence[int]]
-"""Rows, and what is looked at of them."""
-Looked = tuple[Observed | Exception | None, float | None]
-"""What is seen of a shard, or why it cannot be, and the seconds it took; nothing if another rank has kept it."""
+"""Rows, and what is observed of them."""
+ShardOutcome = tuple[Observed | Exception | None, float | None]
+"""What was observed of a shard, or why it cannot be, and the seconds it took; nothing if another rank has kept it."""
 
 
-def look(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
-    """Return what is seen of ``shard``, or why it cannot be, and the seconds it took: what an engine maps over shards."""
+def observe_shard(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
+    """Return what is observed of ``shard``, or why it cannot be, and the seconds it took; engines map this over shards."""
     keep_freed_memory()
     observation, rows = shard
     began, name = monotonic(), f"{observation.name} of {population.encoder.name}"
@@ -88,10 +88,10 @@ def look(population: Population, shard: Shard) -> tuple[Observed | Exception, fl
     return {name: values.cpu() for name, values in tensors.items()}, monotonic() - began
 
 
-def observe(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
+def read_observed(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
     """Return what ``store`` holds of ``rows``, all of which were computed, in their order."""
     if isinstance(observation, Joint):
-        return joined([observe(part, population, rows, store) for part in observation.parts])
+        return joined([read_observed(part, population, rows, store) for part in observation.parts])
     ids = observation.ids(population)
     key = _key(observation, population)
     kept_ids, observed = store.observed(key, [ids[row] for row in rows])
@@ -171,15 +171,15 @@ def compute(
     for observation, rows in pieces:
         ids, most = observation.ids(population), (first or {}).get(observation)
         kept_ids = store.held(_key(observation, population))
-        queue.waiting[observation] = _missing(rows, kept_ids, observation, population, most, recut)
+        queue.waiting[observation] = _missing_shards(rows, kept_ids, observation, population, most, recut)
         done[observation] = sum(ids[row] in kept_ids for row in rows)
         on_progress(observation, done[observation], len(rows), 0.0)
-    looked: Generator[tuple[Shard, Looked], None, None]
+    outcomes: Generator[tuple[Shard, ShardOutcome], None, None]
     if isinstance(engine, Ranks):
-        looked = _shared(queue, population, store, engine, patient)
+        outcomes = _shared(queue, population, store, engine, patient)
     else:
-        looked = engine.map(look, population, queue.taken())
-    with closing(looked) as finished:
+        outcomes = engine.map(observe_shard, population, queue.taken())
+    with closing(outcomes) as finished:
         for (observation, rows), (values, seconds) in finished:
             if isinstance(values, Exception):
                 queue.failed.setdefault(observation, values)
@@ -221,8 +221,8 @@ class _Queue:
 
 def _shared(
     queue: _Queue, population: Population, store: Store, ranks: Ranks, patient: Callable[[], bool]
-) -> Generator[tuple[Shard, Looked], None, None]:
-    """Yield each shard with what is seen of it and the seconds it took, or with None once another rank has kept it.
+) -> Generator[tuple[Shard, ShardOutcome], None, None]:
+    """Yield each shard with what was observed of it and the seconds it took, or with None once another rank has kept it.
 
     Observations take turns by shards.
     """
@@ -232,7 +232,7 @@ def _shared(
         for shard in queue.by_turns()
     }
     for shard, outcome in ranks.share(
-        look,
+        observe_shard,
         population,
         units,
         is_kept=lambda shard: store.held(keys[shard[0]]).issuperset(_ids(shard, population)),
@@ -251,7 +251,7 @@ def _key(observation: Observation, population: Population) -> Key:
     return key_of(observation, population.encoder, population.images, population.run, population.bank_images)
 
 
-def _missing(
+def _missing_shards(
     rows: Sequence[int],
     kept_ids: set[str],
     observation: Observation,

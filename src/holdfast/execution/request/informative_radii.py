@@ -30,7 +30,7 @@ from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.attacked.attack_radius import Radii
 from holdfast.execution.computing import Computing
-from holdfast.execution.computing.shards import observe
+from holdfast.execution.computing.shards import read_observed
 from holdfast.execution.request import Request
 from holdfast.execution.request.loading import Inputs
 from holdfast.execution.request.suites import HEAVY
@@ -115,7 +115,7 @@ def _radii(
     population = Population(encoder, images, run, codes, bank=others)
     search = Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
     work.compute(search, population, "radii to measure at")
-    radii = observe(search, population, search.rows(population), work.store)["radius"].tolist()
+    radii = read_observed(search, population, search.rows(population), work.store)["radius"].tolist()
     return [radius for radius in radii if not isnan(radius)]
 
 

@@ -14,7 +14,7 @@ from holdfast.core.errors import BudgetSpentError
 from holdfast.core.records import Result
 from holdfast.core.run_settings import Observed
 from holdfast.execution.computing import Computing
-from holdfast.execution.computing.shards import first_held, in_random_order, observe
+from holdfast.execution.computing.shards import first_held, in_random_order, read_observed
 from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.automatic import Automatic
 from holdfast.execution.engines.local import Local
@@ -66,7 +66,7 @@ class Sample:
             last = in_random_order(rows, observation, subject.population)[len(rows) - but :]
             rows = [row for row in rows if row not in last]
         enough = len(rows) in (len(planned), *range(FEWEST, len(planned)))
-        observed = observe(observation, subject.population, rows, work.store) if enough else {}
+        observed = read_observed(observation, subject.population, rows, work.store) if enough else {}
         return cls(rows, len(planned), observed, since)
 
 

@@ -38,13 +38,13 @@ def plan(row: MissingCells, cells: Cells) -> float:
         with suppress(Exception):  # said when it is observed
             forwards = part.forwards(subject.planning)
             forecast.plan((name, part), forwards)  # how many rows there are may be known only when fits are
-            forecast.plan((name, part), forwards, _missing(part, subject.planning, cells.work))
+            forecast.plan((name, part), forwards, _missing_rows(part, subject.planning, cells.work))
     populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
-    images = sum(_missing(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
+    images = sum(_missing_rows(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
     return images * forecast.paces.get(name, 0.0)
 
 
-def _missing(observation: Observation, population: Population, work: Computing) -> int:
+def _missing_rows(observation: Observation, population: Population, work: Computing) -> int:
     return lacking(observation, population, work.store)
 
 
