@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.engines import ranks
 from holdfast.execution.request import Request
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.store.keys import key_of
 from holdfast.store.store import Store
 from tests import tiny
@@ -22,7 +22,7 @@ from tests import tiny
 def fill(folder: Path, *evaluations: tiny.Mean, seed: int = 0, name: str = "tiny") -> Store:
     store, images = Store(folder), tiny.images()
     store.request(Request(encoders=("tiny",)).model_dump_json())
-    evaluate([tiny.encoder(name)], lambda _: images, evaluations, RunSettings(seed), store)
+    fill_table([tiny.encoder(name)], lambda _: images, evaluations, RunSettings(seed), store)
     return store
 
 

@@ -30,7 +30,7 @@ from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, Ranks
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -212,7 +212,7 @@ def test_nothing_of_a_changed_image_is_kept(where: str, tmp_path: Path) -> None:
 
     def measured(evaluation: Sum) -> tuple[int, list[str]]:
         images = load(reference, GREY)
-        made = evaluate([tiny.encoder()], lambda _: images, [evaluation], RunSettings(), store, engines[where]())
+        made = fill_table([tiny.encoder()], lambda _: images, [evaluation], RunSettings(), store, engines[where]())
         return len(made[0]), [failure.reason for failure in made[1]]
 
     count, reasons = measured(Sum(os.path.join(reference, f"{EDITED}.png")))

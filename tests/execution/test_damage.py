@@ -14,7 +14,7 @@ from holdfast.commands.stored_runs import read, unfinished
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.records import Failure
 from holdfast.core.run_settings import RunSettings
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.store.packs import ShardFolder
 from holdfast.store.store import Store
 from tests import tiny
@@ -28,7 +28,7 @@ EVERY = 7
 def run(tmp_path: Path) -> Store:
     store = Store(tmp_path / "run")
     store.request('{"images": "photos", "encoders": ["timm:resnet50"]}')
-    evaluate([tiny.encoder()], lambda _: tiny.images(), [tiny.Mean()], RunSettings(), store)
+    fill_table([tiny.encoder()], lambda _: tiny.images(), [tiny.Mean()], RunSettings(), store)
     store.fail(Failure(evaluation="broken", encoder="tiny", images="tiny images", error="Error", reason="it broke"))
     return store
 

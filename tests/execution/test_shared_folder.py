@@ -15,7 +15,7 @@ from holdfast.commands.evaluated_run import write_report
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.computing import Progress
 from holdfast.execution.request import Request
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.store.store import Store, StoreError
 from tests import tiny
 
@@ -23,7 +23,7 @@ from tests import tiny
 def fill(folder: Path, *evaluations: tiny.Mean, progress: Progress | None = None) -> list[object]:
     store, images = Store(folder), tiny.images()
     store.request(Request(encoders=("tiny",)).model_dump_json())
-    results, failures = evaluate(
+    results, failures = fill_table(
         [tiny.encoder()], lambda _: images, evaluations, RunSettings(batch_size=2), store, progress=progress
     )
     assert not failures

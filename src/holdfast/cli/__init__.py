@@ -35,7 +35,7 @@ from holdfast.cli.terminal.parsing import Command
 from holdfast.core.discovery import loaded
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.core.stopwatch import LOADED, running_since
-from holdfast.execution.engines.ranks import place
+from holdfast.execution.engines.ranks import process_rank
 
 INTERRUPTED = 130
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -122,7 +122,7 @@ def run(arguments: list[str]) -> int:
     except UnreadError:
         return UNREAD
     except BudgetSpentError as error:
-        return 1 if place()[0] > 0 else _say(str(error), 1)
+        return 1 if process_rank()[0] > 0 else _say(str(error), 1)
     except HoldfastError as error:
         return _say(str(error), 2, debug)
     except OSError as error:  # whose sentences lack only the advice
@@ -205,7 +205,7 @@ def _warn(
 
     Of what will change in the libraries below, only who develops needs to know.
     """
-    if str(message) in sentences or (place()[0] > 0 and not debug):
+    if str(message) in sentences or (process_rank()[0] > 0 and not debug):
         return
     sentences.add(str(message))
     if issubclass(category, HoldfastWarning):

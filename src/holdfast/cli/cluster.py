@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import read
-from holdfast.execution.engines.ranks import RANKS, place
+from holdfast.execution.engines.ranks import RANKS, process_rank
 
 EXECUTOR = "slurm"
 """What submitit (https://github.com/facebookincubator/submitit) hands jobs to."""
@@ -85,7 +85,7 @@ def cluster_of(cluster: str | None, workers: int | str | None, out: Path) -> str
         JobsRequestedError: jobs are to do the work.
     """
     if cluster is None and workers is None:
-        return RANKS if place()[1] > 1 else None
+        return RANKS if process_rank()[1] > 1 else None
     if cluster != RANKS and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise HoldfastError("torchrun starts the processes that share the work; leave --cluster and --workers out")
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:

@@ -15,7 +15,7 @@ from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import names_of
-from holdfast.execution.engines.ranks import RANKS, place
+from holdfast.execution.engines.ranks import RANKS, process_rank
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
@@ -144,7 +144,7 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
     merged.setdefault(
         "out", _folder(merged.get("images") or _codes(merged.get("encoders", ())), merged.get("suite", "quick"))
     )
-    follows = merged["cluster"] == RANKS and place()[0] > 0
+    follows = merged["cluster"] == RANKS and process_rank()[0] > 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingResultsWarning)  # what is missing is said below, one by one
         try:

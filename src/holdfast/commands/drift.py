@@ -16,7 +16,7 @@ from holdfast.core.settings import names_of, read
 from holdfast.evaluations.deployed.drift import CORRUPTIONS, Drift
 from holdfast.evaluations.deployed.observations import EDITS
 from holdfast.evaluations.deployed.two_sets import divergences
-from holdfast.execution.session import Workers
+from holdfast.execution.engines.requested import Workers
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,11 @@ from holdfast.core.encoder import MADE_IN_PYTHON
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.settings import listed, names_of
-from holdfast.execution.engines.ranks import RANKS, place
+from holdfast.execution.engines.ranks import RANKS, process_rank
+from holdfast.execution.engines.requested import Workers
 from holdfast.execution.request import Request
 from holdfast.execution.request.loading import AtHand
-from holdfast.execution.session import Session, Workers
+from holdfast.execution.session import Session
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store
 
@@ -145,7 +146,7 @@ def evaluate(
             log=tuple(trackers),
         )
         ready = AtHand(by_reference(named), _images(pictures), _images(others))
-        follows = cluster == RANKS and place()[0] > 0
+        follows = cluster == RANKS and process_rank()[0] > 0
         store, report = Store(Path(folder)), FolderReport(Path(folder) if out and not follows else None)
         with shown(progress) as show, report:
             session = Session.of(request, store, ready)

@@ -20,7 +20,7 @@ from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.computing.progress import Shown
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import RANKS, leads
-from holdfast.execution.session import Workers, devices_of, engine
+from holdfast.execution.engines.requested import Workers, engine_of, run_settings
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -104,12 +104,9 @@ def place_of(
         raise HoldfastError("ranks meet in a folder that all of them see; name it as out")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")) if out is None else out)
-        where = engine(cluster, run.device, workers, folder)
-        placed = RunSettings(
-            run.seed,
-            precision=run.precision,
-            batch_size=run.batch_size,
-            **devices_of(cluster, run.device, workers),
+        where = engine_of(cluster, run.device, workers, folder)
+        placed = run_settings(
+            cluster, run.device, workers, seed=run.seed, precision=run.precision, batch_size=run.batch_size
         )
         require_free(folder, mark)
         show = stack.enter_context(shown(progress if leads(where) else False))

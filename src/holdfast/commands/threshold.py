@@ -16,7 +16,7 @@ from holdfast.core.records import Result
 from holdfast.core.settings import listed, names_of, number
 from holdfast.evaluations.deployed.observations import EDITS
 from holdfast.evaluations.deployed.threshold import Threshold
-from holdfast.execution.session import Workers
+from holdfast.execution.engines.requested import Workers
 
 
 @dataclass(frozen=True, eq=False)

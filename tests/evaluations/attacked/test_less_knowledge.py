@@ -29,7 +29,7 @@ from holdfast.evaluations.attacked.universal_perturbation import (
     seen_rows,
 )
 from holdfast.execution.request import Request, planned
-from holdfast.execution.session import among
+from holdfast.execution.request.plan import set_encoders
 from holdfast.protocol.population import Population
 from holdfast.store.keys import key_of
 from tests.samples import builtin, digits, linear
@@ -163,10 +163,10 @@ def test_transfer_needs_a_second_encoder() -> None:
     one, two = builtin(), builtin("digits-random")
     asked = Request(only=("transfer",))
     with pytest.raises(HoldfastError, match=r"transfer need another encoder .* and digits-contrastive is the only one"):
-        among(asked, planned(asked), [one])
+        set_encoders(asked, planned(asked), [one])
     everything = Request()
-    assert "transfer" not in {each.name for each in among(everything, planned(everything), [one])}
-    assert "transfer" in {each.name for each in among(everything, planned(everything), [one, two])}
+    assert "transfer" not in {each.name for each in set_encoders(everything, planned(everything), [one])}
+    assert "transfer" in {each.name for each in set_encoders(everything, planned(everything), [one, two])}
     with pytest.raises(HoldfastError, match="surrogates are encoders of the run, got 'digits-rondom'; did you mean"):
         Transfer(surrogates=("digits-rondom",)).among([one, two])
 

@@ -26,7 +26,7 @@ from holdfast.evaluations.certified.linear_radius import UNDEFINED, UNLABELLED, 
 from holdfast.evaluations.certified.outputs.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pairwise.pairs import unit_ball
 from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.probes.linear import Linear as LinearProbe
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -189,7 +189,7 @@ def _given(images: Images, domain: Domain) -> Images:
 @pytest.mark.slow
 def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) -> None:
     for images in (digits(), labelled()):
-        _, (failure,) = evaluate([sorting()], partial(_given, images), [SMALL], RunSettings(), Store(tmp_path))
+        _, (failure,) = fill_table([sorting()], partial(_given, images), [SMALL], RunSettings(), Store(tmp_path))
         assert "'sort'" in failure.reason
 
 

@@ -28,7 +28,7 @@ from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED, image_pairs, unit_ball
 from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii, cross_check, nearest_confusion
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 from tests.evaluations.certified.known import Boast, linear_case, reference_pairs, sorting
@@ -206,7 +206,7 @@ def test_labels_tell_how_many_negatives_are_none() -> None:
 
 def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) -> None:
     images = digits(20)
-    results, failures = evaluate([sorting(), builtin()], lambda _: images, [SMALL], RunSettings(), Store(tmp_path))
+    results, failures = fill_table([sorting(), builtin()], lambda _: images, [SMALL], RunSettings(), Store(tmp_path))
     assert [result.encoder.name for result in results] == ["digits-contrastive"]
     (failure,) = failures
     assert "'sort'" in failure.reason

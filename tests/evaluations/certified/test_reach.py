@@ -25,7 +25,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certified_displacement import SHARE, CertifiedDisplacement
 from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds, across, one_minus_cosine, principal
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 from tests.evaluations.certified.known import Boast, linear_case, sorting
@@ -192,7 +192,7 @@ def test_copies_and_zero_codes_are_undefined() -> None:
 def test_others_are_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="no certificates are known under l1"):
         replace(DISPLACEMENT, divergences=(L1Distance(),))(builtin(), digits())
-    _, failures = evaluate([sorting()], lambda _: digits(), [DISPLACEMENT, OVERLAP], RunSettings(), Store(tmp_path))
+    _, failures = fill_table([sorting()], lambda _: digits(), [DISPLACEMENT, OVERLAP], RunSettings(), Store(tmp_path))
     assert ["'sort'" in failure.reason for failure in failures] == [True, True]
 
 

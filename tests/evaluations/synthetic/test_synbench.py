@@ -19,7 +19,7 @@ from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.execution.computing import shards
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 from holdfast.synthetic.accuracies import RuleAccuracies
@@ -235,9 +235,9 @@ def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path, monkeypatch: pytest.
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        evaluate([made], lambda _: images, [SMALL], run, Store(tmp_path), progress=stop)
+        fill_table([made], lambda _: images, [SMALL], run, Store(tmp_path), progress=stop)
     assert len(list(tmp_path.rglob("mixture-*/*.safetensors"))) == 4
-    (continued,), _ = evaluate([made], lambda _: images, [SMALL], run, Store(tmp_path))
+    (continued,), _ = fill_table([made], lambda _: images, [SMALL], run, Store(tmp_path))
     assert len(list(tmp_path.rglob("mixture-*/*.safetensors"))) == 9
     assert continued.findings == SMALL(made, images, run).findings
 

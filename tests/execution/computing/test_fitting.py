@@ -22,7 +22,7 @@ from holdfast.evaluations.certified.linear_head import LinearHead
 from holdfast.evaluations.certified.linear_radius import LinearRadius
 from holdfast.evaluations.certified.margin_distribution import MarginDistribution
 from holdfast.execution.engines.base import Context, Done, Engine, Shard
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.protocol.evaluation import Evaluation, learning
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
@@ -109,9 +109,8 @@ def fill(
 ) -> tuple[list[Result], list[Failure]]:
     own = encoders or [tiny.encoder()]
     store = Store(folder)
-    return evaluate(
-        own, lambda encoder: tiny.images(), evaluations, RunSettings(batch_size=1), store, engine, told, budget
-    )
+    run = RunSettings(batch_size=1)
+    return fill_table(own, lambda encoder: tiny.images(), evaluations, run, store, engine, progress=told, budget=budget)
 
 
 def learned(log: Path) -> list[str]:
@@ -190,7 +189,7 @@ def test_the_linear_head_is_trained_once_however_many_shards(tmp_path: Path, mon
     images = Images(plain.pixels(range(20)), plain.ids, torch.arange(20) % 2)
     attack = AdaptiveAttack(restarts=1, steps=2)
     evaluation = LinearRadius(samples=3, rivals=1, tolerance=0.2, attack=attack)
-    results, failures = evaluate(
+    results, failures = fill_table(
         [tiny.encoder()], lambda _: images, [evaluation], RunSettings(batch_size=1), Store(tmp_path)
     )
     assert (len(results), failures) == (1, [])

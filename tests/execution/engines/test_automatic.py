@@ -19,7 +19,7 @@ from holdfast.execution.engines import automatic as module
 from holdfast.execution.engines.automatic import EACH, Automatic, automatic, one_thread
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.session import engine, threaded
+from holdfast.execution.engines.requested import engine_of, threaded
 from holdfast.protocol.population import Population
 from tests import tiny
 from tests.execution.engines.tasks import dying_elsewhere, power, process
@@ -77,7 +77,7 @@ def test_encoders_of_many_weights_are_left_to_threads(monkeypatch: pytest.Monkey
     encoder = load("builtin:digits-random")
     population = Population(encoder, load_images("builtin:digits", encoder.domain, limit=4), RunSettings())
     assert not threaded(population)
-    monkeypatch.setattr("holdfast.execution.session.THREADED", 0)
+    monkeypatch.setattr("holdfast.execution.engines.requested.THREADED", 0)
     assert threaded(population)
     engine = Automatic(Processes(2), threaded)
     assert {done for _, done in engine.map(process, population, range(4))} == {os.getpid()}
@@ -107,11 +107,11 @@ def test_one_core_and_a_worker_start_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_only_the_cpu_of_this_machine_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "cores", lambda: 2)
-    assert isinstance(engine(None, "cpu", "auto", Path()), Automatic)
-    assert isinstance(engine(None, "mps", "auto", Path()), Local)
-    assert isinstance(engine(None, "cpu", None, Path()), Local)
-    assert isinstance(engine(None, "cpu", 1, Path()), Local)
-    assert isinstance(engine(None, "cpu", 2, Path()), Processes)
+    assert isinstance(engine_of(None, "cpu", "auto", Path()), Automatic)
+    assert isinstance(engine_of(None, "mps", "auto", Path()), Local)
+    assert isinstance(engine_of(None, "cpu", None, Path()), Local)
+    assert isinstance(engine_of(None, "cpu", 1, Path()), Local)
+    assert isinstance(engine_of(None, "cpu", 2, Path()), Processes)
 
 
 @pytest.mark.slow

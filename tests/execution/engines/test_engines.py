@@ -21,7 +21,7 @@ from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.request import build, catalog
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.store.store import Store
 from tests import tiny
 from tests.execution.engines.tasks import logged
@@ -39,7 +39,7 @@ def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:
     encoder = load("builtin:digits-random")
     digits = data.load("builtin:digits", encoder.domain, limit=12)
     bank = data.load("builtin:digits-train", encoder.domain, limit=30)
-    results, failures = evaluate(
+    results, failures = fill_table(
         [encoder],
         lambda encoder: digits,
         evaluations,

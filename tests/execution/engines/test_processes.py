@@ -15,7 +15,7 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.session import devices_of, engine
+from holdfast.execution.engines.requested import devices_of, engine_of
 from tests import tiny
 from tests.execution.engines.tasks import dying, dying_once, logged, power, visible
 from tests.execution.table.test_table import fill, findings
@@ -51,7 +51,7 @@ def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     """The GPUs are made up: no task touches them."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
-    where = engine(None, "cuda", 8, Path())
+    where = engine_of(None, "cuda", 8, Path())
     assert isinstance(where, Processes)
     assert {name for _, name in where.map(visible, 0.2, range(8))} == {"5", "3"}
     assert devices_of(None, "cuda", 8) == {"workers": "cuda"}
@@ -60,13 +60,13 @@ def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("device", ["cuda:1", "mps"])
 def test_workers_take_all_gpus_or_none(device: str) -> None:
     with pytest.raises(HoldfastError, match="or --workers"):
-        engine(None, device, 2, Path())
+        engine_of(None, device, 2, Path())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_workers_without_a_gpu_are_refused() -> None:
     with pytest.raises(HoldfastError, match="torch sees no GPU"):
-        engine(None, "cuda", 2, Path())
+        engine_of(None, "cuda", 2, Path())
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.engines import ranks
 from holdfast.execution.engines.ranks import Ranks, leads
-from holdfast.execution.session import devices_of
+from holdfast.execution.engines.requested import devices_of
 from holdfast.store.store import Store
 from tests import tiny
 from tests.execution.table.test_table import fill, findings, looked_at

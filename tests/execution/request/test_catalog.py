@@ -16,8 +16,8 @@ from holdfast.core.balls import L2
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.execution.request import Request, build, catalog, keywords, planned
+from holdfast.execution.request.plan import plan_for_large_encoders
 from holdfast.execution.request.suites import SUITES, suite_settings
-from holdfast.execution.session import sized
 from holdfast.protocol.evaluation import Evaluation, settings
 from tests.outside import CACHED, installed, looked_anew
 
@@ -129,10 +129,10 @@ def test_the_largest_encoder_decides_for_all_and_it_is_said():
         HoldfastWarning,
         match=r"large takes 24 million operations an image, so quick looks at 50% of the images of others",
     ):
-        (overlap,) = sized(Request(only=("overlap",)), [small, large])
+        (overlap,) = plan_for_large_encoders(Request(only=("overlap",)), [small, large])
     assert settings(overlap)["samples"] == 50
-    assert sized(Request(only=("overlap",)), [small]) == []
-    assert sized(Request(only=("overlap",), device="cuda"), [large]) == []
+    assert plan_for_large_encoders(Request(only=("overlap",)), [small]) == []
+    assert plan_for_large_encoders(Request(only=("overlap",), device="cuda"), [large]) == []
 
 
 @pytest.fixture

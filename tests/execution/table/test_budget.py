@@ -23,7 +23,7 @@ from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.turns import Turns
 from holdfast.execution.engines.base import Context, Done, Engine, Shard
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.table import conclusions, evaluate
+from holdfast.execution.table import conclusions, fill_table
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
 from holdfast.store.keys import key_of
@@ -69,7 +69,7 @@ def fill(
 ) -> tuple[list[Result], list[Failure]]:
     encoders = [tiny.encoder(name, 1.0 + place) for place, name in enumerate(names)]
     images = tiny.images(COUNT)
-    return evaluate(
+    return fill_table(
         encoders,
         lambda encoder: images,
         evaluations,
@@ -97,7 +97,7 @@ def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
     """One evaluation takes twenty times as long as the other; after the first shards that is known."""
     told: list[tuple[float, float]] = []
     images = tiny.images(COUNT)
-    evaluate(
+    fill_table(
         [tiny.encoder("a"), tiny.encoder("b", 3.0)],
         lambda encoder: images,
         [mean(0.1), mean(2.0)],

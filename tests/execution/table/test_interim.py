@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.run_settings import RunSettings
-from holdfast.execution.table import evaluate, interim
+from holdfast.execution.table import fill_table, interim
 from holdfast.execution.table.conclusions import conclude_so_far
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store
@@ -27,7 +27,7 @@ def run(
         reports.append((state, [(result.planned, len(result.findings.ids)) for result in Store(folder).results()]))
 
     evaluations = [mean(pause) for pause in pauses]
-    evaluate(
+    fill_table(
         [tiny.encoder("a"), tiny.encoder("b", 3.0)],
         lambda encoder: images,
         evaluations,

@@ -24,7 +24,7 @@ from holdfast.execution.computing import shards
 from holdfast.execution.engines.base import Context, Done, Engine, Shard
 from holdfast.execution.engines.local import Local
 from holdfast.execution.request import build, catalog
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import fill_table
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import represent
 from holdfast.store.keys import key_of
@@ -46,7 +46,7 @@ def fill(
     budget: float | None = None,
 ) -> tuple[list[Result], list[Failure]]:
     run = run or RunSettings(batch_size=4)
-    return evaluate(encoders or [tiny.encoder()], images_for, evaluations, run, Store(folder), engine, budget=budget)
+    return fill_table(encoders or [tiny.encoder()], images_for, evaluations, run, Store(folder), engine, budget=budget)
 
 
 def findings(results: Sequence[Result]) -> list[object]:
@@ -186,7 +186,7 @@ def test_images_that_do_not_load_are_a_failure_of_their_encoder(tmp_path):
         return tiny.images()
 
     encoders = [tiny.encoder("b"), tiny.encoder("a")]
-    results, (failure,) = evaluate(encoders, none_for_b, [tiny.Mean()], RunSettings(), Store(tmp_path))
+    results, (failure,) = fill_table(encoders, none_for_b, [tiny.Mean()], RunSettings(), Store(tmp_path))
     assert [result.encoder.name for result in results] == ["a"]
     assert failure.reason == "there is no folder 'photos'"
 
@@ -208,7 +208,7 @@ def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
 
 def test_progress_rises_to_the_whole(tmp_path):
     told: list[float] = []
-    evaluate(
+    fill_table(
         [tiny.encoder("a"), tiny.encoder("b", 3.0)],
         images_for,
         [tiny.Mean()],
@@ -304,7 +304,7 @@ def test_large_encoders_make_small_shards(tmp_path, monkeypatch):
 
 def test_a_budget_begins_to_run_before_the_table_does(tmp_path):
     started = monotonic() - 10
-    results, failures = evaluate(
+    results, failures = fill_table(
         [tiny.encoder()], images_for, [tiny.Mean()], RunSettings(), Store(tmp_path), budget=9.0, began=started
     )
     assert (results, [failure.error for failure in failures]) == ([], ["BudgetSpentError"])
@@ -320,7 +320,7 @@ def test_labels_given_later_are_used(tmp_path):
 
     def cell(labels: Tensor | None) -> Result:
         context = Images(images.source, images.ids, labels, images.name)
-        (result,), _ = evaluate([encoder], lambda encoder: context, [evaluation], RunSettings(), Store(tmp_path))
+        (result,), _ = fill_table([encoder], lambda encoder: context, [evaluation], RunSettings(), Store(tmp_path))
         return result
 
     without, labelled, otherwise = cell(None), cell(odd), cell(1 - odd.roll(1) * odd)
@@ -388,7 +388,7 @@ def test_every_kind_of_observation_ignores_sharding_and_order_of_a_table(name, t
             RunSettings(seed=seed, precision="float64", batch_size=batch_size),
             Store(tmp_path / str(batch_size)),
         )
-        (result,), failures = evaluate(
+        (result,), failures = fill_table(
             [encoder], lambda encoder: digits, [evaluation], run, store, Backwards(), bank_for=lambda encoder: bank
         )
         assert not failures

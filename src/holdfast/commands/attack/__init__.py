@@ -18,8 +18,8 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, r
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import read
 from holdfast.encoders import Options
+from holdfast.execution.engines.requested import Workers
 from holdfast.execution.request.catalog import objectives
-from holdfast.execution.session import Workers
 from holdfast.objectives.base import DivergenceObjective, Objective
 
 

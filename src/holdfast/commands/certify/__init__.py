@@ -29,7 +29,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.evaluations.certified.certification import arithmetic_of
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
-from holdfast.execution.session import Workers
+from holdfast.execution.engines.requested import Workers
 from holdfast.protocol.population import Population
 
 COPIES = 32

@@ -26,8 +26,8 @@ from holdfast.data.folder import find
 from holdfast.execution.computing.progress import Shown
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.execution.engines.requested import Workers, engine_of
 from holdfast.execution.request.loading import select
-from holdfast.execution.session import Workers, engine
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
 from holdfast.transforms.base import Transform, transformed, versions
@@ -68,7 +68,7 @@ def corrupt(
     """
     refuse_blanks(locals())
     refuse_jobs("corrupt", cluster)
-    where, run = engine(cluster, "cpu", workers, Path(out)), RunSettings(seed, batch_size=batch_size)
+    where, run = engine_of(cluster, "cpu", workers, Path(out)), RunSettings(seed, batch_size=batch_size)
     transforms = [Transform.read(each) if isinstance(each, str) else each for each in listed(transform)]
     paths = [plain(str(each)) for each in transforms]
     if not transforms or len(set(paths)) < len(paths):

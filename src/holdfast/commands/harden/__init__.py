@@ -46,10 +46,10 @@ from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.smoothed.feature_smoothing import FeatureSmoothing
 from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
-from holdfast.execution.engines.ranks import place as process
+from holdfast.execution.engines.ranks import process_rank
 from holdfast.execution.engines.ray import Ray
+from holdfast.execution.engines.requested import Workers, engine_of
 from holdfast.execution.request.loading import load_encoder, select
-from holdfast.execution.session import Workers, engine
 from holdfast.training.loop.health import eval_codes
 from holdfast.training.recipe import Recipe
 
@@ -207,7 +207,7 @@ def _require_engine(place: dict[str, Any]) -> None:
         HoldfastError: there is no such engine, or it cannot be reached.
     """
     _require_one_process()
-    where = engine(**place, folder=Path())
+    where = engine_of(**place, folder=Path())
     if isinstance(where, Ray):
         where.connected()
 
@@ -236,7 +236,7 @@ def _measured(
 
 
 def _require_one_process() -> None:
-    if process()[1] > 1:
+    if process_rank()[1] > 1:
         raise HoldfastError(
             "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
             '"distillation" and adversary = "loss"'

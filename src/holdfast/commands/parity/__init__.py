@@ -23,9 +23,9 @@ from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders import Options
 from holdfast.evaluations.parity.findings import NAME
 from holdfast.evaluations.parity.verdict import QUESTION
+from holdfast.execution.engines.requested import Workers
 from holdfast.execution.request import Request
 from holdfast.execution.request.loading import Inputs, images_reference
-from holdfast.execution.session import Workers
 from holdfast.report import write
 from holdfast.store.provenance import provenance
 from holdfast.store.store import REQUEST, StoreError

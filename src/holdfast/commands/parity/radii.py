@@ -10,8 +10,8 @@ from holdfast.core.records import Claim, Estimate, Failure, Result, Series
 from holdfast.core.statistics.differences import paired
 from holdfast.execution.request import Request, planned
 from holdfast.execution.request.loading import Inputs
-from holdfast.execution.session import sized
-from holdfast.execution.table import evaluate
+from holdfast.execution.request.plan import plan_for_large_encoders
+from holdfast.execution.table import fill_table
 
 EVALUATION, QUANTITY = "attack-radius", "attack_radius"
 
@@ -23,9 +23,17 @@ def radii_of(side: Side, count: int, request: Request, inputs: Inputs, place: Pl
     shown = [encoder for encoder in inputs.encoders if not encoder.recorded]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # how much quick asks of large encoders is said by evaluate, where it is chosen
-        plan = sized(radii_request, shown) or planned(radii_request)
-    results, failures = evaluate(
-        [side.encoder], inputs.images, plan, side.run, place.store, place.engine, place.show, place.budget, place.began
+        plan = plan_for_large_encoders(radii_request, shown) or planned(radii_request)
+    results, failures = fill_table(
+        [side.encoder],
+        inputs.images,
+        plan,
+        side.run,
+        place.store,
+        place.engine,
+        progress=place.show,
+        budget=place.budget,
+        began=place.began,
     )
     return results[0] if results else failures[0]
 

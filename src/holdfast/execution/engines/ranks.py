@@ -37,15 +37,15 @@ LONGEST_PAUSE = 1.0
 """Seconds between two looks at what others do: few at first, then more."""
 
 
-def place(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
+def process_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
     """Return which process this is, of how many, and which on its machine, as torchrun or srun say.
 
     Example:
-        >>> place({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+        >>> process_rank({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
         (3, 8, 1)
-        >>> place({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "0"})
+        >>> process_rank({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "0"})
         (5, 6, 0)
-        >>> place({})
+        >>> process_rank({})
         (0, 1, 0)
     """
     for rank, count, local in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")):

@@ -37,13 +37,14 @@ from holdfast.protocol.evaluation import Evaluation, answerable, with_bank
 from holdfast.store.store import Store
 
 
-def evaluate(
+def fill_table(
     encoders: Sequence[Encoder],
     images_for: Callable[[Encoder], Images],
     evaluations: Sequence[Evaluation],
     run: RunSettings,
     store: Store,
     engine: Engine | None = None,
+    *,
     progress: Progress | None = None,
     budget: float | None = None,
     began: float | None = None,
@@ -86,7 +87,7 @@ def evaluate(
     encoding = sum(plan(row, cells) for row in rows)
     if say and (sentence := expectation(work, encoding)):
         say(sentence)
-    fill(rows, cells, Interim(cells, write))
+    compute_missing(rows, cells, Interim(cells, write))
     if isinstance(engine, Ranks):
         engine.end()
     if progress:
@@ -123,7 +124,7 @@ def look_up(
     return None
 
 
-def fill(rows: Sequence[MissingCells], cells: Cells, interim: Interim) -> None:
+def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim) -> None:
     """Compute what is missing, of all encoders side by side.
 
     Raises:

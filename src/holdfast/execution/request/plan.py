@@ -1,0 +1,168 @@
+"""The plan of a request once its encoders and images are known: what of it they allow, and how much of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import product
+
+from holdfast.bounds.network.size import nonlinear_entries
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.images import Images
+from holdfast.core.operations import operations
+from holdfast.encoders.embeddings import Embeddings
+from holdfast.execution.request import Request, build, planned, requested_balls
+from holdfast.execution.request.loading import Inputs
+from holdfast.execution.request.suites import HEAVY, LARGE, TOTAL, share
+from holdfast.protocol.evaluation import Evaluation, answerable, settings
+from holdfast.report.text import listed
+
+WANTS_MORE = (
+    "that takes changed images, the network, or what the codes were computed from (for spade, inputs=FILE names it)"
+)
+"""What stored codes are not enough for."""
+
+
+def adapt_plan(request: Request, plan: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
+    """Return ``plan`` for these encoders and images: with settings that follow from them, without what they do not allow.
+
+    Raises:
+        HoldfastError: what was asked for by name is not allowed, a ball does not fit, or nothing is left.
+    """
+    plan = set_encoders(request, plan_for_large_encoders(request, inputs.encoders) or plan, inputs.encoders)
+    for ball, encoder in product(requested_balls(plan), inputs.encoders):
+        ball.check(encoder.domain)
+    plan = set_tags(plan, inputs.encoders)
+    for encoder in inputs.encoders:
+        plan = drop_unlabelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
+    return drop_unreachable(request, drop_unanswerable(plan, inputs), inputs.encoders)
+
+
+def drop_unlabelled(
+    request: Request, evaluations: Sequence[Evaluation], images: Images, bank: Images | None
+) -> list[Evaluation]:
+    """Return those of ``evaluations`` that these labels, or the lack of them, allow.
+
+    Raises:
+        HoldfastError: others were asked for by name.
+    """
+    lacking = [each.name for each in (images, bank) if each is not None and each.labels is None]
+    without = [evaluation.name for evaluation in evaluations if evaluation.needs_labels and lacking]
+    if request.only and without:
+        raise HoldfastError(
+            f"{', '.join(without)} need labels, and {' and '.join(lacking)} have none; give them as in "
+            "photos?labels=folders, or as the array labels beside the images"
+        )
+    return [evaluation for evaluation in evaluations if evaluation.name not in without]
+
+
+def set_tags(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` with the tags that stored codes bring, where they take tags and none are set.
+
+    Raises:
+        HoldfastError: two files of tags are named.
+    """
+    files = list(
+        dict.fromkeys(encoder.tags for encoder in encoders if isinstance(encoder, Embeddings) and encoder.tags)
+    )
+    if len(files) > 1:
+        raise HoldfastError(
+            f"tags are of images, not of codes, and two files of them are named ({', '.join(files)}); keep one"
+        )
+    return [
+        build(type(each), {**settings(each), "tags": files[0]}) if files and getattr(each, "tags", "") is None else each
+        for each in evaluations
+    ]
+
+
+def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
+    """Return those of ``evaluations`` that at least one encoder can be asked, and say what stored codes cannot answer.
+
+    Raises:
+        HoldfastError: none is left.
+    """
+    by_encoder = {
+        encoder.name: [each for each in evaluations if answerable(each, encoder, inputs.images(encoder))]
+        for encoder in inputs.encoders
+    }
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for encoder in inputs.encoders:
+        silent = tuple(each.name for each in evaluations if each not in by_encoder[encoder.name])
+        alike.setdefault(silent, []).append(encoder.name)
+    for silent, named in alike.items():
+        if not silent:
+            continue
+        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(list(silent))}: {WANTS_MORE}"
+        if not any(by_encoder.values()):
+            raise HoldfastError(f"{sentence}; name the encoder that made them")
+        warnings.warn(sentence, HoldfastWarning, stacklevel=4)
+    return [each for each in evaluations if any(each in answers for answers in by_encoder.values())]
+
+
+def drop_unreachable(
+    request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]
+) -> list[Evaluation]:
+    """Return ``evaluations`` without bounds of networks that are all too large for them, unless asked for by name."""
+    neurons = [each.name for each in evaluations if hasattr(each, "neurons")]
+    if request.only or not neurons:
+        return list(evaluations)
+    largest = max(getattr(each, "neurons", 0) for each in evaluations)
+    if min(map(operations, encoders)) <= largest:  # an entry takes an operation at least
+        return list(evaluations)
+    entries = {encoder.name: nonlinear_entries(encoder) for encoder in encoders}
+    if min(entries.values()) <= largest:
+        return list(evaluations)
+    sizes = listed([f"{name} has at least {count:,}" for name, count in entries.items()])
+    warnings.warn(
+        f"{listed(neurons)} are left out: they bound networks of up to {largest:,} nonlinear entries, and {sizes}; center, "
+        "feature and randomized smoothing certify any encoder, by noisy copies",
+        HoldfastWarning,
+        stacklevel=4,
+    )
+    return [each for each in evaluations if each.name not in neurons]
+
+
+def set_encoders(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` as they are in a run of these ``encoders``, without those that need others than one.
+
+    Raises:
+        HoldfastError: these were asked for by name, or their settings name an encoder that is not there.
+    """
+    lonely = [evaluation.name for evaluation in evaluations if evaluation.needs_others and len(encoders) < 2]
+    if request.only and lonely:
+        raise HoldfastError(
+            f"{', '.join(lonely)} need another encoder to make attacks on, and {encoders[0].name} is the only one; name a "
+            "second one, or add --baselines random"
+        )
+    return [evaluation.among(encoders) for evaluation in evaluations if evaluation.name not in lonely]
+
+
+def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return the plan of quick for large encoders, one for all of them, so that they can be compared; else nothing.
+
+    It follows their operations, not their speed, so that the same command always asks for the same.
+    """
+    largest = max(operations(encoder) for encoder in encoders) if request.device == "cpu" else 0
+    if request.suite != "quick" or largest <= LARGE:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warned when it was planned first
+        plan, whole = planned(request, largest), planned(request)
+    name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
+    kinds = {type(evaluation) for evaluation in plan}
+    missing = "".join(f", and leaves {each.name} out" for each in whole if type(each) not in kinds)
+    warnings.warn(
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {_less(largest)}{missing}; --suite "
+        "standard asks for everything, --device cuda is faster",
+        HoldfastWarning,
+        stacklevel=2,
+    )
+    return plan
+
+
+def _less(operations: int) -> str:
+    """Return what quick asks of an encoder of so many operations."""
+    if operations >= HEAVY:
+        return f"asks for {TOTAL:,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+    return f"looks at {100 * share(operations):.2g}% of the images of others and attacks them less often"
