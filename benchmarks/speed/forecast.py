@@ -19,9 +19,9 @@ from time import monotonic, process_time
 
 import torch
 
-from holdfast.execution import computing, session, table
+from holdfast.execution import computing, table
+from holdfast.execution.computing import deadline, shards
 from holdfast.execution.computing import fitting as learning
-from holdfast.execution.computing import shards
 from holdfast.execution.request import Request
 from holdfast.execution.session import Session
 from holdfast.store.store import Store
@@ -45,7 +45,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     clock = process_time if asked.processor else monotonic
-    for module in (computing, learning, session, shards, table):
+    for module in (computing, deadline, learning, shards, table):
         vars(module)["monotonic"] = clock
     with TemporaryDirectory() as folder:
         told, began, said = run(asked, Path(folder), clock)

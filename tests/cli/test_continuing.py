@@ -21,6 +21,7 @@ from holdfast.commands.attack import observation as adversarial
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
 from holdfast.execution import computing
+from holdfast.execution.computing import deadline
 from holdfast.store.packs import IDS
 from tests.marks import rest_slow
 from tests.spectral.graphs import folded
@@ -115,7 +116,8 @@ def test_a_spent_budget_leaves_a_part_that_is_finished_and_then_not_computed_aga
     assert run([*SHORT[name], "--out", "unbroken", "--budget", "1000"]) == 0
     with monkeypatch.context() as patch:
         # Time stands still until something but clean codes was kept, and then the budget is spent.
-        patch.setattr(computing, "monotonic", lambda: 1e9 if shards("out") else 0.0)
+        for module in (computing, deadline):
+            patch.setattr(module, "monotonic", lambda: 1e9 if shards("out") else 0.0)
         patch.setattr("holdfast.commands.observing.beginning", lambda: 0.0)
         assert run([*SHORT[name], "--out", "out", "--budget", "1000"]) == 1
     record = json.loads(Path("out", f"{SHORT[name][0]}.json").read_text())

@@ -14,6 +14,7 @@ from holdfast.cli import run
 from holdfast.commands import observing
 from holdfast.commands.attack.record import AttackRecord
 from holdfast.execution import computing
+from holdfast.execution.computing import deadline
 from tests.spectral.graphs import folded
 from tests.tiny import encoder, images
 
@@ -55,7 +56,8 @@ def test_a_spent_budget_leaves_a_part_that_the_same_call_completes(
     asked: dict[str, Any] = {**QUICK, "limit": 5, "batch_size": 2, "ball": "linf:0.02", "negatives": 2, "out": tmp_path}
     with monkeypatch.context() as patch:
         # Time stands still until something was kept, and then the budget is spent.
-        patch.setattr(computing, "monotonic", lambda: 1e9 if any(tmp_path.glob("shards/*/*")) else 0.0)
+        for module in (computing, deadline):
+            patch.setattr(module, "monotonic", lambda: 1e9 if any(tmp_path.glob("shards/*/*")) else 0.0)
         patch.setattr(observing, "beginning", lambda: 0.0)
         with pytest.warns(hf.HoldfastWarning, match="missing: the budget was spent; run the same command"):
             part = hf.certify(*DIGITS, **asked, budget=1000.0)

@@ -13,6 +13,7 @@ from holdfast.core.stopwatch import beginning
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.computing.cost import Forecast
+from holdfast.execution.computing.deadline import Deadline
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import leads
 from holdfast.execution.engines.requested import engine_of, run_settings
@@ -107,7 +108,7 @@ class Session:
         free = left_open(self.request, self.plan)
         if not free:
             return self.plan, ""
-        work = Computing(self.store, engine, progress, None, self.began, Forecast({}))
+        work = Computing(self.store, engine, progress, Deadline(Forecast({}), None, self.began))
         chosen = informative_radii(self.request, free, self.inputs, self.run, work)
         if chosen is None:
             return self.plan, ""

@@ -17,8 +17,8 @@ from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution import computing, table
 from holdfast.execution.computing import cost as work
+from holdfast.execution.computing import deadline, shards
 from holdfast.execution.computing import fitting as learning
-from holdfast.execution.computing import shards
 from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.turns import Turns
 from holdfast.execution.engines.base import Context, Done, Engine, Shard
@@ -49,7 +49,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, conclusions, learning, shards, table, work):
+    for module in (computing, conclusions, deadline, learning, shards, table, work):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made

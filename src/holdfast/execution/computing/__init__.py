@@ -13,6 +13,7 @@ from typing import final
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import BudgetSpentError
 from holdfast.execution.computing.cost import Forecast
+from holdfast.execution.computing.deadline import Deadline
 from holdfast.execution.computing.shards import CleanCodes, clean_codes, compute
 from holdfast.execution.computing.subject import Subject
 from holdfast.execution.computing.turns import Turns
@@ -24,13 +25,6 @@ from holdfast.store.store import Store
 
 Progress = Callable[[str, float, float], None]
 """Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
-OVERRUN = 1.1
-"""How many times the budget a piece of work may be expected to end at and still begin."""
-
-SHORT = 10.0
-"""Seconds of work that are done at once, in one round: nobody would look at a part of it."""
-REPORT, REPORT_SHARE = 5.0, 0.03
-"""The seconds that are kept for the report, and the share of a budget that they are at most."""
 
 
 @dataclass
@@ -38,10 +32,9 @@ class Done:
     """What came of computing shards."""
 
     failed: dict[Observation, Exception] = field(default_factory=dict)
-    fresh: int = 0
-    """How many rows were computed."""
-    left: int = 0
-    """How many were not."""
+    computed_rows: int = 0
+    missing_rows: int = 0
+    """Those that were not computed."""
 
 
 @final
@@ -52,16 +45,16 @@ class Computing:
     store: Store
     engine: Engine
     progress: Progress | None
-    budget: float | None
-    began: float
-    forecast: Forecast
-    share: float = 0.0
-    until: float = inf
-    """When the turn of an encoder ends, by ``time.monotonic``: no work begins later ..."""
-    strict: bool = False
-    """... nor, if so, would any end later."""
+    deadline: Deadline
+    finished: float = 0.0
+    """The share of all work that is done."""
     stopped: bool = False
     """Whether somebody stopped the run."""
+
+    @property
+    def forecast(self) -> Forecast:
+        """How long what is waiting will take."""
+        return self.deadline.forecast
 
     def codes(self, population: Population, doing: str) -> Codes:
         """Return the clean codes of all images."""
@@ -78,7 +71,7 @@ class Computing:
         done = self.shards(population, {observation: doing})
         for error in done.failed.values():
             raise error
-        if done.left:
+        if done.missing_rows:
             raise self.spent()
 
     def shards(
@@ -103,14 +96,14 @@ class Computing:
         turns = Turns(
             list(doing),
             lambda part, count: self.forecast.expected((name, part), count),
-            self.affordable,
+            self.deadline.affords,
             most,
             whole,
         )
         tally = Tally(self, name, called, turns)
         pieces = [(part, part.rows(population)) for part in called]
         with suppress(BudgetSpentError):
-            patient = partial(self.affordable, 0.0)
+            patient = partial(self.deadline.affords, 0.0)
             tally.done.failed = compute(
                 pieces,
                 population,
@@ -120,7 +113,7 @@ class Computing:
                 tally,
                 patient,
                 limits(first or {}),
-                recut=self.budget is not None,
+                recut=self.deadline.budget is not None,
             )
         return tally.done
 
@@ -140,52 +133,7 @@ class Computing:
         }
         done = self.shards(subject.population, sound, most, first, whole)
         subject.failed |= done.failed
-        return done.fresh > 0
-
-    def affordable(self, seconds: float) -> bool:
-        """Return whether work that takes so long may begin."""
-        if self.budget is None:
-            return True
-        now = monotonic()
-        latest = self.until if self.strict else self.latest
-        return now < min(self.end, self.until) and now + seconds <= latest
-
-    @property
-    def over(self) -> bool:
-        """Whether no more work begins."""
-        return monotonic() >= self.end
-
-    @property
-    def end(self) -> float:
-        """When no more work begins: conclusions, as far as they are known, end no more than a tenth of the budget later."""
-        if self.budget is None:
-            return inf
-        return min(self.began + self.budget, self.latest)
-
-    @property
-    def latest(self) -> float:
-        """When all work but conclusions and the report must be over."""
-        budget = inf if self.budget is None else self.budget
-        after = self.forecast.conclusions + min(REPORT, REPORT_SHARE * budget)
-        return self.began + max(OVERRUN * budget - after, budget / 2)
-
-    @property
-    def left(self) -> float:
-        """Return the seconds left of a turn: without a budget as many as have passed, for rounds double."""
-        if self.budget is None:
-            return max(SHORT, monotonic() - self.began)
-        return max(0.0, min(self.end, self.until) - monotonic())
-
-    @property
-    def foretold(self) -> float:
-        """Return the seconds until everything is done, or the budget ends; infinite while nobody knows."""
-        left = self.forecast.left
-        return left if self.budget is None else min(left, max(0.0, self.began + self.budget - monotonic()))
-
-    def turn(self, share: float, strict: bool = False) -> None:
-        """Begin a turn of this share of the time that is left; a strict one ends in time."""
-        now, self.strict = monotonic(), strict
-        self.until = now + (self.end - now) * share
+        return done.computed_rows > 0
 
     def spent(self) -> BudgetSpentError:
         """Return why something is not run."""
@@ -194,11 +142,11 @@ class Computing:
 
     def tell(self, doing: str) -> None:
         """Report progress, if anyone listens."""
-        spent, left = monotonic() - self.began, self.foretold
+        spent, left = monotonic() - self.deadline.began, self.deadline.seconds_left
         if left < inf and (self.forecast.worked or not left):  # plans alone are too rough for what never falls
-            self.share = max(self.share, spent / (spent + left) if left else 1.0)
+            self.finished = max(self.finished, spent / (spent + left) if left else 1.0)
         if self.progress:
-            self.progress(doing, self.share, left)
+            self.progress(doing, self.finished, left)
 
 
 @final
@@ -215,8 +163,8 @@ class Tally:
     counts: dict[Observation, int] = field(default_factory=dict)
     since: float = field(default_factory=lambda: monotonic())
     """When the last of them came."""
-    late: int = 0
-    """How many shards ended after their time."""
+    late_shards: int = 0
+    """How many ended after their time."""
 
     def __call__(self, part: Observation, count: int, total: int, seconds: float | None) -> None:
         """Take note that ``count`` of ``total`` rows of a part are done; see ``shards.OnProgress``.
@@ -230,8 +178,9 @@ class Tally:
         seconds = (forecast.seconds(piece, fresh) or 0.0) if seconds is None else seconds
         forecast.tell(piece, measured, seconds, count, total)
         forecast.pass_time(seconds, now - self.since if fresh else 0.0)
-        self.done.left += total - count if part not in self.counts else -fresh
-        self.done.fresh, self.counts[part], self.since = self.done.fresh + fresh, count, now
+        self.done.missing_rows += total - count if part not in self.counts else -fresh
+        self.done.computed_rows += fresh
+        self.counts[part], self.since = count, now
         if fresh or count < total:
             self.work.tell(f"{self.name}: {self.called[part]}, {count} of {total}")
         self._stop_in_time(fresh, now)
@@ -239,9 +188,9 @@ class Tally:
     def _stop_in_time(self, fresh: int, now: float) -> None:
         """Abandon what was handed out if it would end too late."""
         # At the first shard that ends too late nobody has been refused yet, who asks for one at a time.
-        self.late += fresh > 0 and now > min(self.work.end, self.work.until)
-        outlasts = now > self.work.began + OVERRUN * (self.work.budget or inf)
-        if self.late and ((self.late > 1 and not self.turns.refused) or outlasts):
+        deadline = self.work.deadline
+        self.late_shards += fresh > 0 and now > deadline.last_beginning_of_turn
+        if self.late_shards and ((self.late_shards > 1 and not self.turns.refused) or now > deadline.last_overrun):
             raise self.work.spent()
 
 

@@ -223,7 +223,7 @@ class Forecast:
         return sum((self._left(piece, rows) for piece, rows in waiting), 0.0)
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds that everything waiting will take, infinite while nothing is known of an observation in it."""
         return sum((self._left(piece, rows) for piece, rows in self.waiting.items() if rows), 0.0)
 

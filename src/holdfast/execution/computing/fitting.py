@@ -39,7 +39,7 @@ def learn_all(
         population,
         units,
         is_kept=lambda fit: work.store.learned(keys[fit]) is not None,
-        patient=lambda: work.affordable(0.0),
+        patient=lambda: work.deadline.affords(0.0),
     ):
         learned[fit] = learn(work, population, fit) if learned_here is None else learned_here
     for fit in fits:
@@ -55,7 +55,7 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
         learned = work.store.learned(key)
         if learned is None:
             work.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}")
-            if not work.affordable(work.forecast.expected(piece, 1)):
+            if not work.deadline.affords(work.forecast.expected(piece, 1)):
                 raise work.spent()
             tensors = once(work.engine, tensors_of, population, fit)
             if isinstance(tensors, Exception):

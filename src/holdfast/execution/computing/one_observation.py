@@ -9,6 +9,7 @@ from holdfast.core.errors import BudgetSpentError
 from holdfast.core.run_settings import Observed
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.computing.cost import Forecast, pace
+from holdfast.execution.computing.deadline import Deadline
 from holdfast.execution.computing.shards import CleanCodes
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
@@ -41,7 +42,7 @@ def observe_one(
     encoder, images, run = population.encoder, population.images, population.run
     began = monotonic() if began is None else began
     forecast = Forecast({encoder.name: pace(population.encoder)})
-    work = Computing(store, engine or Local(), progress, budget, began, forecast)
+    work = Computing(store, engine or Local(), progress, Deadline(forecast, budget, began))
     for piece in (CleanCodes(), observation) if codes else (observation,):
         forecast.expect((encoder.name, piece))
     rows, ids = observation.rows(population), observation.ids(population)

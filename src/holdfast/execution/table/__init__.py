@@ -22,6 +22,7 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.computing.cost import Forecast, pace
+from holdfast.execution.computing.deadline import Deadline
 from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.automatic import one_thread
 from holdfast.execution.engines.base import Engine
@@ -80,7 +81,8 @@ def fill_table(
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
-    work = Computing(store, engine or Local(), progress, budget, began, Forecast({}, beside=beside(engine)))
+    forecast = Forecast({}, beside=beside(engine))
+    work = Computing(store, engine or Local(), progress, Deadline(forecast, budget, began))
     cells = Cells(run, work, encoders, radii)
     looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
     rows = [row for row in looked_up if row is not None]
@@ -132,7 +134,7 @@ def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim
     """
     every: list[Subject] = []
     try:
-        if isinstance(cells.work.engine, Ranks) and cells.work.budget is None:
+        if isinstance(cells.work.engine, Ranks) and cells.work.deadline.budget is None:
             in_turn(rows, cells)
         else:
             every += [subject for row in rows if (subject := prepare(row, cells))]

@@ -7,7 +7,8 @@ from math import isfinite
 
 import torch
 
-from holdfast.execution.computing import SHORT, Computing
+from holdfast.execution.computing import Computing
+from holdfast.execution.computing.deadline import SHORT
 from holdfast.execution.computing.shards import CleanCodes, lacking
 from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.automatic import Automatic
@@ -50,13 +51,13 @@ def _missing_rows(observation: Observation, population: Population, work: Comput
 
 def expectation(work: Computing, encoding: float) -> str:
     """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
-    left = work.forecast.left + encoding / work.forecast.beside
+    left = work.forecast.seconds_left + encoding / work.forecast.beside
     if not isfinite(left) or left <= SHORT:
         return ""
     sentence = f"expected to take {about(left)}{_where(work)}"
-    if work.budget is None or left <= work.budget:
+    if work.deadline.budget is None or left <= work.deadline.budget:
         return sentence
-    return f"{sentence}; the budget ends after {about(work.budget)}, with wider intervals"
+    return f"{sentence}; the budget ends after {about(work.deadline.budget)}, with wider intervals"
 
 
 def beside(engine: Engine | None) -> int:

@@ -42,12 +42,15 @@ class Interim:
     def report(self, encoders: Sequence[Subject]) -> None:
         """Conclude what was seen of ``encoders`` and have the report written, unless it is too soon for that."""
         work, since = self.cells.work, monotonic()
-        dear = work.budget is not None and work.forecast.conclusions > SHARE * work.budget
+        budget = work.deadline.budget
+        dear = budget is not None and work.forecast.conclusions > SHARE * budget
         if dear or since - self.last < self.cost / SHARE:
             return
         for subject in encoders:
             conclude_so_far(subject, self.cells)
         if self.write is not None and (self.cells.concluded or self.cells.partial):
-            self.write(RunState(work.share, work.foretold, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")))
+            self.write(
+                RunState(work.finished, work.deadline.seconds_left, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"))
+            )
         self.last = monotonic()
         self.cost = self.last - since

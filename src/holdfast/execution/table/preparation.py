@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from math import inf
 from typing import Any
 
 from holdfast.core.encoder import Codes
@@ -30,7 +29,7 @@ def prepare(missing: MissingCells, cells: Cells) -> Subject | None:
     For ranks also with what is learned from them; else that is learned when its turn comes.
     """
     work = cells.work
-    work.until = inf
+    work.deadline.leave_turn()
     if not missing.evaluations:
         return None
     subject = None

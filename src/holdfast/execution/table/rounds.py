@@ -42,33 +42,37 @@ class Rounds:
         if isinstance(self.work.engine, Ranks):
             self._once()
             return
-        for covering in (True, False) if self.work.budget is not None else (False,):
+        for covering in (True, False) if self.work.deadline.budget is not None else (False,):
             self._while_any_goes(covering)
 
     def _while_any_goes(self, covering: bool) -> None:
         """Go on while there is time for anything; if ``covering``, for what has no answer yet."""
         strict = True
-        while not self.work.over:
+        while not self.work.deadline.passed:
             going = self._round(strict, covering)
             if not going and not strict:
                 return
             strict = going
-            if going and not self.work.over and self.work.foretold > LONG:
+            if going and not self.work.deadline.passed and self.work.deadline.seconds_left > LONG:
                 self.interim.report(self.encoders)
 
     def _once(self) -> None:
         """Give each encoder one turn: ranks would wait for each other at every step."""
-        for place, subject in enumerate(self.encoders):
-            self.work.turn(1 / (len(self.encoders) - place))
+        for position, subject in enumerate(self.encoders):
+            self.work.deadline.begin_turn(1 / (len(self.encoders) - position))
             self.work.forward(subject, subject.groups)
 
     def _round(self, strict: bool, covering: bool) -> bool:
         """Give each encoder a turn, and return whether any went forward."""
         going = False
-        for place, subject in enumerate(self.encoders):
-            self.work.turn(1 / (len(self.encoders) - place), strict)
-            going |= self._together(subject, strict) if self.work.budget is None else self._advance(subject, covering)
-            if self.work.budget is not None and place == 0:
+        for position, subject in enumerate(self.encoders):
+            self.work.deadline.begin_turn(1 / (len(self.encoders) - position), strict)
+            going |= (
+                self._together(subject, strict)
+                if self.work.deadline.budget is None
+                else self._advance(subject, covering)
+            )
+            if self.work.deadline.budget is not None and position == 0:
                 self.interim.rehearse(subject)
             if len(self.encoders) > 1:
                 subject.rest()
@@ -80,7 +84,9 @@ class Rounds:
         What would take longer than everything before it waits until nothing else is left.
         """
         planned = sorted(steps(subject, self.work), key=lambda step: step.seconds)
-        taken = [step for step in planned if step.seconds <= self.work.left] if strict else planned[:1]
+        taken = (
+            [step for step in planned if step.seconds <= self.work.deadline.seconds_of_turn] if strict else planned[:1]
+        )
         fits = dict.fromkeys(fit for step in taken for fit in step.fits)
         went = self._learned(subject, tuple(fits)) and bool(fits)
         return self._take(subject, taken) or went
@@ -100,7 +106,7 @@ class Rounds:
 
     def _take_alone(self, subject: Subject, step: Step) -> bool:
         """Learn what a step needs and observe what it asks for, if there is time for all of it."""
-        if not self.work.affordable(step.seconds) or not self._learned(subject, step.fits):
+        if not self.work.deadline.affords(step.seconds) or not self._learned(subject, step.fits):
             return False
         self._take(subject, [step])
         return True

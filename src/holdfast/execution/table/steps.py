@@ -69,18 +69,18 @@ class Coverage:
     def next(self, subject: Subject, work: Computing) -> Step | None:
         """Return the step to the next answer, to the full one if little is left."""
         group = subject.groups[self.observation]
-        ample = work.left / (2 * max(1, len(subject.groups)))
+        ample = work.deadline.seconds_of_turn / (2 * max(1, len(subject.groups)))
         partial = any(evaluation.partial for evaluation in group)
         fewest = min(self.total, FEWEST if partial else self.total)
         # What is nearly nothing beside the others is done at once.
         little = self.count >= fewest and (self.total - self.count) * self.row <= ample
         rows = self.total if little else min(self.total, max(fewest, 2 * self.count))
-        if work.budget is None:
+        if work.deadline.budget is None:
             rows = max(_in_shards(rows, part, subject) for part in parts(self.observation))
         if rows < self.total:
             return self._to(rows, fewest)
         last = self._last(subject, fewest, ample)
-        if not last.pictures or not partial or self.total <= fewest or work.affordable(last.seconds):
+        if not last.pictures or not partial or self.total <= fewest or work.deadline.affords(last.seconds):
             return last
         # All rows but one make a partial result, whose pictures come with the full one.
         return self._to(self.total - 1, fewest) if self.count < self.total - 1 or self.fits else None
@@ -132,8 +132,7 @@ def next_step(subject: Subject, observation: Observation, work: Computing) -> St
     if count == total and not fits:
         return None
     row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
-    progress = Coverage(observation, count, total, row, fits, learned_in)
-    return progress.next(subject, work)
+    return Coverage(observation, count, total, row, fits, learned_in).next(subject, work)
 
 
 def illustrates(evaluation: Evaluation) -> bool:
