@@ -111,16 +111,19 @@ def evaluate(
     refuse_blanks(locals())
     refuse_jobs("evaluate", cluster)
     _require_tables(settings)
-    named, trackers = listed(encoders), names_of(log, "log")
+    named_encoders, trackers = listed(encoders), names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
-    pictures, others = None if images is None else at_hand(images), None if bank is None else at_hand(bank)
+    images_at_hand = None if images is None else at_hand(images)
+    bank_at_hand = None if bank is None else at_hand(bank)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
         request = Request.of(
-            encoders=tuple(encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named),
-            images=_reference(pictures),
-            bank=_reference(others),
+            encoders=tuple(
+                encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named_encoders
+            ),
+            images=_reference(images_at_hand),
+            bank=_reference(bank_at_hand),
             suite=suite,
             only=tuple(names_of(only, "only")),
             eps=tuple(listed(eps)),
@@ -145,7 +148,7 @@ def evaluate(
             out=folder,
             log=tuple(trackers),
         )
-        ready = AtHand(by_reference(named), _images(pictures), _images(others))
+        ready = AtHand(by_reference(named_encoders), _images(images_at_hand), _images(bank_at_hand))
         follows = cluster == RANKS and process_rank()[0] > 0
         store, report = Store(Path(folder)), FolderReport(Path(folder) if out and not follows else None)
         with shown(progress) as show, report:

@@ -32,7 +32,7 @@ DONE = {"attack": "attacked", "certify": "certified"}
 
 
 @dataclass(frozen=True)
-class Place:
+class Observer:
     """What computes a verb's observations, into which folder, and until when."""
 
     run: RunSettings
@@ -83,7 +83,7 @@ class Place:
 
 
 @contextmanager
-def place_of(
+def observing(
     run: RunSettings,
     *,
     out: str | Path | None,
@@ -92,11 +92,11 @@ def place_of(
     budget: float | None,
     progress: bool | None,
     mark: str = REQUEST,
-) -> Iterator[Place]:
+) -> Iterator[Observer]:
     """Give where ``run``, whose device is the one asked for, is computed; ``mark`` is the file its folder is known by.
 
     Raises:
-        HoldfastError: there is no such place, or the folder is in use for something else.
+        HoldfastError: there is no such engine, or the folder is in use for something else.
     """
     began, started = beginning(), datetime.now(UTC)
     budget = None if budget is None else seconds(budget)
@@ -110,4 +110,4 @@ def place_of(
         )
         require_free(folder, mark)
         show = stack.enter_context(shown(progress if leads(where) else False))
-        yield Place(placed, Store(folder), where, show, budget, began, started, out is not None)
+        yield Observer(placed, Store(folder), where, show, budget, began, started, out is not None)

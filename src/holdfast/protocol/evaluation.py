@@ -128,7 +128,7 @@ class Evaluation(ABC):
         """
         run = run or RunSettings()
         bank_population = None if bank is None else Population(encoder, apart(bank, images), run)
-        population = Population(encoder, images, run, bank=bank_population, others=others)
+        population = Population(encoder, images, run, bank=bank_population, other_encoders=others)
         evaluation = self.among((encoder, *others)) if others else self
         observation = evaluation.observation()
         rows = observation.rows(population)

@@ -39,7 +39,7 @@ class Population:
         codes: of all images, if they are known already.
         known: what was learned already, or why it could not be; the rest is learned when it is first asked for.
         bank: the bank, if there is one.
-        others: other encoders of the run, on which attacks may be made that are shown to this one.
+        other_encoders: those of the run beside it, on which attacks may be made that are shown to this one.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Population:
         codes: Codes | None = None,
         known: Mapping[Fit[Any], Observed | Exception] | None = None,
         bank: Population | None = None,
-        others: Sequence[Encoder] = (),
+        other_encoders: Sequence[Encoder] = (),
     ) -> None:
         self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
         self._bank = bank
-        self._others, self._placed = tuple(others), dict[str, Encoder]()
+        self._other_encoders, self._placed = tuple(other_encoders), dict[str, Encoder]()
         self._codes = codes
         self._known, self._restored = dict(known or {}), dict[Fit[Any], Any]()
 
@@ -73,7 +73,7 @@ class Population:
             return self
         bank = None if self._bank is None else self._bank.at_work()
         run = replace(self.run, device=self.run.workers, workers=None)
-        return Population(self.encoder, self.images, run, self._codes, self._known, bank, self._others)
+        return Population(self.encoder, self.images, run, self._codes, self._known, bank, self._other_encoders)
 
     @cached_property
     def codes(self) -> Float[Tensor, "n d"]:
@@ -107,7 +107,7 @@ class Population:
             HoldfastError: there is none with this fingerprint.
         """
         if fingerprint not in self._placed:
-            known = {encoder.fingerprint: encoder for encoder in (*self._others, self.encoder)}
+            known = {encoder.fingerprint: encoder for encoder in (*self._other_encoders, self.encoder)}
             if fingerprint not in known:
                 raise HoldfastError(
                     f"no encoder of this run has the fingerprint {fingerprint}; name it among its encoders"

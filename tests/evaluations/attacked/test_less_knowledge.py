@@ -18,7 +18,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.attacked.observations import Noise, Untargeted
+from holdfast.evaluations.attacked.observations import CodesUnderNoise, Untargeted
 from holdfast.evaluations.attacked.query_only import QueryOnly
 from holdfast.evaluations.attacked.transfer import Transfer, Transferred
 from holdfast.evaluations.attacked.universal import UniversalRisk
@@ -105,7 +105,7 @@ def test_noise_is_as_large_as_the_ball_allows() -> None:
     identity = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
     population = Population(identity, grey(5), DOUBLE)
     for ball in (Linf(0.1), L2(0.1), L1(0.1)):
-        moved = Noise(ball, 5).observe(population, range(5))["codes"] - population.codes
+        moved = CodesUnderNoise(ball, 5).observe(population, range(5))["codes"] - population.codes
         assert ball.norm(moved).tolist() == pytest.approx([0.1] * 5)
 
 

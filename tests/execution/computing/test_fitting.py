@@ -21,7 +21,7 @@ from holdfast.encoders import load
 from holdfast.evaluations.certified.linear_head import LinearHead
 from holdfast.evaluations.certified.linear_radius import LinearRadius
 from holdfast.evaluations.certified.margin_distribution import MarginDistribution
-from holdfast.execution.engines.base import Context, Done, Engine, Shard
+from holdfast.execution.engines.base import Context, Engine, Output, Unit
 from holdfast.execution.table import fill_table
 from holdfast.protocol.evaluation import Evaluation, learning
 from holdfast.protocol.fits import Fit
@@ -131,8 +131,8 @@ class Killed:
     """Dies before it has looked at anything but the clean codes."""
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         for shard in shards:
             if isinstance(shard, tuple) and isinstance(shard[0], Distances):
                 raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from holdfast.execution.computing import deadline, shards
 from holdfast.execution.computing import fitting as learning
 from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.turns import Turns
-from holdfast.execution.engines.base import Context, Done, Engine, Shard
+from holdfast.execution.engines.base import Context, Engine, Output, Unit
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.table import conclusions, fill_table
 from holdfast.protocol.observation import Joint, Observation
@@ -273,9 +273,9 @@ class Ahead:
     abandoned: int = 0
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
-        coming, begun = iter(shards), list[Shard]()
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
+        coming, begun = iter(shards), list[Unit]()
         try:
             while begun := [*begun, *islice(coming, self.room - len(begun))]:
                 shard = begun.pop(0)

@@ -21,7 +21,7 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.execution.computing import shards
-from holdfast.execution.engines.base import Context, Done, Engine, Shard
+from holdfast.execution.engines.base import Context, Engine, Output, Unit
 from holdfast.execution.engines.local import Local
 from holdfast.execution.request import build, catalog
 from holdfast.execution.table import fill_table
@@ -96,8 +96,8 @@ class Backwards:
     """Delivers the last shard first, as a cluster may."""
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         return ((shard, task(context, shard)) for shard in reversed(list(shards)))
 
 
@@ -114,8 +114,8 @@ def test_a_cluster_works_on_all_observations_side_by_side(tmp_path):
 
     class Cluster(Backwards):
         def map(
-            self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-        ) -> Generator[tuple[Shard, Done], None, None]:
+            self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+        ) -> Generator[tuple[Unit, Output], None, None]:
             every = list(shards)
             mapped.append(len(every))
             return super().map(task, context, every)
@@ -136,8 +136,8 @@ class Elsewhere(Backwards):
         self.devices: list[str] = []
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         sent = pickle.dumps(context)
         for shard in shards:
             with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ from holdfast.attacks.presets import PRESETS, Preset, read_attack
 from holdfast.commands.attack.files import write_attack
 from holdfast.commands.attack.observation import Adversarial, AdversarialImages, adversarial
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
-from holdfast.commands.observing import place_of
+from holdfast.commands.observing import observing
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks
@@ -82,16 +82,16 @@ def attack(
     refuse_jobs("attack", cluster)
     chosen = preset_of(preset, ball_of(eps, ball), attack, objective, divergence)
     run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
-    with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
-        population = population_of(encoder, images, place.run, options, limit)
+    with observing(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as observer:
+        population = population_of(encoder, images, observer.run, options, limit)
         chosen.ball.check(population.encoder.domain)
         observation = AdversarialImages.of(chosen, population)
-        population, rows, observed = place.observe("attack", observation, population)
+        population, rows, observed = observer.observe("attack", observation, population)
         moved = adversarial(population, observation, rows, observed)
-        place.warn_of(moved.missing)
-        if out is None or not place.leads:
+        observer.warn_of(moved.missing)
+        if out is None or not observer.leads:
             return moved
-        record = write_attack(population, chosen, moved, place.store, place.started)
+        record = write_attack(population, chosen, moved, observer.store, observer.started)
     if not record.replay.passed:
         warnings.warn(f"the saved pixels do not pass their check: {record.replay}", HoldfastWarning, stacklevel=3)
     return replace(moved, record=record)

@@ -21,7 +21,7 @@ from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points.counting import nearest_rows
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.attacked.observations import attacked
+from holdfast.evaluations.attacked.observations import attacked_pixels
 from holdfast.objectives.base import DivergenceObjective, Objective
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -123,7 +123,7 @@ class AdversarialImages(Observation):
         context = population.context(images, targets, rivals_of(population, images, objective))
         prepare = next((preset.prepare for preset in PRESETS.values() if preset.objective.name == objective.name), None)
         context = prepare(context) if prepare else context
-        moved = attacked(context, objective, self.attack, self.ball)
+        moved = attacked_pixels(context, objective, self.attack, self.ball)
         codes, gain_of = population.encode(moved), objective(context)
         with torch.no_grad():
             clean_gain, gain = gain_of(context.codes), gain_of(codes)

@@ -21,7 +21,7 @@ from holdfast.commands.certify.smoothing import (
     write_smoothed_certificates,
 )
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
-from holdfast.commands.observing import Place, place_of
+from holdfast.commands.observing import Observer, observing
 from holdfast.core.arguments import check_whole
 from holdfast.core.balls import Ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
@@ -119,15 +119,15 @@ def certify(
             "queries and proofs are of real arithmetic, and these certificates of the encoder as executed; leave out "
             "--export and --proofs, or certify with --arithmetic real in float32"
         )
-    with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
-        population = population_of(encoder, images, place.run, options, neurons=None if smoothing else neurons)
+    with observing(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as observer:
+        population = population_of(encoder, images, observer.run, options, neurons=None if smoothing else neurons)
         chosen.check(population.encoder.domain)
         if smoothing:
-            record = _smoothed(smoothing, population, place)
+            record = _smoothed(smoothing, population, observer)
         else:
             assert certificates is not None
-            record = _bounded(certificates, population, place, export is not None, proofs)
-        place.warn_of(record.missing)
+            record = _bounded(certificates, population, observer, export is not None, proofs)
+        observer.warn_of(record.missing)
     if record.contradictions:
         warnings.warn(
             "attacks succeed inside certified balls: trust no certificate of this encoder, and report this",
@@ -141,7 +141,7 @@ def certify(
 
 
 def _bounded(
-    certificates: Certificates, population: Population, place: Place, queries: bool, proofs: bool
+    certificates: Certificates, population: Population, observer: Observer, queries: bool, proofs: bool
 ) -> CertificateRecord:
     """Return the record of bounds and attacks, which the first of several ranks alone writes and fills."""
     if (queries or proofs) and arithmetic_of(population, certificates.pairs.certification.arithmetic):
@@ -153,21 +153,21 @@ def _bounded(
         require_queries(population.encoder)
     if proofs:
         require_proofs(certificates, population)
-    _, rows, observed = place.observe("certify", certificates, population, codes=False)
-    rows = rows if place.leads else []
-    record = write_certificates(population, certificates, rows, observed, place.store, place.started)
+    _, rows, observed = observer.observe("certify", certificates, population, codes=False)
+    rows = rows if observer.leads else []
+    record = write_certificates(population, certificates, rows, observed, observer.store, observer.started)
     if queries and rows:
-        write_queries(population, certificates, rows, observed, place.store)
+        write_queries(population, certificates, rows, observed, observer.store)
     if proofs and rows:
-        write_proofs(population, certificates, rows, record.certificates, place.store)
+        write_proofs(population, certificates, rows, record.certificates, observer.store)
     return record
 
 
-def _smoothed(smoothing: SmoothedRetrieval, population: Population, place: Place) -> CertificateRecord:
+def _smoothed(smoothing: SmoothedRetrieval, population: Population, observer: Observer) -> CertificateRecord:
     """Return the record of noisy copies, of which the first of several ranks alone writes and fills one."""
-    if place.show:
-        place.show.say(plan(smoothing))
-    population, rows, observed = place.observe("certify", noisy_codes(smoothing), population)
+    if observer.show:
+        observer.show.say(plan(smoothing))
+    population, rows, observed = observer.observe("certify", noisy_codes(smoothing), population)
     return write_smoothed_certificates(
-        population, smoothing, rows if place.leads else (), observed, place.store, place.started
+        population, smoothing, rows if observer.leads else (), observed, observer.store, observer.started
     )

@@ -144,12 +144,12 @@ def harden(
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     began = beginning()
     until = deadline(budget, began)
-    place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
+    devices: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
 
     def left(share: float = 1.0) -> float | None:
         return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
 
-    _require_engine(place)
+    _require_engine(devices)
     remembered = Remembered()
     if out is not None:
         require_trainable(Path(out))
@@ -159,8 +159,8 @@ def harden(
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
     if resisted is not None:
         resisted.check(original.domain)
-    named = select(at_hand(images), original.domain, original.geometry, remembered=remembered)
-    taught, held_out = parted(named, limit, seed)
+    selected = select(at_hand(images), original.domain, original.geometry, remembered=remembered)
+    taught, held_out = parted(selected, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
     recipe = recipe_for(
@@ -195,19 +195,19 @@ def harden(
         budget=left(),
         out=None if out is None else Path(out) / FOLDER,
         progress=progress,
-        **place,
+        **devices,
     )
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
 
 
-def _require_engine(place: dict[str, Any]) -> None:
+def _require_engine(devices: dict[str, Any]) -> None:
     """Refuse what cannot be measured here before hours of training instead of after them.
 
     Raises:
         HoldfastError: there is no such engine, or it cannot be reached.
     """
     _require_one_process()
-    where = engine_of(**place, folder=Path())
+    where = engine_of(**devices, folder=Path())
     if isinstance(where, Ray):
         where.connected()
 

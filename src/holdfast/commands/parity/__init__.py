@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.inputs import NamedImages, at_hand
-from holdfast.commands.observing import Place, place_of
+from holdfast.commands.observing import Observer, observing
 from holdfast.commands.parity.conclusion import Conclusion
 from holdfast.commands.parity.radii import radii_of
 from holdfast.commands.parity.sides import Coded, NamedSide, Side, coded, sides_of
@@ -124,8 +124,10 @@ def parity(
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
     run = RunSettings(seed, device, precision, batch_size)
-    with place_of(run, out=out, cluster=None, workers=workers, budget=budget, progress=progress, mark=REQUEST) as place:
-        first, *others = sides_of(reference, listed(candidates), place.run, Options(arch, size, trust_remote_code))
+    with observing(
+        run, out=out, cluster=None, workers=workers, budget=budget, progress=progress, mark=REQUEST
+    ) as observer:
+        first, *others = sides_of(reference, listed(candidates), observer.run, Options(arch, size, trust_remote_code))
         request = Request(
             encoders=tuple(side.request for side in others),
             images=_text(images),
@@ -139,27 +141,29 @@ def parity(
             device=device,
             precision=precision,
             batch_size=batch_size,
-            out=str(place.store.folder),
+            out=str(observer.store.folder),
         )
-        place.store.request(request.model_dump_json(indent=1))
-        inputs = _inputs(request, [first, *others], images, bank, place)
-        conclusion = Conclusion(coded(first, inputs, place), k, inputs, place)
+        observer.store.request(request.model_dump_json(indent=1))
+        inputs = _inputs(request, [first, *others], images, bank, observer)
+        conclusion = Conclusion(coded(first, inputs, observer), k, inputs, observer)
         conclusion.require_sense()
         results, failures = list[Result](), list[Failure]()
-        before = radii_of(first, radii, request, inputs, place) if radii else None
+        before = radii_of(first, radii, request, inputs, observer) if radii else None
         for side in others:
-            place.store.clear_failure(NAME, side.name)
+            observer.store.clear_failure(NAME, side.name)
             try:
-                after = radii_of(side, radii, request, inputs, place) if radii and not side.encoder.recorded else None
+                after = (
+                    radii_of(side, radii, request, inputs, observer) if radii and not side.encoder.recorded else None
+                )
                 results.append(conclusion.of(side, before, after))
                 results += [after] if isinstance(after, Result) else []
             except StoreError:
                 raise
             except HoldfastError as error:
-                failures.append(_failed(side, error, place, conclusion.reference))
+                failures.append(_failed(side, error, observer, conclusion.reference))
         results += [before] if isinstance(before, Result) else []
         results = [result.model_copy(update={"heading": conclusion.heading}) for result in results]
-        page = write(results, failures, place.store.folder)["report.html"] if place.kept else None
+        page = write(results, failures, observer.store.folder)["report.html"] if observer.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
     if sentence := _missing(answer):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
@@ -173,16 +177,16 @@ def _text(images: NamedImages | None) -> str | None:
 
 
 def _inputs(
-    request: Request, sides: Sequence[Side], images: NamedImages | None, bank: NamedImages | None, place: Place
+    request: Request, sides: Sequence[Side], images: NamedImages | None, bank: NamedImages | None, observer: Observer
 ) -> Inputs:
     """Return the images and the bank, to be loaded as each encoder wants them."""
     encoders = [side.encoder for side in sides]
     named: Any = images_reference(request, encoders) if images is None else at_hand(images)
     other = None if bank is None else at_hand(bank)
-    return Inputs(request, encoders, named, other, Remembered.at(place.store.folder / FILE))
+    return Inputs(request, encoders, named, other, Remembered.at(observer.store.folder / FILE))
 
 
-def _failed(side: Side, error: HoldfastError, place: Place, reference: Coded) -> Failure:
+def _failed(side: Side, error: HoldfastError, observer: Observer, reference: Coded) -> Failure:
     """Return why there is no result of a candidate, and keep it."""
     failure = Failure(
         evaluation=NAME,
@@ -190,9 +194,9 @@ def _failed(side: Side, error: HoldfastError, place: Place, reference: Coded) ->
         images=reference.population.images.name,
         error=type(error).__name__,
         reason=str(error),
-        provenance=provenance(side.run, place.started),
+        provenance=provenance(side.run, observer.started),
     )
-    place.store.fail(failure)
+    observer.store.fail(failure)
     return failure
 
 

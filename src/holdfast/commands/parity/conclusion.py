@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from holdfast.commands.observing import Place
+from holdfast.commands.observing import Observer
 from holdfast.commands.parity.preprocessing import preprocessing
 from holdfast.commands.parity.radii import change
 from holdfast.commands.parity.sides import Coded, Side, coded
@@ -45,7 +45,7 @@ class Conclusion:
     reference: Coded
     k: int
     inputs: Inputs
-    place: Place
+    observer: Observer
 
     def require_sense(self) -> None:
         """Raise if nothing could be compared with the reference: too few images, or one code for all of them."""
@@ -69,18 +69,18 @@ class Conclusion:
             BudgetSpentError: the budget ended before anything of it was encoded.
         """
         key = self.key(side, before, after)
-        known = self.place.store.result(key)
+        known = self.observer.store.result(key)
         if known is not None and known.planned is None:
             return known
-        self.place.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
-        candidate = coded(side, self.inputs, self.place)
+        self.observer.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
+        candidate = coded(side, self.inputs, self.observer)
         pair = self.pair(candidate)
         conclusion, answers = findings(pair, self.k)
         conclusion = self.explained(conclusion, pair, candidate)
         conclusion = _with_radii(conclusion, before, after)
         conclusion = conclusion.model_copy(update={"pictures": self.pictures(conclusion, pair, answers)})
         result = self.record(candidate, conclusion)
-        self.place.store.finish(key, result)
+        self.observer.store.finish(key, result)
         return result
 
     def key(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Key:
@@ -229,7 +229,7 @@ class Conclusion:
             settings=self.settings,
             findings=conclusion.model_copy(update={"warnings": (*conclusion.warnings, *warnings)}),
             planned=planned if cut else None,
-            provenance=provenance(candidate.side.run, self.place.started),
+            provenance=provenance(candidate.side.run, self.observer.started),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from holdfast.commands.observing import Place
+from holdfast.commands.observing import Observer
 from holdfast.commands.parity.sides import Side
 from holdfast.core.records import Claim, Estimate, Failure, Result, Series
 from holdfast.core.statistics.differences import paired
@@ -16,7 +16,7 @@ from holdfast.execution.table import fill_table
 EVALUATION, QUANTITY = "attack-radius", "attack_radius"
 
 
-def radii_of(side: Side, count: int, request: Request, inputs: Inputs, place: Place) -> Result | Failure:
+def radii_of(side: Side, count: int, request: Request, inputs: Inputs, observer: Observer) -> Result | Failure:
     """Return the attack radii of ``count`` images of one side, as ``evaluate`` finds them, or why there are none."""
     settings = {EVALUATION: {"samples": count, "events": ["retrieval"]}}
     radii_request = request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
@@ -29,11 +29,11 @@ def radii_of(side: Side, count: int, request: Request, inputs: Inputs, place: Pl
         inputs.images,
         plan,
         side.run,
-        place.store,
-        place.engine,
-        progress=place.show,
-        budget=place.budget,
-        began=place.began,
+        observer.store,
+        observer.engine,
+        progress=observer.show,
+        budget=observer.budget,
+        began=observer.began,
     )
     return results[0] if results else failures[0]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast import encoders
 from holdfast.commands.inputs import NamedEncoder, checked
-from holdfast.commands.observing import Place
+from holdfast.commands.observing import Observer
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.records import EncoderInfo
@@ -122,7 +122,7 @@ def _called(encoder: Encoder, name: str, source: str) -> Encoder:
     return renamed
 
 
-def coded(side: Side, inputs: Inputs, place: Place) -> Coded:
+def coded(side: Side, inputs: Inputs, observer: Observer) -> Coded:
     """Return ``side`` with its codes, computed where the store does not hold them.
 
     Raises:
@@ -131,25 +131,32 @@ def coded(side: Side, inputs: Inputs, place: Place) -> Coded:
     """
     population = Population(side.encoder, inputs.images(side.encoder), side.run)
     # Said beside the numbers and no reason to refuse: int8 layers that are quantised as inputs come see whole batches.
-    problem = unfit(population, place.engine)
+    problem = unfit(population, observer.engine)
     bank, bank_codes = inputs.bank(side.encoder), None
     if bank is not None:
-        rows, bank_codes = encoded(Population(side.encoder, bank, side.run), place)
+        rows, bank_codes = encoded(Population(side.encoder, bank, side.run), observer)
         if len(rows) < len(bank):
-            raise BudgetSpentError(place.left_over(len(bank) - len(rows)))
-    rows, codes = encoded(population, place)
+            raise BudgetSpentError(observer.left_over(len(bank) - len(rows)))
+    rows, codes = encoded(population, observer)
     return Coded(side, population, rows, codes, problem, bank_codes, () if bank is None else bank.ids)
 
 
-def encoded(population: Population, place: Place) -> tuple[list[int], Float[Tensor, "n d"]]:
+def encoded(population: Population, observer: Observer) -> tuple[list[int], Float[Tensor, "n d"]]:
     """Return the rows that were encoded by the end of the budget, and their codes.
 
     Raises:
         BudgetSpentError: none were.
     """
     _, rows, entries = observe_one(
-        CleanCodes(), population, place.store, place.engine, place.show, place.budget, place.began, codes=False
+        CleanCodes(),
+        population,
+        observer.store,
+        observer.engine,
+        observer.show,
+        observer.budget,
+        observer.began,
+        codes=False,
     )
     if not rows:
-        raise BudgetSpentError(place.left_over(len(population.images)))
+        raise BudgetSpentError(observer.left_over(len(population.images)))
     return rows, entries["codes"].cpu()

@@ -24,7 +24,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import ratio_of_means, series_of
 from holdfast.evaluations.attacked.breakaway import KEPT, LEFT_OUT, RISK, influence, kept_nearest, risk
-from holdfast.evaluations.attacked.observations import RANDOM_NOISE, Case, Noise, Untargeted, strongest
+from holdfast.evaluations.attacked.observations import RANDOM_NOISE, Case, CodesUnderNoise, Untargeted, strongest
 from holdfast.evaluations.attacked.searched import Searched
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -77,9 +77,9 @@ class OwnAttacks:
         """Return what is seen of the attacks in one case."""
         return Untargeted(ball, self.attacks, divergence, self.samples)
 
-    def noise(self, ball: Ball) -> Noise:
+    def noise(self, ball: Ball) -> CodesUnderNoise:
         """Return what is seen of random noise of the same size."""
-        return Noise(ball, self.samples)
+        return CodesUnderNoise(ball, self.samples)
 
     def beside(
         self,

@@ -195,14 +195,14 @@ class Pairwise(Observation):
         crossing = torch.full_like(retrieval, torch.nan)
         if anchors:
             pair = population.context(anchors, partners[anchors].tolist())
-            crossing[here] = population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball))
+            crossing[here] = population.encode(attacked_pixels(pair, Crossing(divergence), self.attack, self.ball))
         return {"crossing": crossing, "retrieval": retrieval}
 
     def at_retrieval(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the images at ``rows`` attacked past any of their nearest neighbours."""
         divergence = population.fitted(climbable(self.divergence))
         facing = facing_neighbours(population, rows, divergence, self.rivals)
-        return attacked(facing, Misretrieval(divergence), self.attack, self.ball)
+        return attacked_pixels(facing, Misretrieval(divergence), self.attack, self.ball)
 
 
 def facing_neighbours(population: Population, rows: Sequence[int], divergence: Divergence, count: int) -> AttackContext:
@@ -212,7 +212,7 @@ def facing_neighbours(population: Population, rows: Sequence[int], divergence: D
     return population.context(rows, rivals=searched.codes[near])
 
 
-def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
+def attacked_pixels(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
     """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
     return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
 
@@ -232,7 +232,7 @@ def attacked_by_each(
 
 @final
 @dataclass(frozen=True)
-class Noise(Observation):
+class CodesUnderNoise(Observation):
     """Codes of images moved by random noise as large as the ball allows: what a perturbation of its size does by itself."""
 
     ball: Ball
@@ -276,8 +276,10 @@ class Displacements(Observation):
         start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
         noise, gradient = climb(context.encoder, start, objective(context))
         return {
-            "sighted": divergence(population.encode(attacked(context, objective, self.attack, self.ball)), clean),
-            "blind": divergence(population.encode(attacked(context, objective, self.blind, self.ball)), clean),
+            "sighted": divergence(
+                population.encode(attacked_pixels(context, objective, self.attack, self.ball)), clean
+            ),
+            "blind": divergence(population.encode(attacked_pixels(context, objective, self.blind, self.ball)), clean),
             "noise": noise,
             "slope": self.ball.dual_norm(gradient) * self.ball.radius,
         }

@@ -28,7 +28,7 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Findings
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.attacked.harm_kept import Further, OwnAttacks
-from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, attacked, climbable
+from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, attacked_pixels, climbable
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
@@ -73,7 +73,7 @@ class Transferred(Observation):
         climbed = L2Distance() if self.divergence.learns else climbable(self.divergence).of_tokens(surrogate.tokens)
         attacked_context = AttackContext(surrogate, context.pixels, context.noise)
         try:
-            moved = attacked(attacked_context, Away(climbed), self.attack, self.ball)
+            moved = attacked_pixels(attacked_context, Away(climbed), self.attack, self.ball)
         except NoGradientError:
             return unknown
         return {"codes": population.encode(moved)}

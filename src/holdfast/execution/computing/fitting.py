@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.core.run_settings import Observed
 from holdfast.execution.computing import Computing
-from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.base import Engine, Output, Unit
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
@@ -18,8 +18,6 @@ from holdfast.store.keys import key_of
 from holdfast.store.store import StoreError
 
 log = logging.getLogger("holdfast")
-What = TypeVar("What")
-Answer = TypeVar("Answer")
 
 
 def learn_all(
@@ -81,7 +79,7 @@ def tensors_of(population: Population, fit: Fit[Any]) -> Observed | Exception:
         return error
 
 
-def once(engine: Engine, task: Callable[[Population, What], Answer], population: Population, what: What) -> Answer:
+def once(engine: Engine, task: Callable[[Population, Unit], Output], population: Population, what: Unit) -> Output:
     """Return what ``task`` makes of ``what``, computed where ``engine`` computes shards."""
     ((_, done),) = engine.map(task, population, [what])
     return done

@@ -31,7 +31,7 @@ class Subject:
     codes: Float[Tensor, "n d"]
     learned: dict[Fit[Any], Observed | Exception]
     run: RunSettings
-    others: Sequence[Encoder] = ()
+    other_encoders: Sequence[Encoder] = ()
     """Those of the run beside it, where attacks on them are shown to it."""
     groups: dict[Observation, list[Evaluation]] = field(default_factory=dict)
     """The evaluations that share each observation."""
@@ -41,14 +41,16 @@ class Subject:
     @cached_property
     def population(self) -> Population:
         """The images with all that is known of them."""
-        return Population(self.encoder, self.images, self.run, self.codes, self.learned, self._bank(), self.others)
+        return Population(
+            self.encoder, self.images, self.run, self.codes, self.learned, self._bank(), self.other_encoders
+        )
 
     @cached_property
     def planning(self) -> Population:
         """The population to plan with: what is not learned yet is refused, where it would be learned at once."""
         pending = dict.fromkeys(self.fits, BudgetSpentError("not learned yet"))
         known = {**pending, **self.learned}
-        return Population(self.encoder, self.images, self.run, self.codes, known, self._bank(), self.others)
+        return Population(self.encoder, self.images, self.run, self.codes, known, self._bank(), self.other_encoders)
 
     def _bank(self) -> Population | None:
         return self.bank and Population(self.encoder, self.bank[0], self.run, self.bank[1])

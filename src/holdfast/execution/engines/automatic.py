@@ -18,7 +18,7 @@ from typing import Any, final
 
 import torch
 
-from holdfast.execution.engines.base import Context, Done, Shard
+from holdfast.execution.engines.base import Context, Output, Unit
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes, WorkersDiedError, cores
 
@@ -68,15 +68,15 @@ class Automatic:
     """The context that the workers had last, and can read."""
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         if self.threaded(context):
             return Local().map(task, context, shards)
         return self._spread(task, context, iter(shards))
 
     def _spread(
-        self, task: Callable[[Context, Shard], Done], context: Context, coming: Iterator[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, coming: Iterator[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         """Yield what is made of each shard, here until workers are worth it and there is more than one shard left."""
         while True:
             waiting = list(islice(coming, 1 if self.spent < PATIENCE else 2))
@@ -85,7 +85,7 @@ class Automatic:
             if len(waiting) == 1 or not self._reach(context):
                 yield from self._here(task, context, waiting)
                 continue
-            handed_out: list[Shard] = []
+            handed_out: list[Unit] = []
             try:
                 with closing(self.workers.map(task, context, _noted(chain(waiting, coming), handed_out))) as finished:
                     for shard, done in finished:
@@ -96,8 +96,8 @@ class Automatic:
                 yield from self._here(task, context, handed_out)
 
     def _here(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         for shard in shards:
             since = monotonic()
             with one_thread():
@@ -125,7 +125,7 @@ def _read(context: object, _: int) -> None:
     """Do nothing with the context, which a worker has read by then."""
 
 
-def _noted(shards: Iterable[Shard], handed_out: list[Shard]) -> Iterator[Shard]:
+def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:
     for shard in shards:
         handed_out.append(shard)
         yield shard

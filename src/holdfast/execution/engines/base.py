@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Protocol, TypeVar, runtime_checkable
 
 Context = TypeVar("Context")
-Shard = TypeVar("Shard")
-Done = TypeVar("Done")
+Unit = TypeVar("Unit")
+Output = TypeVar("Output")
 
 
 @runtime_checkable
@@ -15,8 +15,8 @@ class Engine(Protocol):
     """Applies one function to many shards, wherever there is room; the answers do not depend on where."""
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         """Yield each shard with what ``task`` made of it and of the ``context``, which all share, as they finish.
 
         The context may be large; it is sent once, also if the next call has the same. Shards are taken one by one, when

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import final
 
-from holdfast.execution.engines.base import Context, Done, Shard
+from holdfast.execution.engines.base import Context, Output, Unit
 
 
 @final
@@ -18,6 +18,6 @@ class Local:
     """
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         return ((shard, task(context, shard)) for shard in shards)

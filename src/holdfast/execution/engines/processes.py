@@ -18,7 +18,7 @@ from typing import Any, final
 from weakref import finalize
 
 from holdfast.core.errors import HoldfastError
-from holdfast.execution.engines.base import Context, Done, Shard
+from holdfast.execution.engines.base import Context, Output, Unit
 
 RETRIES = 3
 """How often in a row workers may die without a shard finished between."""
@@ -64,14 +64,14 @@ class Processes:
         finalize(self, _stop, self._pools)
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         from loky import FIRST_COMPLETED, wait
         from loky.process_executor import BrokenProcessPool
 
         path, coming, deaths = str(self._file(context)), iter(shards), 0
-        waiting: dict[Future[Done], tuple[int, Shard]] = {}
-        idle, finished = list(range(min(self.count, len(self.gpus) or self.count))), list[tuple[Shard, Done]]()
+        waiting: dict[Future[Output], tuple[int, Unit]] = {}
+        idle, finished = list(range(min(self.count, len(self.gpus) or self.count))), list[tuple[Unit, Output]]()
         try:
             while True:
                 for shard in islice(coming, len(idle)):

@@ -22,7 +22,7 @@ from typing import final
 from zlib import crc32
 
 from holdfast.core.errors import HoldfastError
-from holdfast.execution.engines.base import Context, Done, Engine, Shard
+from holdfast.execution.engines.base import Context, Engine, Output, Unit
 
 RANKS = "ranks"
 """The cluster made of the processes that torchrun or srun started."""
@@ -67,20 +67,20 @@ class Ranks:
     """When each lease of others was first seen with the renewal it still has."""
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         """Compute here what every rank must know for itself."""
         return ((shard, task(context, shard)) for shard in shards)
 
     def share(
         self,
-        task: Callable[[Context, Shard], Done],
+        task: Callable[[Context, Unit], Output],
         context: Context,
-        units: Mapping[str, Shard],
-        is_kept: Callable[[Shard], bool],
-        begin: Callable[[Shard], bool] = lambda _: True,
+        units: Mapping[str, Unit],
+        is_kept: Callable[[Unit], bool],
+        begin: Callable[[Unit], bool] = lambda _: True,
         patient: Callable[[], bool] = lambda: True,
-    ) -> Generator[tuple[Shard, Done | None], None, None]:
+    ) -> Generator[tuple[Unit, Output | None], None, None]:
         """Yield each of the named ``units`` with what ``task`` made of it here, or with None once others did.
 
         ``is_kept`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and

@@ -17,7 +17,7 @@ from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.loading.reference import first_line
-from holdfast.execution.engines.base import Context, Done, Shard
+from holdfast.execution.engines.base import Context, Output, Unit
 
 
 class Worker:
@@ -59,14 +59,14 @@ class Ray:
     """Those that have begun."""
 
     def map(
-        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
-    ) -> Generator[tuple[Shard, Done], None, None]:
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
         ray = self.connected()
         if not self._sent or self._sent[0][0] is not context:
             self._sent[:] = [(context, ray.put(context))]
-        coming, left, idle, losses = iter(shards), deque[Shard](), list(self._actors), 0
-        waiting: dict[Any, tuple[Any, list[Shard]]] = {}
-        room, finished = self._room(ray.cluster_resources()), list[tuple[Shard, Done]]()
+        coming, left, idle, losses = iter(shards), deque[Unit](), list(self._actors), 0
+        waiting: dict[Any, tuple[Any, list[Unit]]] = {}
+        room, finished = self._room(ray.cluster_resources()), list[tuple[Unit, Output]]()
         try:
             while True:
                 at_work = sum(len(shards_of_actor) for _, shards_of_actor in waiting.values())

@@ -79,7 +79,7 @@ class Cells:
                 forecast.expect((encoder.name, what))
         return MissingCells(encoder, images, bank, missing)
 
-    def others(self, row: MissingCells) -> tuple[Encoder, ...]:
+    def other_encoders(self, row: MissingCells) -> tuple[Encoder, ...]:
         """Return the encoders beside that of ``row``, if anything that is missing of it looks at them."""
         needs_others = any(evaluation.needs_others for evaluation in row.evaluations)
         return tuple(encoder for encoder in self.encoders if needs_others and encoder is not row.encoder)

@@ -79,7 +79,7 @@ class Outcome:
     seconds: float
 
 
-def concluded(population: Population, task: tuple[Evaluation, Sample]) -> Outcome:
+def conclude(population: Population, task: tuple[Evaluation, Sample]) -> Outcome:
     """Return what follows for an evaluation from what was seen, or why nothing does."""
     (evaluation, sample), since = task, monotonic()
     try:
@@ -104,7 +104,7 @@ def finish(subject: Subject, cells: Cells) -> None:
     if cells.work.stopped or not isinstance(engine, (Automatic, Processes)):
         engine = Local()
     results = {each: cells.concluded.get((subject.encoder.name, each)) for each in chain(*subject.groups.values())}
-    for (evaluation, sample), outcome in engine.map(concluded, subject.population, _waiting(subject, cells)):
+    for (evaluation, sample), outcome in engine.map(conclude, subject.population, _waiting(subject, cells)):
         with cells.failing(subject.encoder, subject.images.name, [evaluation]):
             results[evaluation] = keep(subject, evaluation, sample, outcome, cells)
     cells.results += [result for result in results.values() if result is not None]
@@ -207,7 +207,7 @@ def _keep_so_far(subject: Subject, evaluation: Evaluation, sample: Sample, cells
     piece = subject.encoder.name, evaluation
     try:
         require_enough(subject, evaluation, sample, cells)
-        result = keep(subject, evaluation, sample, concluded(subject.population, (evaluation, sample)), cells)
+        result = keep(subject, evaluation, sample, conclude(subject.population, (evaluation, sample)), cells)
     except StoreError:
         raise
     except Exception:  # said when it is concluded in the end

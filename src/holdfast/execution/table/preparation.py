@@ -60,7 +60,7 @@ def _prepared(missing: MissingCells, cells: Cells) -> Subject:
     if missing.searched is not None:
         bank = missing.searched, _codes_of_bank(population, missing.searched, cells.work)
     learned = dict[Fit[Any], Observed | Exception]()
-    subject = Subject(missing.encoder, missing.images, bank, codes, learned, cells.run, cells.others(missing))
+    subject = Subject(missing.encoder, missing.images, bank, codes, learned, cells.run, cells.other_encoders(missing))
     for evaluation in missing.evaluations:
         subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
     return subject

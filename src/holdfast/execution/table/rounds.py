@@ -64,15 +64,11 @@ class Rounds:
 
     def _round(self, strict: bool, covering: bool) -> bool:
         """Give each encoder a turn, and return whether any went forward."""
-        going = False
+        going, deadline = False, self.work.deadline
         for position, subject in enumerate(self.encoders):
-            self.work.deadline.begin_turn(1 / (len(self.encoders) - position), strict)
-            going |= (
-                self._together(subject, strict)
-                if self.work.deadline.budget is None
-                else self._advance(subject, covering)
-            )
-            if self.work.deadline.budget is not None and position == 0:
+            deadline.begin_turn(1 / (len(self.encoders) - position), strict)
+            going |= self._together(subject, strict) if deadline.budget is None else self._advance(subject, covering)
+            if deadline.budget is not None and position == 0:
                 self.interim.rehearse(subject)
             if len(self.encoders) > 1:
                 subject.rest()
