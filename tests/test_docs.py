@@ -220,10 +220,20 @@ def test_links_resolve(page: Path) -> None:
 def test_the_map_of_folders_is_complete() -> None:
     home = Path(holdfast.__file__).parent
     table = " ".join(rows(section(DOCS / "architecture.md", "The folders")))
-    for path in home.iterdir():
-        name = f"{path.name}/" if (path / "__init__.py").is_file() else path.name
-        if not name.startswith("__") and name.endswith((".py", "/")):
-            assert name in table.replace(",", " ").split(), f"{name} is not among the folders"
+    folders = [path.parent.relative_to(home).as_posix() for path in home.rglob("__init__.py") if path.parent != home]
+    files = [path.name for path in home.glob("*.py") if not path.name.startswith("__")]
+    for name in [*(f"{folder}/" for folder in folders), *files]:
+        assert name in table.replace(",", " ").split(), f"{name} is not among the folders"
+
+
+@pytest.mark.parametrize("folder", ["core", "protocol", "store", "report", "execution"])
+def test_the_map_names_every_file_of_folders_that_hold_no_kind(folder: str) -> None:
+    home = Path(holdfast.__file__).parent
+    named = set(re.findall(r"`([^`\n]+)`", (DOCS / "architecture.md").read_text()))
+    files = [path.relative_to(home) for path in (home / folder).rglob("*.py") if path.stem not in ("__init__", "base")]
+    assert files
+    for path in files:
+        assert named & {path.stem, path.with_suffix("").as_posix()}, f"{path} is not on the page of the architecture"
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
