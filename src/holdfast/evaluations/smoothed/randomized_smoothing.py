@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.balls import L2
-from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
@@ -106,55 +106,37 @@ class RandomizedSmoothing(SmoothedEvaluation):
         case = {"noise": f"{self.sigma:g}", "probe": str(probe)}
         answered = right & ~reach.isnan()
         kept = reach.where(answered, 0.0)
-        limits = (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))
-        flag = "yes or no"
-        certified, of_right = (
-            series_of(quantity, case, values, "l2 radius", Claim.LOWER, RADIUS, WRONG).model_copy(
-                update={"limits": limits}
-            )
-            for quantity, values in (
-                ("certified_probe_radius", kept),
-                ("certified_probe_radius_of_correct", reach.where(answered, torch.nan)),
-            )
-        )
-        accuracy = series_of(
-            "smoothed_probe_accuracy",
-            case,
-            answered.double(),
-            flag,
-            Claim.ESTIMATE,
-            "the smoothed probe being right",
-            UNKNOWN,
-        )
-        abstained = series_of(
-            "probe_abstentions",
-            case,
-            reach.isnan().double(),
-            flag,
-            Claim.ESTIMATE,
-            "the smoothed probe abstaining",
-            UNKNOWN,
-        )
-        records = [certified, of_right, accuracy, abstained]
-        numbers = [
-            sure(summarise(certified, "mean", "higher", "average_certified_probe_radius"), self.alpha, len(reach)),
-            sure(summarise(certified, "median", "higher", "median_certified_probe_radius"), self.alpha, len(reach)),
-            sure(
-                summarise(of_right, "mean", "higher", "average_certified_probe_radius_of_correct"),
-                self.alpha,
-                len(reach),
-            ),
+        certified = self._radius_series("certified_probe_radius", case, kept)
+        of_right = self._radius_series("certified_probe_radius_of_correct", case, reach.where(answered, torch.nan))
+        accuracy = _flags("smoothed_probe_accuracy", case, answered, "the smoothed probe being right")
+        abstained = _flags("probe_abstentions", case, reach.isnan(), "the smoothed probe abstaining")
+        survivals = [self._survival(radius, case, kept) for radius in self.radii]
+        estimates = [
+            self._certified_number(certified, "mean", "average_certified_probe_radius"),
+            self._certified_number(certified, "median", "median_certified_probe_radius"),
+            self._certified_number(of_right, "mean", "average_certified_probe_radius_of_correct"),
             summarise(accuracy, "share", "higher"),
             summarise(abstained, "share", "lower"),
+            *(self._certified_number(survival, "share") for survival in survivals),
         ]
-        for radius in self.radii:
-            ball = {"ball": str(L2(radius)), **case}
-            survival = series_of(
-                "certified_probe_accuracy", ball, (kept > radius).double(), flag, Claim.LOWER, ACCURACY, UNKNOWN
-            )
-            records.append(survival)
-            numbers.append(sure(summarise(survival, "share", "higher"), self.alpha, len(reach)))
-        return records, numbers
+        return [certified, of_right, accuracy, abstained, *survivals], estimates
+
+    def _radius_series(self, quantity: str, case: Conditions, values: Float[Tensor, "b"]) -> Series:
+        """Return certified radii, of which none is larger than what copies that all agree certify."""
+        series = series_of(quantity, case, values, "l2 radius", Claim.LOWER, RADIUS, WRONG)
+        return series.model_copy(update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))})
+
+    def _survival(self, radius: float, case: Conditions, kept: Float[Tensor, "b"]) -> Series:
+        """Return for each image whether it is certified to be answered rightly within ``radius``."""
+        conditions = {"ball": str(L2(radius)), **case}
+        flags = (kept > radius).double()
+        return series_of("certified_probe_accuracy", conditions, flags, "yes or no", Claim.LOWER, ACCURACY, UNKNOWN)
+
+    def _certified_number(
+        self, series: Series, statistic: Literal["mean", "median", "share"], quantity: str | None = None
+    ) -> Estimate:
+        """Return a number of certificates, each of which holds with a confidence of its own."""
+        return sure(summarise(series, statistic, "higher", quantity), self.alpha, len(series.values))
 
     def _curve(self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> Curve:
         """Return the certified accuracy as a function of the radius; at 0 it is the accuracy."""
@@ -168,3 +150,8 @@ class RandomizedSmoothing(SmoothedEvaluation):
             x=tuple(grid.tolist()),
             y=tuple((kept[:, None] > grid).double().mean(0).tolist()),
         )
+
+
+def _flags(quantity: str, case: Conditions, holds: Bool[Tensor, "b"], of: str) -> Series:
+    """Return for each image whether something holds of the smoothed probe."""
+    return series_of(quantity, case, holds.double(), "yes or no", Claim.ESTIMATE, of, UNKNOWN)
