@@ -275,4 +275,6 @@ def test_python_page_says_where_every_evaluation_lives() -> None:
     table = rows(section(DOCS / "python.md", "Where evaluations live"))
     for kind in catalog.evaluations().values():
         package, module = kind.__module__.rsplit(".", 1)
-        assert f"{module}.{kind.__name__}" in table[package][0]
+        row = table.get(package, [""])[0]
+        place = f"{module}.{kind.__name__}"
+        assert place in row, f"docs/python.md, 'Where evaluations live', needs {place} in the row of {package}"

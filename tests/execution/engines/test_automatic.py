@@ -32,8 +32,9 @@ def never(_: object) -> bool:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are started at once."""
+    """Workers are started at once, and waited for."""
     monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "_are_over", lambda _: True)
 
 
 def test_little_work_starts_no_worker() -> None:
@@ -48,6 +49,15 @@ def test_much_work_is_done_by_workers_and_a_single_shard_here(impatient: None) -
     assert sorted(engine.map(power, 2, range(5))) == [(k, 2**k) for k in range(5)]
     assert {done for _, done in engine.map(process, None, range(8))}.isdisjoint({os.getpid()})
     assert list(engine.map(process, None, [1])) == [(1, os.getpid())]
+
+
+def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    over = iter([False, False, True])
+    monkeypatch.setattr(module, "_are_over", lambda _: next(over))
+    engine = Automatic(Processes(1), never)
+    places = [done == os.getpid() for _, done in engine.map(process, "context", range(6))]
+    assert places == [True, True, False, False, False, False]
 
 
 def test_what_workers_cannot_be_given_stays_here(impatient: None) -> None:
@@ -125,7 +135,7 @@ SCRIPT = """
 print("once")
 import holdfast as hf
 from holdfast.execution.engines import automatic
-automatic.PATIENCE, automatic.cores = 0.0, lambda: 2
+automatic.PATIENCE, automatic.cores, automatic._are_over = 0.0, lambda: 2, lambda _: True
 from torch import nn
 
 class Network(nn.Module):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -22,8 +23,8 @@ from holdfast.execution.engines.base import Context, Output, Unit
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes, WorkersDiedError, cores
 
-PATIENCE = 4.0
-"""Seconds of shards computed here after which workers are started: about what starting them takes."""
+PATIENCE = 1.5
+"""Seconds of shards computed here after which workers are started; they take some more, in which this process goes on."""
 MOST = 16
 """Workers at most, each with a copy of the encoder and of torch; who has the memory for more asks for them ..."""
 EACH = 2 << 30
@@ -66,6 +67,8 @@ class Automatic:
     """The seconds that shards took here."""
     ready: object = field(default=None, repr=False)
     """The context that the workers had last, and can read."""
+    readings: tuple[object, list[Future[None]]] = field(default=(None, []), repr=False)
+    """The context that was sent to the workers last, and what each of them makes of it."""
 
     def map(
         self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
@@ -83,7 +86,8 @@ class Automatic:
             if not waiting:
                 return
             if len(waiting) == 1 or not self._reach(context):
-                yield from self._here(task, context, waiting)
+                coming = chain(waiting[1:], coming)
+                yield from self._here(task, context, waiting[:1])
                 continue
             handed_out: list[Unit] = []
             try:
@@ -106,12 +110,16 @@ class Automatic:
             yield shard, done
 
     def _reach(self, context: object) -> bool:
-        """Return whether the workers can read the ``context``; if not, nothing more is sent to them."""
+        """Return whether the workers have read the ``context``; if they cannot, nothing more is sent to them."""
         if self.ready is context:
             return True
         try:
-            for _ in self.workers.map(_read, context, range(self.workers.count)):
-                pass
+            if self.readings[0] is not context:
+                self.readings = context, self.workers.send(context)
+            if not _are_over(self.readings[1]):
+                return False
+            for reading in self.readings[1]:
+                reading.result()
         except (
             Exception
         ):  # what cannot be pickled, or is of a module that a worker cannot import, has errors of all kinds
@@ -121,8 +129,8 @@ class Automatic:
         return True
 
 
-def _read(context: object, _: int) -> None:
-    """Do nothing with the context, which a worker has read by then."""
+def _are_over(readings: Iterable[Future[None]]) -> bool:
+    return all(reading.done() for reading in readings)
 
 
 def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:

@@ -71,7 +71,7 @@ class Processes:
 
         path, coming, deaths = str(self._file(context)), iter(shards), 0
         waiting: dict[Future[Output], tuple[int, Unit]] = {}
-        idle, finished = list(range(min(self.count, len(self.gpus) or self.count))), list[tuple[Unit, Output]]()
+        idle, finished = list(range(self._most())), list[tuple[Unit, Output]]()
         try:
             while True:
                 for shard in islice(coming, len(idle)):
@@ -99,6 +99,18 @@ class Processes:
         finally:
             for worker, _ in waiting.values():  # nobody wants it any more
                 _stop({worker: self._pools.pop(worker)})
+
+    def send(self, context: object) -> list[Future[None]]:
+        """Start the workers that do not live, and return for each of them what waits until it has read the ``context``.
+
+        Raises:
+            Exception: the context cannot be pickled; the errors of what is in it are of all kinds.
+        """
+        path = str(self._file(context))
+        return [self._submit(worker, _read, path, None) for worker in range(self._most())]
+
+    def _most(self) -> int:
+        return min(self.count, len(self.gpus) or self.count)
 
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
         """Send ``shard`` to a worker, which is started if it does not live."""
@@ -159,6 +171,10 @@ def _loaded(path: str) -> Any:
     """Return the context, in a worker; the file was written by the process that started it."""
     with open(path, "rb") as file:
         return pickle.load(file)
+
+
+def _read(context: object, _: None) -> None:
+    """Do nothing with the context, which a worker has read by then."""
 
 
 def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:

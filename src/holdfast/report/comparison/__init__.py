@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from holdfast.core.records import Claim, Conditions, Estimate, Record, Result, Series
 from holdfast.core.statistics.differences import Difference, paired, unpaired
-from holdfast.report.comparison.protocol import Group, baselines, difference, groups, labels, tabled
+from holdfast.report.comparison.protocol import Group, baselines, difference, groups, labels, row_key, tabled
 from holdfast.report.text import listed, name_of
 
 
@@ -138,26 +138,15 @@ def distinct_estimates(group: Group) -> list[Estimate]:
     return list({row_key(estimate): estimate for estimate in reversed(every)}.values())[::-1]
 
 
-def row_key(estimate: Estimate) -> tuple[str, tuple[tuple[str, str], ...], Claim]:
-    """Return what two encoders' estimates must share to stand in one row."""
-    return estimate.quantity, tuple(sorted(estimate.conditions.items())), estimate.claim
-
-
-def matching(result: Result, like: Estimate) -> Estimate | None:
-    """Return the estimate of ``result`` that belongs in the row of ``like``."""
-    return next((estimate for estimate in result.estimates if row_key(estimate) == row_key(like)), None)
-
-
 def _comparable_numbers(
     group: Group, like: Estimate, collapsed: Sequence[str], refusals: list[Refusal]
 ) -> dict[str, _Number]:
     """Return estimate and per-sample series of each encoder that can take part; the others are added to ``refusals``."""
     numbers: dict[str, _Number] = {}
     first: Result | None = None
-    for name, result in group.items():
-        estimate = matching(result, like)
-        if estimate is None:
-            continue
+    results = dict(group.items())
+    for name, estimate in group.row(like).items():
+        result = results[name]
         series = _series(result, estimate)
         reason = None
         if name in collapsed:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 
-from holdfast.core.records import Result
+from holdfast.core.records import Claim, Estimate, Result
 from holdfast.report import text
+
+RowKey = tuple[str, tuple[tuple[str, str], ...], Claim]
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,28 @@ class Group:
         """Return the result that speaks for the protocol."""
         return self.results[0]
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """Return the hash of the protocol."""
+        """The hash of the protocol."""
         return protocol_key(self.first)
+
+    def row(self, like: Estimate) -> dict[str, Estimate]:
+        """Return the estimates that belong in the row of ``like``, by encoder."""
+        key = row_key(like)
+        return {name: rows[key] for name, rows in zip(self.encoders, self._rows, strict=True) if key in rows}
+
+    @cached_property
+    def _rows(self) -> list[dict[RowKey, Estimate]]:
+        return [{row_key(e): e for e in reversed(result.estimates)} for result in self.results]
 
     def items(self) -> list[tuple[str, Result]]:
         """Return each encoder's label with its result."""
         return list(zip(self.encoders, self.results, strict=True))
+
+
+def row_key(estimate: Estimate) -> RowKey:
+    """Return what two encoders' estimates must share to stand in one row."""
+    return estimate.quantity, tuple(sorted(estimate.conditions.items())), estimate.claim
 
 
 def protocol_key(result: Result) -> str:

@@ -9,7 +9,7 @@ from math import isfinite, isnan
 
 from holdfast.core.records import Claim, Estimate
 from holdfast.report import text
-from holdfast.report.comparison import Comparison, Contest, distinct_estimates, matching
+from holdfast.report.comparison import Comparison, Contest, distinct_estimates
 from holdfast.report.comparison.protocol import Group, difference, tabled
 
 USUAL = 0.95
@@ -198,9 +198,9 @@ def _span(place: int, block: Sequence[Estimate]) -> int:
 
 
 def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Contest | None) -> tuple[Cell | None, ...]:
-    estimates = {name: matching(result, like) for name, result in group.items()}
+    estimates = group.row(like)
     best = contest.best if contest and len(contest.ranks) > 1 else ()
-    ends = _ends([estimate for estimate in estimates.values() if estimate])
+    ends = _ends(list(estimates.values()))
     return tuple(
         Cell(estimate, ("best" if len(best) == 1 else "tied") if name in best else "", *_track(estimate, ends))
         if (estimate := estimates.get(name))
