@@ -136,9 +136,12 @@ def test_layers_other_than_relus_keep_their_lines(name: str) -> None:
     assert (bound[0] <= lowest(encoder, x, specifications[0], L2(0.2), 200) + 1e-9).all()
 
 
-def test_a_batch_is_bounded_as_its_images_are() -> None:
-    encoder, _, _ = wide(1)
-    x, specifications = torch.rand(3, 30, dtype=torch.float64), torch.randn(3, 2, 3, dtype=torch.float64)
-    together = lower_bound(encoder, x, specifications, L2(0.3), SdpCrown(8, 4))
-    alone = [lower_bound(encoder, x[i : i + 1], specifications[i : i + 1], L2(0.3), SdpCrown(8, 4)) for i in range(3)]
+@pytest.mark.parametrize("name", ["conv", "linear"])
+@pytest.mark.parametrize("memory", [2**15, 2**26])
+def test_a_batch_is_bounded_as_its_images_are(name: str, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.bounds.methods.crown.MEMORY", memory)
+    encoder, x = shared(name), torch.rand(3, *SHAPE, dtype=torch.float64)
+    specifications = torch.randn(3, 2, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    together = lower_bound(encoder, x, specifications, L2(0.3), SdpCrown(3, 2))
+    alone = [lower_bound(encoder, x[i : i + 1], specifications[i : i + 1], L2(0.3), SdpCrown(3, 2)) for i in range(3)]
     assert torch.allclose(together, torch.cat(alone), rtol=1e-6, atol=1e-6)

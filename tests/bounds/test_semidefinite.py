@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.bounds import Alpha, Crown, Exact, Semidefinite, certified_radius, lower_bound
+from holdfast.bounds import Alpha, Crown, Exact, SdpCrown, Semidefinite, certified_radius, lower_bound
 from holdfast.bounds.methods.crown import relax
-from holdfast.bounds.methods.lagrangian import KINDS, Lagrangian, positive
+from holdfast.bounds.methods.enclosing_balls import EnclosingBall
+from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Lagrangian, positive
 from holdfast.bounds.network.casting import cast
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
-from holdfast.core.balls import L2, Linf
+from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from tests.bounds.checks import lowest
@@ -59,15 +60,38 @@ def test_without_time_radii_are_those_of_crown() -> None:
     assert torch.equal(found, crown)
 
 
-def lagrangian(module: nn.Module, x: Tensor, specifications: Tensor) -> Lagrangian:
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
+@pytest.mark.parametrize("radius", [0.15, 0.5])
+def test_bounds_of_l2_balls_lie_between_single_neurons_and_attacks(seed: int, radius: float) -> None:
+    encoder, x, specifications, _ = context(seed)
+    found = lower_bound(encoder, x, specifications, L2(radius), Semidefinite(steps=60, rank=4))
+    assert (found <= lowest(encoder, x, specifications[0], L2(radius), 20_000) + 1e-9).all()
+    assert (found >= lower_bound(encoder, x, specifications, L2(radius), Alpha(10, 10)) - 1e-9).all()
+
+
+def test_radii_of_l2_balls_are_larger_than_by_single_neurons_and_hold() -> None:
+    encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
+    codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
+    specifications = (codes[0] - codes[1])[None, None]
+    ball = L2(0.5)
+    single, together = (
+        lower_bound(encoder, x[:1], specifications, ball, method) for method in (SdpCrown(), Semidefinite(steps=200))
+    )
+    assert together > single
+    assert together <= lowest(encoder.to("cpu", torch.float64), x[:1].double(), specifications[0], ball, 200)
+
+
+def lagrangian(module: nn.Module, x: Tensor, specifications: Tensor, ball: type[Ball] = Linf) -> Lagrangian:
     graph = trace(Encoder(module.eval(), "net", Domain(tuple(x.shape[1:]))).to("cpu", torch.float64))
-    around = region(x, Linf, torch.full((len(x),), 0.3, dtype=torch.float64), Domain(tuple(x.shape[1:])))
+    around = region(x, ball, torch.full((len(x),), 0.3, dtype=torch.float64), Domain(tuple(x.shape[1:])))
     with torch.no_grad():
-        return Lagrangian(graph, relax(graph, around).intermediate_bounds, specifications)
+        boxes = relax(graph, around).intermediate_bounds
+    return Lagrangian(graph, boxes, specifications, EnclosingBall(around.centre, around.eps) if ball is L2 else None)
 
 
 @pytest.mark.parametrize("residual", [False, True])
-def test_constraints_never_add_where_they_hold(residual: bool) -> None:
+@pytest.mark.parametrize("ball", [Linf, L2])
+def test_constraints_never_add_where_they_hold(residual: bool, ball: type[Ball]) -> None:
     """At the variables of a real input the Lagrangian is at most what the row is there, whatever the multipliers."""
     torch.manual_seed(0)
     if residual:
@@ -75,13 +99,18 @@ def test_constraints_never_add_where_they_hold(residual: bool) -> None:
         x = torch.rand(1, 2, 6, 6, dtype=torch.float64)
     else:
         module, x = tiny(0).module, torch.rand(1, *SHAPE, dtype=torch.float64)
-    problem = lagrangian(module, x, torch.randn(1, 2, dtype=torch.float64))
+    problem = lagrangian(module, x, torch.randn(1, 2, dtype=torch.float64), ball)
     duals = {(n, kind): 5 * torch.rand_like(problem.unstable[n].double()) for n in problem.unstable for kind in KINDS}
     for key, value in duals.items():
         duals[key] = torch.where(problem.unstable[key[0]], value, 0.0)
+    if problem.ball is not None:
+        duals[RANGE] = 5 * torch.rand_like(problem.spans[0][0])
     low, high = problem.intermediate_bounds[0]
     for _ in range(20):
         point = low + (high - low) * torch.rand_like(low)
+        if problem.ball is not None:
+            step = point - problem.ball.centre
+            point = problem.ball.centre + step * (0.3 / step.norm()).clamp_max(1)
         parts = [torch.ones(1, 1, dtype=torch.float64)]
         values = problem.graph.values(point[:, 0])
         for index, (middle, half) in problem.spans.items():
@@ -89,12 +118,14 @@ def test_constraints_never_add_where_they_hold(residual: bool) -> None:
             assert (scaled.abs() <= 1 + 1e-9).all()
             parts.append(scaled.flatten(1))
         v = torch.cat(parts, 1)[:, None]
+        assert (problem.lengths(v) <= 1 + 1e-9).all()
         row = (values[-1].flatten(1) * problem.specifications).sum(1)
         assert (problem.value(v, duals) <= row + 1e-9).all()
         specifications, kept = problem.matrix(duals), problem.kept
         pixels = (kept > 0) & (kept <= low.numel())
         matrix = torch.zeros(len(kept), len(kept), dtype=torch.float64)
         matrix[~pixels], matrix[:, ~pixels] = specifications, specifications.T
+        matrix.diagonal()[pixels] = problem.pixel_diagonal(duals)
         assert torch.allclose(v[0, 0, kept] @ matrix @ v[0, 0, kept] / 2, problem.value(v, duals)[0])
         none = {key: torch.zeros_like(value) for key, value in duals.items()}
         assert torch.allclose(problem.value(v, none), row)
@@ -127,11 +158,11 @@ def test_another_precision_computes_the_same() -> None:
 
 def test_what_cannot_be_bounded_together_is_refused() -> None:
     encoder, x, specifications, _ = context(0)
-    with pytest.raises(HoldfastError, match="linf"):
-        lower_bound(encoder, x, specifications, L2(0.1), Semidefinite())
-    for method in (Semidefinite(), Exact()):
+    with pytest.raises(HoldfastError, match="linf and l2 balls, got l1"):
+        lower_bound(encoder, x, specifications, L1(0.1), Semidefinite())
+    for method, ball in ((Semidefinite(), L1), (Exact(), L2)):
         with pytest.raises(HoldfastError, match="linf"):  # though CROWN alone may prove all of it
-            certified_radius(encoder, x, specifications, L2(1e-6), method)
+            certified_radius(encoder, x, specifications, ball(1e-6), method)
     smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
     with pytest.raises(HoldfastError, match="sigmoid"):
         lower_bound(smooth, x, specifications, Linf(0.1), Semidefinite())

@@ -45,11 +45,12 @@ class NetworkRelaxation:
     """The same of nodes for which later ones are charged, while intermediate bounds are computed."""
 
     def pick(self, image: int) -> NetworkRelaxation:
-        """Return the region and the linear relaxations of one image."""
+        """Return the relaxation of one image."""
         alone = slice(image, None, self.region.distinct)
         relaxations = {node: relaxation.take(alone) for node, relaxation in self.linear_relaxations.items()}
+        boxes = [Box(*(end[alone] for end in box)) for box in self.intermediate_bounds]
         rounding = {node: values[alone] for node, values in self.rounding.items()}
-        return NetworkRelaxation(self.graph, self.region.pick(image), linear_relaxations=relaxations, rounding=rounding)
+        return NetworkRelaxation(self.graph, self.region.pick(image), boxes, relaxations, rounding=rounding)
 
     @classmethod
     def within(

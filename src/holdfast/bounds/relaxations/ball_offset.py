@@ -24,7 +24,7 @@ from torch import Tensor
 
 from holdfast.bounds.relaxations.rules import Box
 
-BISECTIONS = 20
+BISECTIONS = 13
 SMALLEST = 1e-9
 """The smallest multiplier, as a share of the one at which the ball no longer binds: as good as none."""
 
