@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Alpha, Crown, Exact, SdpCrown, Semidefinite, certified_radius, lower_bound
+from holdfast.bounds.methods.ball_multipliers import ball_multipliers
 from holdfast.bounds.methods.crown import relax
 from holdfast.bounds.methods.enclosing_balls import EnclosingBall
 from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Lagrangian, positive
+from holdfast.bounds.methods.multiplier_ascent import Ascent
 from holdfast.bounds.network.casting import cast
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
@@ -69,7 +71,8 @@ def test_bounds_of_l2_balls_lie_between_single_neurons_and_attacks(seed: int, ra
     assert (found >= lower_bound(encoder, x, specifications, L2(radius), Alpha(10, 10)) - 1e-9).all()
 
 
-def test_radii_of_l2_balls_are_larger_than_by_single_neurons_and_hold() -> None:
+@pytest.mark.slow
+def test_bounds_of_l2_balls_gain_by_tying_layers_together() -> None:
     encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
     codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
     specifications = (codes[0] - codes[1])[None, None]
@@ -166,3 +169,30 @@ def test_what_cannot_be_bounded_together_is_refused() -> None:
     smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
     with pytest.raises(HoldfastError, match="sigmoid"):
         lower_bound(smooth, x, specifications, Linf(0.1), Semidefinite())
+
+
+@torch.no_grad()
+def start_in_ball(encoder: Encoder, x: Tensor, specifications: Tensor, radius: float) -> list[float]:
+    """What the multipliers of SDP-CROWN prove without any ascent."""
+    graph, around = trace(encoder), region(x, L2, torch.full((len(x),), radius, dtype=x.dtype), encoder.domain)
+    network, ball = relax(graph, around), EnclosingBall(around.centre, around.eps)
+    problem = Lagrangian(graph, network.intermediate_bounds, specifications, ball)
+    start = {}
+    for key, value in ball_multipliers(network, specifications, 20)[0].items():
+        kept = problem.unstable[key[0]] if key != RANGE else torch.ones_like(value, dtype=torch.bool)
+        start[key] = torch.where(kept, value, 0.0).float()
+    noise = torch.randn(len(x), 6, 1 + problem.widths.shape[1])
+    ascent = Ascent(problem, start, start, noise / problem.lengths(noise), 0.1)
+    ascent.descend(300)
+    return [ascent.proved(index, kappa, 20) for index, kappa in enumerate(ascent.kappa())]
+
+
+def test_multipliers_in_a_ball_begin_where_sdp_crown_ends() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(30, 80), nn.ReLU(), nn.Linear(80, 60), nn.ReLU(), nn.Linear(60, 3))
+    encoder = Encoder(module.eval(), "wide", Domain((30,))).to("cpu", torch.float64)
+    x, rows = torch.rand(2, 30, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    alone = lower_bound(encoder, x, rows[:, None], L2(1.0), Alpha(20, 0))[:, 0].tolist()
+    for index, bound in enumerate(start_in_ball(encoder, x, rows, 1.0)):
+        assert alone[index] + 0.1 < bound
+        assert bound <= lowest(encoder, x[index : index + 1], rows[index : index + 1], L2(1.0), 500)

@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods.alpha import ascend_specifications
+from holdfast.bounds.methods.ball_multipliers import ball_multipliers
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
-from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, propagate_backward, relax
+from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, minimise, relax
 from holdfast.bounds.methods.enclosing_balls import EnclosingBall
 from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Lagrangian
 from holdfast.bounds.methods.multiplier_ascent import Ascent
@@ -36,6 +37,8 @@ DESCENTS = 2  # of the vectors, for each ascent of the multipliers
 LAST = 60  # descents before a proof is attempted
 HALVINGS = 14
 ALPHA_RATE = 0.25  # steps of alpha-CROWN, and twice those of branch and bound
+BALL_STEPS = 20  # of SDP-CROWN, whose multipliers the ascent in an l2 ball starts from
+BALL_FASTER = 8  # by how much the ascent is faster in l2 balls, whose first multipliers are farther from the best
 BALL_RATE = 0.1  # steps of SDP-CROWN, which bounds inner layers in l2 balls
 PARTS, BATCH = 1000, 32  # of branch and bound
 BOXES, SPLITS = 0.15, 0.4  # shares of the time for intermediate bounds, and for specifications near zero
@@ -190,10 +193,9 @@ class Semidefinite(RadiusSearch):
         return ascent
 
     def _start(self, problem: Lagrangian, network: NetworkRelaxation, slopes: dict[int, Tensor]) -> Ascent:
-        """Return the multipliers that make the Lagrangian's bound that of alpha-CROWN, and random vectors."""
+        """Return the multipliers of alpha-CROWN's bound, in l2 balls of SDP-CROWN's, and random vectors."""
         output, recorder = problem.graph.nodes[-1], CoefficientRecorder(slopes)
-        form = dense_form(problem.specifications[:, None], output.shape)
-        slope_of_pixels = propagate_backward(network, output.index, form, recorder)[0].dense().coef[:, 0]
+        minimise(network, output.index, dense_form(problem.specifications[:, None], output.shape), recorder)
         multipliers, scales = {}, {}
         for node, unstable in problem.unstable.items():
             zero = torch.zeros_like(problem.spans[node][0])
@@ -209,13 +211,16 @@ class Semidefinite(RadiusSearch):
                 scaled = scale / (high - low) if kind == "square" else scale
                 scales[node, kind] = torch.where(unstable, scaled, 0.0).float()
         if problem.ball is not None:
-            zero = torch.zeros_like(problem.spans[0][0]).float()
-            size = slope_of_pixels.flatten(1).norm(dim=1) / (2 * problem.ball.radius)
-            multipliers[RANGE], scales[RANGE] = zero, column(size, zero).expand_as(zero).float()
+            found, pixels = ball_multipliers(network, problem.specifications, BALL_STEPS)
+            for key, value in found.items():
+                multipliers[key] = torch.where(problem.unstable.get(key[0], pixels == pixels), value, 0.0).float()
+            size = pixels.flatten(1).norm(dim=1) / (2 * problem.ball.radius)
+            scales[RANGE] = column(size, pixels).expand_as(pixels).float()
         shape = len(problem.specifications), self.rank, problem.widths.shape[1] + 1
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         noise = noise.to(problem.specifications.device)
-        return Ascent(problem, multipliers, scales, noise / problem.lengths(noise), self.rate)
+        rate = self.rate if problem.ball is None else BALL_FASTER * self.rate
+        return Ascent(problem, multipliers, scales, noise / problem.lengths(noise), rate)
 
 
 def _require_ball(region: Region) -> None:
