@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--anchors", type=int, default=4)
     parser.add_argument("--negatives", type=int, default=5)
     parser.add_argument("--only", help="one encoder")
+    parser.add_argument("--norm", default=CertifiedRadius().norm)
     given = parser.parse_args()
     torch.set_num_threads(1)
     for encoder, images in digits() if given.digits else real():
@@ -64,26 +65,25 @@ def main() -> None:
         ratios, spent = [], []
         for anchor in range(given.anchors):
             began = time.perf_counter()
-            found = radius_bounds(
-                pair_attack(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE
-            )
+            attack = pair_attack(encoder, images, anchor, given.negatives, given.norm)
+            found = radius_bounds(attack, read_method(given.method), TOLERANCE)
             spent.append(time.perf_counter() - began)
             assert (found["lowest"] > 0).all()
             ratios.append(float((found["certified"] / found["attacked"]).mean()))
         print(
-            f"{encoder.name} {given.method}: mean {mean(ratios):.3f} of {[round(ratio, 3) for ratio in ratios]}; "
+            f"{encoder.name} {given.norm} {given.method}: mean {mean(ratios):.3f} of {[round(r, 3) for r in ratios]}; "
             f"seconds for an anchor: median {median(spent):.0f}, most {max(spent):.0f}",
             flush=True,
         )
 
 
-def pair_attack(encoder: Encoder, images: Images, anchor: int, count: int) -> PairAttack:
+def pair_attack(encoder: Encoder, images: Images, anchor: int, count: int, norm: str) -> PairAttack:
     """Return the attacks on an anchor and the images that follow it."""
     usual = CertifiedRadius()
     population = Population(encoder, images, RunSettings())
     following = population.pixels([(anchor + k) % IMAGES for k in range(1, count + 1)])
     return PairAttack(
-        image_pairs(population, [anchor], count, usual.neurons, following[None]), unit_ball(usual.norm), usual.attack
+        image_pairs(population, [anchor], count, usual.neurons, following[None]), unit_ball(norm), usual.attack
     )
 
 

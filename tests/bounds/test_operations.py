@@ -29,7 +29,7 @@ KINDS: list[Method] = [
 ]
 """Every method there is, made quick."""
 FAST: list[Method] = [*(method for method in KINDS if "seconds" not in fields_of(type(method))), Crown(joint=False)]
-"""Those that need no time limit, for networks of every kind: intervals, CROWN, alpha, and CROWN without intervals."""
+"""Those that need no time limit, for networks of every kind; the last is CROWN without intervals."""
 
 
 def context(name: str) -> tuple[Encoder, torch.Tensor, torch.Tensor]:
@@ -60,9 +60,10 @@ def test_no_point_of_the_ball_lies_below_a_bound_and_each_method_is_as_tight_as_
         # Without intervals CROWN does not know that a variance is positive, and says nothing of what is divided by it.
         assert bound.isfinite().all() or method == Crown(joint=False), method
         assert (bound <= least + 1e-9).all(), (method, (bound - least).max())
-    interval, joint, alpha, plain = bounds.values()
+    interval, joint, alpha, balls, plain = bounds.values()
     assert (joint >= torch.maximum(interval, plain) - 1e-9).all()
     assert (alpha >= joint - 1e-9).all()
+    assert (balls >= alpha - 1e-9).all()
 
 
 @pytest.mark.parametrize("method", KINDS, ids=str)

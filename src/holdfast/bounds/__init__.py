@@ -10,6 +10,7 @@ from holdfast.bounds.methods.alpha import Alpha
 from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
+from holdfast.bounds.methods.sdp_crown import SdpCrown
 from holdfast.bounds.methods.semidefinite import Semidefinite
 from holdfast.bounds.network.calls import EXACT, precision_of
 from holdfast.bounds.network.graph import Graph
@@ -32,13 +33,16 @@ __all__ = [
     "Exact",
     "Interval",
     "Method",
+    "SdpCrown",
     "Semidefinite",
     "certified_radius",
     "lower_bound",
     "read_method",
 ]
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Semidefinite, Exact)}
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Interval, Crown, Alpha, SdpCrown, Branch, Semidefinite, Exact)
+}
 
 
 def read_method(text: str) -> Method:

@@ -116,8 +116,15 @@ def l2_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
     """Return the largest ``slope . d`` for ``0 <= d <= room`` and ``|d| <= eps``, or a little more.
 
     For every multiplier ``t >= 0`` the gain is at most ``max_d slope . d - t/2 (|d|^2 - eps^2)``, attained at
-    ``d = min(slope / t, room)``; bisection finds the ``t`` at which that ``d`` has norm ``eps``.
+    ``d = min(slope / t, room)``.
     """
+    t = l2_multiplier(slope, room, eps)
+    best = torch.minimum(slope / t[..., None], room)
+    return (slope * best).sum(-1) - t / 2 * ((best * best).sum(-1) - eps**2)
+
+
+def l2_multiplier(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
+    """Return the multiplier ``t`` at which ``d = min(slope / t, room)`` has norm ``eps``, by bisection, or a larger one."""
 
     def point(t: Tensor) -> Tensor:
         return torch.minimum(slope / t[..., None], room)
@@ -132,8 +139,7 @@ def l2_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
             middle = low.sqrt() * high.sqrt()  # apart, for their product may underflow
             long = point(middle).norm(dim=-1) > eps
             low, high = torch.where(long, middle, low), torch.where(long, high, middle)
-    best = point(high)
-    return (slope * best).sum(-1) - high / 2 * ((best * best).sum(-1) - eps**2)
+    return high
 
 
 def l1_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:

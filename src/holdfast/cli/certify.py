@@ -31,7 +31,10 @@ def command(
         int, typer.Option(help="How many of the other images each must stay apart from.", min=1, rich_help_panel=HOW)
     ] = 9,
     method: Annotated[
-        str, typer.Option(help="interval, crown, alpha, branch, semidefinite, exact or smoothing.", rich_help_panel=HOW)
+        str,
+        typer.Option(
+            help="interval, crown, alpha, sdp-crown, branch, semidefinite, exact or smoothing.", rich_help_panel=HOW
+        ),
     ] = "crown",
     attack: Annotated[
         str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)

@@ -11,13 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, Method, lower_bound
+from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, Method, SdpCrown, lower_bound
 from holdfast.bounds.rounding.executed_encoder import ExecutedEncoder, executed_encoder
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.marks import rest_slow
 
-METHODS: list[Method] = [Interval(), Crown(), Crown(joint=False), Alpha(3, 2), Branch(seconds=0.3), Exact(seconds=2.0)]
+METHODS: list[Method] = [
+    *(Interval(), Crown(), Crown(joint=False), Alpha(3, 2), SdpCrown(3, 2)),
+    *(Branch(seconds=0.3), Exact(seconds=2.0)),
+]
 WIDTHS = (5, 9, 7, 3)
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 

@@ -43,6 +43,11 @@ class OptimisedSlopes(RelaxationParameters):
         unstable = form.arrange(relaxation.unstable.to(form.coef.dtype)) > 0
         return replace(relaxation, lower=(torch.where(unstable, self.slopes[node], form.arrange(relaxation.lower[0])),))
 
+    def clip(self) -> None:
+        """Move the slopes to where they are sound."""
+        for slope in self.slopes.values():
+            slope.clamp_(0, 1)
+
 
 def ascend(network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float) -> Tensor:
     """Return the best lower bounds of the forms of ``target`` that ``steps`` of Adam find."""
@@ -89,8 +94,7 @@ def ascend_slopes(
             optimiser.step()
             schedule.step()
             with torch.no_grad():
-                for slope in parameters.slopes.values():
-                    slope.clamp_(0, 1)
+                parameters.clip()
             bound = minimise(network, target, form, parameters)
             keep(bound.detach() > best)
             best = torch.fmax(best, bound.detach())

@@ -45,11 +45,12 @@ class NetworkRelaxation:
     """The same of nodes for which later ones are charged, while intermediate bounds are computed."""
 
     def pick(self, image: int) -> NetworkRelaxation:
-        """Return the region and the linear relaxations of one image."""
+        """Return the relaxation of one image."""
         alone = slice(image, None, self.region.distinct)
         relaxations = {node: relaxation.take(alone) for node, relaxation in self.linear_relaxations.items()}
+        boxes = [Box(*(end[alone] for end in box)) for box in self.intermediate_bounds]
         rounding = {node: values[alone] for node, values in self.rounding.items()}
-        return NetworkRelaxation(self.graph, self.region.pick(image), linear_relaxations=relaxations, rounding=rounding)
+        return NetworkRelaxation(self.graph, self.region.pick(image), boxes, relaxations, rounding=rounding)
 
     @classmethod
     def within(
@@ -76,6 +77,14 @@ class RelaxationParameters:
         """Return the linear relaxation of a node to be used for the coefficients ``form`` of its output."""
         return relaxation
 
+    def propagate(
+        self, network: NetworkRelaxation, node: int, form: Form
+    ) -> tuple[Sequence[Form], Float[Tensor, "..."]]:
+        """Return forms of a nonlinear node's inputs and constants whose sum bounds ``form`` of its output from below."""
+        relaxation = self.choose(node, form, network.linear_relaxations[node])
+        parts, constant = propagate_nonlinear(form, relaxation)
+        return self.constrain(node, parts), constant
+
     def constrain(self, node: int, parts: Sequence[Form]) -> Sequence[Form]:
         """Return the forms of the node's inputs minus multiples of inequalities that its inputs satisfy."""
         return parts
@@ -89,12 +98,12 @@ def minimise(
     network: NetworkRelaxation, target: int, form: Form, parameters: RelaxationParameters | None = None
 ) -> Float[Tensor, "b s"]:
     """Return lower bounds of the forms of the node ``target``, with free ``parameters`` if there are any."""
-    form, total = propagate_backward(network, target, form, parameters)
+    form, total = propagate_backward(network, target, form, parameters or RelaxationParameters())
     return total + network.region.minimise(form)
 
 
 def propagate_backward(
-    network: NetworkRelaxation, target: int, form: Form, parameters: RelaxationParameters | None = None
+    network: NetworkRelaxation, target: int, form: Form, parameters: RelaxationParameters
 ) -> tuple[Form, Tensor]:
     """Return forms of the input and constants whose sum bounds the forms of the node ``target`` from below."""
     pending, total = {target: form}, torch.zeros((), dtype=form.coef.dtype, device=form.coef.device)
@@ -103,17 +112,12 @@ def propagate_backward(
             continue
         form, operation = pending.pop(node.index), node.operation
         if node.index in network.rounding:
-            rounding = network.rounding[node.index]
-            rounding = rounding if parameters is None else parameters.at_regions(rounding)
+            rounding = parameters.at_regions(network.rounding[node.index])
             total = total - form.like(form.coef.abs()).dot(rounding)
         if operation is None:
             return form, total
         if isinstance(operation, Rule):
-            relaxation = network.linear_relaxations[node.index]
-            parts, constant = propagate_nonlinear(
-                form, relaxation if parameters is None else parameters.choose(node.index, form, relaxation)
-            )
-            parts = parts if parameters is None else parameters.constrain(node.index, parts)
+            parts, constant = parameters.propagate(network, node.index, form)
             total = total + constant
         else:
             parts = operation.transpose(form)

@@ -6,6 +6,9 @@ Each unstable ReLU ``y = relu(z)`` with ``z`` in [l, u] satisfies ``y (y - z) = 
 positive semidefinite, the objective is at least ``-sum(kappa) / 2`` (Raghunathan et al. 2018,
 https://arxiv.org/abs/1811.01057; Dathathri et al. 2020, https://arxiv.org/abs/2010.11645). Unlike relaxations of single
 neurons, the products tie neurons of a layer to each other.
+
+In an l2 ball the scaled pixels have one norm of at most 1 together, so that one entry of ``kappa``, which counts once,
+stands for all of them. Pixels ``x`` in [l, u] then satisfy ``(x - l) (x - u) <= 0``, with multipliers of their own.
 """
 
 from __future__ import annotations
@@ -18,15 +21,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.bounds.methods.enclosing_balls import EnclosingBall
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.casting import cast
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.relaxations.rules import Box
+from holdfast.core.balls import column
 from holdfast.core.errors import HoldfastError
 
 Multipliers = dict[tuple[int, str], Float[Tensor, "b ..."]]
 """Multipliers of each ReLU node, 0 where it is stable: ``square`` of y (y - z) = 0, ``above`` of y >= z, and so on."""
 KINDS = ("square", "above", "positive", "chord")
+RANGE = 0, "range"
+"""Where the multipliers of (x - l) (x - u) <= 0 are, in l2 balls."""
 COLUMNS = 64
 """How many columns of the matrix are computed at a time."""
 
@@ -41,6 +48,8 @@ class Lagrangian:
     graph: Graph
     intermediate_bounds: list[Box]
     specifications: Float[Tensor, "b d"]
+    ball: EnclosingBall | None = None
+    """An l2 ball that holds the pixels; None: their box is all that is known of them."""
 
     @cached_property
     def relus(self) -> list[Node]:
@@ -60,13 +69,41 @@ class Lagrangian:
     def spans(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Middle and half width of the variables: pixels, and outputs of ReLUs (0 where they are stable)."""
         low, high = self.intermediate_bounds[0]
+        pixels = (low + high) / 2, (high - low) / 2
+        if self.ball is not None:
+            pixels = self.ball.centre, column(self.ball.radius, low).expand_as(low)
         half = {n.index: torch.where(self.unstable[n.index], self._input(n).upper / 2, 0.0) for n in self.relus}
-        return {0: ((low + high) / 2, (high - low) / 2), **{node: (width, width) for node, width in half.items()}}
+        return {0: pixels, **{node: (width, width) for node, width in half.items()}}
 
     @cached_property
     def widths(self) -> Float[Tensor, "b n"]:
         """Half widths of all variables; those of width 0 are none."""
         return torch.cat([half.flatten(1) for _, half in self.spans.values()], 1)
+
+    @property
+    def pixels(self) -> slice:
+        """Where the pixels are among the entries of v."""
+        return slice(1, 1 + self.spans[0][0][0].numel())
+
+    @cached_property
+    def weights(self) -> Float[Tensor, "n1"]:
+        """How much each entry of ``kappa`` counts: pixels of a ball share one."""
+        weights = torch.ones_like(torch.cat([self.widths[:1, :1], self.widths[:1]], 1)[0])
+        if self.ball is not None:
+            weights[self.pixels] /= len(weights[self.pixels])
+        return weights
+
+    def shared(self, values: Float[Tensor, "... n1"]) -> Float[Tensor, "... n1"]:
+        """Return values of entries, with those of the pixels of a ball replaced by their sum."""
+        if self.ball is None:
+            return values
+        values = values.clone()
+        values[..., self.pixels] = values[..., self.pixels].sum(-1, keepdim=True)
+        return values
+
+    def lengths(self, vectors: Float[Tensor, "b r n1"]) -> Float[Tensor, "b 1 n1"]:
+        """Return the norms over the r vectors, which are at most 1; those of a ball's pixels together."""
+        return self.shared((vectors * vectors).sum(1, keepdim=True)).sqrt()
 
     def _input(self, node: Node) -> Box:
         return self.intermediate_bounds[node.inputs[0]]
@@ -78,12 +115,14 @@ class Lagrangian:
             self.graph,
             [Box(*(end[image] for end in box)) for box in self.intermediate_bounds],
             self.specifications[image],
+            self.ball and EnclosingBall(*(values[image] for values in self.ball)),
         )
 
     def cast(self, dtype: torch.dtype) -> Lagrangian:
         """Return the same in another precision."""
         boxes = [Box(*(end.to(dtype) for end in box)) for box in self.intermediate_bounds]
-        return Lagrangian(cast(self.graph, dtype), boxes, self.specifications.to(dtype))
+        ball = self.ball and EnclosingBall(*(values.to(dtype) for values in self.ball))
+        return Lagrangian(cast(self.graph, dtype), boxes, self.specifications.to(dtype), ball)
 
     def value(self, vectors: Float[Tensor, "b r n1"], multipliers: Multipliers) -> Float[Tensor, "b"]:
         """Return ``sum v' M v / 2`` over the r vectors of each specification; ``M v`` is its derivative."""
@@ -103,12 +142,27 @@ class Lagrangian:
             variable = middle * unit + half * scaled
             if node.operation is None:
                 values.append(variable)
+                total = total + self._range_penalty(variable, unit, multipliers)
                 continue
             active = self._input(node).lower[:, None] >= 0
             y = torch.where(self.unstable[node.index][:, None], variable, torch.where(active, inputs[0], 0.0))
             total = total + self._penalty(node, inputs[0], y, unit, multipliers)
             values.append(y)
         return total + ((values[-1].flatten(2) * homogeneous_unit).sum(1) * self.specifications).sum(1)
+
+    def _range_penalty(self, x: Tensor, unit: Tensor, multipliers: Multipliers) -> Float[Tensor, "b"] | float:
+        """Return the constraints of a ball's pixels times their multipliers."""
+        if self.ball is None:
+            return 0.0
+        low, high = (end[:, None] for end in self.intermediate_bounds[0])
+        return (multipliers[RANGE][:, None] * (x - low * unit) * (x - high * unit)).flatten(1).sum(1)
+
+    def pixel_diagonal(self, multipliers: Multipliers) -> Float[Tensor, "p"] | float:
+        """Return the diagonal of ``M`` at the pixels, for a single specification."""
+        if self.ball is None:
+            return 0.0
+        half = self.spans[0][1]
+        return (2 * multipliers[RANGE] * half * half)[half > 0]
 
     def _penalty(self, node: Node, z: Tensor, y: Tensor, unit: Tensor, multipliers: Multipliers) -> Float[Tensor, "b"]:
         """Return the constraints of a ReLU node times their multipliers: never positive where they hold."""
@@ -136,7 +190,7 @@ class Lagrangian:
     def matrix(self, multipliers: Multipliers) -> Float[Tensor, "i m"]:
         """Return the rows of ``M``, for a single specification, that belong to no pixel, at the entries ``kept``.
 
-        No constraint multiplies two pixels: their block is zero, and symmetry gives the rest of their rows.
+        No constraint multiplies two pixels: their block is ``pixel_diagonal``, and symmetry gives the rest of their rows.
         """
         kept = self.kept
         inner = kept[(kept == 0) | (kept > self.spans[0][0][0].numel())]

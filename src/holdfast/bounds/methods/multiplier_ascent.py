@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.bounds.methods.lagrangian import Lagrangian, Multipliers, positive
+from holdfast.bounds.methods.enclosing_balls import EnclosingBall
+from holdfast.bounds.methods.lagrangian import RANGE, Lagrangian, Multipliers, positive
 from holdfast.bounds.relaxations.rules import Box
 
 STRIDE, MOMENTUM = 0.3, 0.8
@@ -42,15 +43,16 @@ class Ascent:
     def __post_init__(self) -> None:
         self.problem = self.exact.cast(torch.float32)
         self.velocity = torch.zeros_like(self.vectors)
-        self.sizes = lengths(self.problem.slope(self.vectors, self.multipliers)[1])
+        self.sizes = self.problem.lengths(self.problem.slope(self.vectors, self.multipliers)[1])
         self.means = {key: torch.zeros_like(value) for key, value in self.multipliers.items()}
         self.squares = {key: torch.zeros_like(value) for key, value in self.multipliers.items()}
 
     def pick(self, which: Int[Tensor, "a"]) -> Ascent:
         """Return the ascent of some specifications, with new running means."""
         boxes = [Box(*(end[which] for end in box)) for box in self.exact.intermediate_bounds]
+        ball = self.exact.ball and EnclosingBall(*(values[which] for values in self.exact.ball))
         return Ascent(
-            Lagrangian(self.exact.graph, boxes, self.exact.specifications[which]),
+            Lagrangian(self.exact.graph, boxes, self.exact.specifications[which], ball),
             {key: value[which] for key, value in self.multipliers.items()},
             {key: value[which] for key, value in self.scales.items()},
             self.vectors[which],
@@ -60,6 +62,9 @@ class Ascent:
     def resume(self, last: Ascent) -> None:
         """Start from the result of an ascent of the same specifications over other regions."""
         for key, value in last.multipliers.items():
+            if key == RANGE:
+                self.multipliers[key] = value.clone()
+                continue
             both = last.problem.unstable[key[0]] & self.problem.unstable[key[0]]
             self.multipliers[key] = torch.where(both, value, self.multipliers[key])
         self.vectors = last.vectors.clone()
@@ -71,12 +76,21 @@ class Ascent:
             self._move(slope)
 
     def _move(self, slope: Tensor) -> None:
-        self.sizes = 0.9 * self.sizes + 0.1 * lengths(slope)
-        scale = self.sizes + FLOOR * self.sizes[..., 1:].mean(2, keepdim=True) + torch.finfo(slope.dtype).tiny
+        self.sizes = 0.9 * self.sizes + 0.1 * self.problem.lengths(slope)
+        scale = self.sizes + FLOOR * self._mean(self.sizes) + torch.finfo(slope.dtype).tiny
         moved = self.vectors + MOMENTUM * self.velocity - STRIDE * slope / scale
-        moved = moved / lengths(moved).clamp_min(1)
+        moved = moved / self.problem.lengths(moved).clamp_min(1)
         moved[..., 0] = self.vectors[..., 0]  # only angles between vectors matter
         self.velocity, self.vectors = moved - self.vectors, moved
+
+    def _mean(self, values: Float[Tensor, "b 1 n1"]) -> Float[Tensor, "b 1 1"]:
+        """Return the mean over all variables but the constant."""
+        weights = self.problem.weights[1:]
+        return (values[..., 1:] * weights).sum(-1, keepdim=True) / weights.sum()
+
+    def total(self, kappa: Float[Tensor, "n1"]) -> float:
+        """Return the sum of a diagonal, minus half of which is the bound."""
+        return float((kappa * self.problem.weights.to(kappa)).sum())
 
     def ascend(self, share: float) -> None:
         """Move the multipliers along the violation of their constraints, by Adam; ``share`` of the steps is done."""
@@ -99,7 +113,7 @@ class Ascent:
     def kappa(self) -> Float[Tensor, "b n1"]:
         """Return the diagonal that the vectors suggest; if it is feasible, the bound is minus half its sum."""
         slope = self.problem.slope(self.vectors, self.multipliers)[1]
-        kappa = -(self.vectors * slope).sum(1)
+        kappa = self.problem.shared(-(self.vectors * slope).sum(1))
         return torch.cat([kappa[:, :1], kappa[:, 1:].clamp_min(0)], 1)
 
     def proved(self, index: int, kappa: Float[Tensor, "n1"], halvings: int) -> float:
@@ -108,25 +122,27 @@ class Ascent:
         The diagonal is raised in proportion to itself: by as much as a bound of 0 allows, or by bisection.
         """
         problem = self.exact.pick(index)
-        kappa = kappa[problem.kept].to(problem.specifications.dtype)
-        raised = torch.maximum(kappa.abs(), FLOOR * kappa[1:].mean())
-        room = -float(kappa.sum() / raised.sum()) * (1 - 1e-6)
+        kappa, weights = kappa[problem.kept].to(problem.specifications.dtype), problem.weights[problem.kept]
+        mean = (kappa * weights)[1:].sum() / weights[1:].sum()
+        raised = torch.maximum(kappa.abs(), FLOOR * mean)
+        room = -float((kappa * weights).sum() / (raised * weights).sum()) * (1 - 1e-6)
         if not halvings and room < HOPE:
             return -torch.inf
         dtype, image = problem.specifications.dtype, slice(index, index + 1)
-        matrix = problem.matrix({key: value[image].to(dtype) for key, value in self.multipliers.items()})
-        pixels = int((problem.spans[0][1] > 0).sum())
+        multipliers = {key: value[image].to(dtype) for key, value in self.multipliers.items()}
+        matrix, pixels = problem.matrix(multipliers), int((problem.spans[0][1] > 0).sum())
+
+        def feasible(share: float) -> bool:
+            added = kappa + share * raised
+            added[1 : 1 + pixels] += problem.pixel_diagonal(multipliers)
+            return positive(matrix, added, pixels)
+
         if not halvings:
-            return 0.0 if positive(matrix, kappa + room * raised, pixels) else -torch.inf
+            return 0.0 if feasible(room) else -torch.inf
         low, high = 0.0, 1.0
-        if not positive(matrix, kappa + high * raised, pixels):
+        if not feasible(high):
             return -torch.inf
         for _ in range(halvings):
             middle = (low + high) / 2
-            low, high = (low, middle) if positive(matrix, kappa + middle * raised, pixels) else (middle, high)
-        return -float((kappa + high * raised).sum()) / 2
-
-
-def lengths(vectors: Float[Tensor, "b r n1"]) -> Float[Tensor, "b 1 n1"]:
-    """Return the norms over the r vectors, faster than ``Tensor.norm`` does."""
-    return (vectors * vectors).sum(1, keepdim=True).sqrt()
+            low, high = (low, middle) if feasible(middle) else (middle, high)
+        return -float(((kappa + high * raised) * weights).sum()) / 2

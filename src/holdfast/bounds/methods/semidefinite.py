@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -15,23 +16,31 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods.alpha import ascend_specifications
+from holdfast.bounds.methods.ball_multipliers import ball_multipliers
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
-from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, minimise
-from holdfast.bounds.methods.lagrangian import KINDS, Lagrangian
+from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, minimise, relax
+from holdfast.bounds.methods.enclosing_balls import EnclosingBall
+from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Lagrangian
 from holdfast.bounds.methods.multiplier_ascent import Ascent
+from holdfast.bounds.methods.sdp_crown import ascend_in_balls
 from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.radii.bisection import bisect_radii
-from holdfast.bounds.regions import Region, require_box
+from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations.rules import LinearRelaxation
 from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound
 from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
+from holdfast.core.balls import L2, Linf, column
 from holdfast.core.errors import HoldfastError
 
 DESCENTS = 2  # of the vectors, for each ascent of the multipliers
 LAST = 60  # descents before a proof is attempted
 HALVINGS = 14
 ALPHA_RATE = 0.25  # steps of alpha-CROWN, and twice those of branch and bound
+BALL_STEPS = 20  # of SDP-CROWN, whose multipliers the ascent in an l2 ball starts from
+BALL_FASTER = 8  # by how much the ascent is faster in l2 balls, whose first multipliers are farther from the best
+BALL_INNER = 2  # steps of SDP-CROWN for inner layers, whose boxes matter less there than the time they take
+BALL_RATE = 0.1  # steps of SDP-CROWN, which bounds inner layers in l2 balls
 PARTS, BATCH = 1000, 32  # of branch and bound
 BOXES, SPLITS = 0.15, 0.4  # shares of the time for intermediate bounds, and for specifications near zero
 NEAR = 0.25  # a bound is near zero if at most this far below, as a share of the clean value
@@ -108,7 +117,7 @@ class Semidefinite(RadiusSearch):
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        require_box("semidefinite", region_at(low))
+        _require_ball(region_at(low))
         last: tuple[Tensor, Ascent] | None = None
 
         def prove(
@@ -122,7 +131,7 @@ class Semidefinite(RadiusSearch):
             if ascent:
                 last = indices[hard], ascent
                 for index, kappa in enumerate(ascent.kappa()):
-                    won[hard[index]] = bool(kappa.sum() < 0) and ascent.proved(index, kappa, 0) >= 0
+                    won[hard[index]] = ascent.total(kappa) < 0 and ascent.proved(index, kappa, 0) >= 0
             return won
 
         return bisect_radii(prove, region_at, low, high, self.rounds, self.seconds)
@@ -137,10 +146,13 @@ class Semidefinite(RadiusSearch):
         target: float,
     ) -> InitialBounds:
         """Return bounds by branch and bound of specifications, each over the region that ``region_index`` names."""
-        require_box("semidefinite", region)
+        _require_ball(region)
         if graph.steps:
             raise HoldfastError("semidefinite bounds are those of real arithmetic; use crown, alpha, branch or exact")
-        network = relax_and_refine(graph, region, self.inner, ALPHA_RATE, BOXES * (end - time.monotonic()))
+        if region.ball is L2:
+            network = relax(graph, region, bounder=partial(ascend_in_balls, steps=BALL_INNER, rate=BALL_RATE))
+        else:
+            network = relax_and_refine(graph, region, self.inner, ALPHA_RATE, BOXES * (end - time.monotonic()))
         picked = network.take(region_index)
         root = BranchAndBound(network, region_index, specifications, ALPHA_RATE / 2).root(self.inner)
         clean = (specifications * graph(picked.region.centre[:, 0])).sum(1)
@@ -159,7 +171,8 @@ class Semidefinite(RadiusSearch):
         started = time.monotonic()
         network, specifications = initial.network.take(which), initial.specifications[which]
         _, best = ascend_specifications(network, specifications[:, None], self.inner, ALPHA_RATE)
-        problem = Lagrangian(network.graph, network.intermediate_bounds, specifications)
+        ball = EnclosingBall(network.region.centre, network.region.eps) if network.region.ball is L2 else None
+        problem = Lagrangian(network.graph, network.intermediate_bounds, specifications, ball)
         if not any(bool(unstable.any()) for unstable in problem.unstable.values()):
             return None
         if (size := int((problem.widths > 0).sum(1).max())) > LARGEST:
@@ -181,7 +194,7 @@ class Semidefinite(RadiusSearch):
         return ascent
 
     def _start(self, problem: Lagrangian, network: NetworkRelaxation, slopes: dict[int, Tensor]) -> Ascent:
-        """Return the multipliers that make the Lagrangian's bound that of alpha-CROWN, and random vectors."""
+        """Return the multipliers of alpha-CROWN's bound, in l2 balls of SDP-CROWN's, and random vectors."""
         output, recorder = problem.graph.nodes[-1], CoefficientRecorder(slopes)
         minimise(network, output.index, dense_form(problem.specifications[:, None], output.shape), recorder)
         multipliers, scales = {}, {}
@@ -198,10 +211,25 @@ class Semidefinite(RadiusSearch):
                 multipliers[node, kind] = torch.where(unstable, value, 0.0).float()
                 scaled = scale / (high - low) if kind == "square" else scale
                 scales[node, kind] = torch.where(unstable, scaled, 0.0).float()
+        if problem.ball is not None:
+            found, pixels = ball_multipliers(network, problem.specifications, BALL_STEPS)
+            for key, value in found.items():
+                multipliers[key] = torch.where(problem.unstable.get(key[0], pixels == pixels), value, 0.0).float()
+            size = pixels.flatten(1).norm(dim=1) / (2 * problem.ball.radius)
+            scales[RANGE] = column(size, pixels).expand_as(pixels).float()
         shape = len(problem.specifications), self.rank, problem.widths.shape[1] + 1
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        vectors = (noise / noise.norm(dim=1, keepdim=True)).to(problem.specifications.device)
-        return Ascent(problem, multipliers, scales, vectors, self.rate)
+        noise = noise.to(problem.specifications.device)
+        rate = self.rate if problem.ball is None else BALL_FASTER * self.rate
+        return Ascent(problem, multipliers, scales, noise / problem.lengths(noise), rate)
+
+
+def _require_ball(region: Region) -> None:
+    """Raise HoldfastError unless the region is that of a ball whose pixels have quadratic constraints."""
+    if region.ball not in (Linf, L2):
+        raise HoldfastError(
+            f"semidefinite bounds are for linf and l2 balls, got {region.ball.name}; use alpha or branch"
+        )
 
 
 def _of(last: tuple[Tensor, Ascent] | None, indices: Int[Tensor, "h"]) -> Ascent | None:

@@ -1,0 +1,147 @@
+"""SDP-CROWN: balls that hold each layer, norms that are upper bounds, and bounds far above those of boxes in l2."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.bounds import Alpha, SdpCrown, certified_radius, lower_bound
+from holdfast.bounds.methods import sdp_crown
+from holdfast.bounds.methods.crown import relax
+from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
+from holdfast.bounds.network.affine import Affine
+from holdfast.bounds.network.norms import matrix, spectral_norms
+from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.regions import region
+from holdfast.bounds.rounding.arithmetic import rigorous
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.encoder import Domain, Encoder
+from tests.bounds.checks import lowest, points
+from tests.bounds.networks import OPERATIONS, SHAPE, shared
+from tests.marks import rest_slow
+
+RECTIFIED = ("linear", "conv", "residual", "strided", "batch norm", "max pool", "leaky relu", "clamp", "global pool")
+every = pytest.mark.parametrize("name", rest_slow(RECTIFIED, 3))
+
+
+def wide(seed: int) -> tuple[Encoder, Tensor, Tensor]:
+    """A network whose layers are wide, so that boxes of l2 balls are loose, with an image and specifications."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(30, 80), nn.ReLU(), nn.Linear(80, 60), nn.ReLU(), nn.Linear(60, 3))
+    encoder = Encoder(module.eval(), "wide", Domain((30,))).to("cpu", torch.float64)
+    return encoder, torch.rand(1, 30, dtype=torch.float64), torch.randn(1, 3, 3, dtype=torch.float64)
+
+
+@every
+def test_norms_are_the_largest_singular_values(name: str) -> None:
+    graph = trace(shared(name))
+    for node in graph.nodes:
+        if not isinstance(node.operation, Affine):
+            continue
+        shapes = [graph.nodes[i].shape for i in node.inputs]
+        zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
+        for position, norm in enumerate(spectral_norms(node.operation, shapes, graph.dtype, graph.device)):
+            largest = torch.linalg.svdvals(matrix(node.operation, zeros, position))[0]
+            assert largest * (1 - 1e-12) <= norm <= largest * (1 + 1e-5), node.name
+
+
+def test_norms_of_large_operations_are_upper_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = trace(shared("conv"))
+    monkeypatch.setattr("holdfast.bounds.network.norms.LARGEST", 1)
+    monkeypatch.setattr("holdfast.bounds.network.norms._NORMS", {})
+    for node in graph.nodes:
+        if isinstance(node.operation, Affine):
+            shapes = [graph.nodes[i].shape for i in node.inputs]
+            zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
+            (norm,) = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
+            assert torch.linalg.svdvals(matrix(node.operation, zeros, 0))[0] <= norm
+
+
+@every
+@pytest.mark.parametrize("ball", [L2(0.3), L1(0.8), Linf(0.03)], ids=str)
+def test_balls_hold_the_values_of_every_layer(name: str, ball: Ball) -> None:
+    encoder = shared(name)
+    graph, x = rigorous(trace(encoder)), torch.rand(1, *SHAPE, dtype=torch.float64)
+    with torch.no_grad():
+        network = relax(graph, region(x, type(ball), torch.tensor([ball.radius]).double(), encoder.domain))
+    values = graph.values(points(encoder, x, ball, 500))
+    ratios = []
+    for node, around, value in zip(graph.nodes, enclosing_balls(network), values, strict=True):
+        distance = (value - around.centre).flatten(1).norm(dim=1)
+        assert (distance <= around.radius).all(), node.name
+        ratios.append(float(distance.max() / around.radius))
+    assert max(ratios) > 0.15, "vacuous: far too large"
+
+
+@every
+@pytest.mark.parametrize("radius", rest_slow([0.5, 0.05, 2.0]))
+def test_no_point_lies_below_the_bound(name: str, radius: float) -> None:
+    encoder, ball = shared(name), L2(radius)
+    x = torch.rand(2, *SHAPE, dtype=torch.float64).round(decimals=1)
+    specifications = torch.randn(2, 3, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    bound = lower_bound(encoder, x, specifications, ball, SdpCrown(steps=20))
+    for image in range(2):
+        least = lowest(encoder, x[image : image + 1], specifications[image], ball, 200)
+        assert (bound[image] <= least + 1e-9).all()
+    assert bound.isfinite().all()
+
+
+@pytest.mark.parametrize("seed", rest_slow(range(5), 2))
+def test_bounds_of_wide_layers_lie_between_those_of_boxes_and_attacks(seed: int) -> None:
+    encoder, x, specifications = wide(seed)
+    for ball in (L2(0.8), L2(1.6)):
+        alpha, bound = (lower_bound(encoder, x, specifications, ball, method) for method in (Alpha(), SdpCrown()))
+        least = lowest(encoder, x, specifications[0], ball, 500)
+        assert (bound[0] <= least + 1e-9).all()
+        assert ((least - bound[0]) < 0.85 * (least - alpha[0])).all(), "no gain"
+
+
+@pytest.mark.slow
+def test_radii_grow_and_hold() -> None:
+    encoder, x, specifications = wide(0)
+    specifications = specifications * (specifications @ encoder.forward(x)[0]).sign()[..., None]
+    alpha, radii = (
+        certified_radius(encoder, x, specifications, L2(2.0), method, 1e-2) for method in (Alpha(10, 10), SdpCrown(10))
+    )
+    assert (radii > 1.01 * alpha).all()
+    for row, radius in zip(specifications[0], radii[0].tolist(), strict=True):
+        assert lowest(encoder, x, row[None], L2(radius), 200) > 0
+
+
+def test_a_ball_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests above would see if the radii were wrong."""
+
+    def shrunk(network: object) -> list[EnclosingBall]:
+        return [EnclosingBall(ball.centre, 0.2 * ball.radius) for ball in enclosing_balls(network)]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sdp_crown, "enclosing_balls", shrunk)
+    encoder, x, _ = wide(0)
+    first = nn.Sequential(*list(encoder.module.children())[:2], nn.Linear(80, 3).double())
+    encoder = Encoder(first, "one layer", encoder.domain)
+    specifications = torch.randn(1, 8, 3, dtype=torch.float64)
+    bound = lower_bound(encoder, x, specifications, L2(1.6), SdpCrown())
+    assert (bound[0] > lowest(encoder, x, specifications[0], L2(1.6), 500)).any()
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "products"])
+def test_layers_other_than_relus_keep_their_lines(name: str) -> None:
+    assert name in OPERATIONS
+    encoder, x = shared(name), torch.rand(1, *SHAPE, dtype=torch.float64)
+    specifications = torch.randn(1, 2, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    alpha, bound = (
+        lower_bound(encoder, x, specifications, L2(0.2), method) for method in (Alpha(8, 4), SdpCrown(8, 4))
+    )
+    assert (bound >= alpha - 1e-9).all()
+    assert (bound[0] <= lowest(encoder, x, specifications[0], L2(0.2), 200) + 1e-9).all()
+
+
+@pytest.mark.parametrize("name", ["conv", "linear"])
+@pytest.mark.parametrize("memory", [2**15, 2**26])
+def test_a_batch_is_bounded_as_its_images_are(name: str, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.bounds.methods.crown.MEMORY", memory)
+    encoder, x = shared(name), torch.rand(3, *SHAPE, dtype=torch.float64)
+    specifications = torch.randn(3, 2, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    together = lower_bound(encoder, x, specifications, L2(0.3), SdpCrown(3, 2))
+    alone = [lower_bound(encoder, x[i : i + 1], specifications[i : i + 1], L2(0.3), SdpCrown(3, 2)) for i in range(3)]
+    assert torch.allclose(together, torch.cat(alone), rtol=1e-6, atol=1e-6)
