@@ -13,11 +13,11 @@ from torch import nn
 import holdfast as hf
 from holdfast.cli import run
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.parity.preprocessing import AS_IT_IS
+from holdfast.commands.parity.preprocessing import AS_IT_IS, USUAL, of_pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from tests import tiny
-from tests.commands.parity_pairs import PAIRS, encoder, network, photographs
+from tests.commands.parity_pairs import DOMAIN, MEAN, PAIRS, STD, Fixed, encoder, network, photographs
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,35 @@ def test_known_pairs_are_told_apart_and_the_cause_is_named(answer: hf.Parity, pa
     assert [each.witness["preprocessing"] for each in said] == (
         [cause] if cause and verdict != "same to rounding" else []
     )
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_trials_are_what_networks_built_like_this_would_give(stated: bool) -> None:
+    """The oracle builds each network anew: another normalisation inside, undone or in its place, and channels turned."""
+    whole = encoder(network(), "whole")
+    clip = USUAL["CLIP normalisation"]
+    tried = encoder(network(), "tried", *clip)
+    if not stated:
+        tried = hf.Encoder(nn.Sequential(Fixed(*clip), network()), "tried", DOMAIN, caution="")
+    pixels = torch.rand(5, *DOMAIN.shape, generator=torch.Generator().manual_seed(0))
+    names = set[str]()
+    for attempt in of_pixels(tried, whole):
+        name, _, reversal = attempt.name.partition(", and channels")
+        inside = network() if stated else tried.module
+        expected = pixels.flip(1) if reversal or name.startswith("channels") else pixels
+        if "in place of" in name:  # what is built in is undone, and that of the other comes first
+            undone = next(USUAL[usual] for usual in USUAL if f"in place of {usual}," in name)
+            expected = Fixed(MEAN, STD)(expected) * torch.tensor(undone[1])[:, None, None]
+            expected = expected + torch.tensor(undone[0])[:, None, None]
+        elif not name.startswith("channels"):
+            mean, std = (MEAN, STD) if name == "the normalisation of whole" else USUAL[name]
+            expected = Fixed(mean, std)(expected)
+        elif stated:
+            expected = Fixed(*clip)(expected)
+        torch.testing.assert_close(tried.forward(attempt(pixels)), inside(expected), rtol=1e-4, atol=1e-3)
+        names.add(name)
+    assert {"the normalisation of whole", "pixels in [0, 255]", "channels in the opposite order"} <= names
+    assert any("built in" in name for name in names) == (not stated)
 
 
 def test_a_preprocessing_that_makes_it_worse_is_not_called_the_nearest(answer: hf.Parity) -> None:

@@ -40,7 +40,7 @@ def observe_one(
     """
     encoder, images, run = population.encoder, population.images, population.run
     began = monotonic() if began is None else began
-    forecast = Forecast({encoder.name: pace(population.encoder)})
+    forecast = Forecast({encoder.name: pace(population.encoder, attacked=not isinstance(observation, CleanCodes))})
     work = Computing(store, engine or Local(), progress, budget, began, forecast)
     for piece in (CleanCodes(), observation) if codes else (observation,):
         forecast.expect((encoder.name, piece))
