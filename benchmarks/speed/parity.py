@@ -10,7 +10,8 @@ and arranged once in a process is done before, on a few images. Candidates are c
 - *rounding*: the weights but for their last digits; nothing is to be explained. (The very same weights are encoded once.)
 - *other weights*: noise on all weights; all normalisations and channel orders are tried, in vain.
 - *other weights, other resizing*: and the resizing of the reference with each of them. The most that can happen.
-- *file*: codes of the other resizing in a file; usual resizings of the reference are tried. One pass is made, so it is compared with one.
+- *file*: codes of the other resizing in a file; usual resizings of the reference are tried. One pass is made, and so it is
+  compared with one.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from PIL import Image
 
 import holdfast as hf
 from benchmarks.measure import busy
-from examples.real_encoder import lite0
 from holdfast.core.arrangement import codes_of
-from holdfast.core.encoder import Geometry
+from holdfast.core.encoder import Geometry, Interpolation
 from holdfast.core.noise import Noise
 
 BATCH, FEW = 256, 40
+ENCODERS = {"lite0": "python:examples.real_encoder:lite0", "builtin": "builtin:digits-contrastive"}
 SIDE = {"lite0": 224, "builtin": 8}
 """Of the inputs."""
 FILES = {"lite0": 256, "builtin": 12}
@@ -64,7 +65,7 @@ def main() -> None:
 
 def network(name: str) -> hf.Encoder:
     """Return the reference, which resizes the pictures."""
-    loaded = lite0() if name == "lite0" else hf.load_encoder("builtin:digits-contrastive")
+    loaded = hf.load_encoder(ENCODERS[name])
     loaded.geometry = Geometry(SIDE[name], (SIDE[name], SIDE[name]), "bicubic")
     return loaded
 
@@ -81,7 +82,7 @@ def candidates(reference: hf.Encoder, pictures: Path) -> Iterator[tuple[str, hf.
     yield "file", file
 
 
-def like(reference: hf.Encoder, name: str, noise: float = 0.0, interpolation: str = "bicubic") -> hf.Encoder:
+def like(reference: hf.Encoder, name: str, noise: float = 0.0, interpolation: Interpolation = "bicubic") -> hf.Encoder:
     """Return the reference under another name, with noise on its weights, resizing otherwise."""
     module = deepcopy(reference.module)
     for position, weight in enumerate(module.parameters()):

@@ -327,8 +327,8 @@ def engine(cluster: str | None, device: str, workers: Workers, folder: Path) -> 
 def threaded(context: Any) -> bool:
     """Return whether tasks in ``context`` are left to this process's threads.
 
-    So it is if its encoder has too many weights, and of codes that were computed elsewhere, of which a worker wants a copy of
-    every id and has next to nothing to compute.
+    So it is if its encoder has too many weights, and of codes that were computed elsewhere: a worker wants a copy of
+    every id and has next to nothing to do.
     """
     if not isinstance(context, Population):
         return False

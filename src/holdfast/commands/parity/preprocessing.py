@@ -178,12 +178,12 @@ def _verdict(before: Estimate, nearest: Sequence[Estimate], tried: int) -> Verdi
             witness={"preprocessing": name, "tried": str(tried)},
         )
     helpful = best.value < before.value
-    nearest = f"the nearest, {name}, leaves {best.value:.2g} of the distance between images, and " if helpful else ""
+    left = f"the nearest, {name}, leaves {best.value:.2g} of the distance between images, and " if helpful else ""
     return Verdict(
         question=QUESTION,
         status="no violation found",
         reason=f"none of {tried} other resizings, normalisations and channel orders explains the difference, so "
-        f"weights or arithmetic differ ({nearest}{before.value:.2g} {'as it is' if helpful else OF_ALL}; {before.n} images)",
+        f"weights or arithmetic differ ({left}{before.value:.2g} {'as it is' if helpful else OF_ALL}; {before.n} images)",
         witness={"preprocessing": AS_IT_IS, "tried": str(tried)},
     )
 
