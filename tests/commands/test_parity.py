@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,6 +205,36 @@ def test_files_of_other_images_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", codes=np.eye(20), ids=[f"b{k}" for k in range(20)])
     with pytest.warns(MissingResultsWarning, match="name images alike on both sides"):
         hf.parity(tmp_path / "a.npz", tmp_path / "b.npz")
+
+
+def test_images_that_one_file_lacks_are_left_out_in_a_sentence(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).normal(size=(40, 5))
+    ids = np.array([f"image{row}" for row in range(40)])
+    np.savez(tmp_path / "all.npz", codes=codes, ids=ids)
+    np.savez(tmp_path / "some.npz", codes=codes[3:], ids=ids[3:])
+    result = hf.parity(tmp_path / "all.npz", tmp_path / "some.npz")["some.npz"]
+    assert result.estimate("distance").n == 37
+    (sentence,) = [each for each in result.findings.warnings if "left out" in each]
+    assert sentence.startswith("3 of 40 images of the reference have no code by some.npz, 'image0' the first")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"codes": np.where(np.arange(30)[:, None] == 7, np.nan, np.eye(30))}, "1 of 30 codes of .* row 7"),
+        ({"codes": np.eye(20), "ids": tiny.images(20).ids}, "has no code for 10 of 30 images"),
+        ({"codes": np.eye(30), "ids": tiny.images(30).ids, "groups": [""] * 30}, "groups of .* are missing for row 0"),
+    ],
+)
+def test_a_file_that_cannot_be_compared_is_refused_in_a_sentence(
+    tmp_path: Path, content: dict[str, Any], sentence: str
+) -> None:
+    np.savez(tmp_path / "codes.npz", **content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingResultsWarning)
+        with pytest.raises((HoldfastError, MissingResultsWarning), match=sentence) as refused:
+            hf.parity(tiny.encoder(), tmp_path / "codes.npz", tiny.images(30), k=3)
+    assert "\n" not in str(refused.value)
 
 
 def test_files_without_ids_are_compared_by_position_and_the_command_says_so(
