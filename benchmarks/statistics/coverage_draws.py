@@ -46,7 +46,7 @@ DRAWN = (
     "smoothed-retrieval",
 )  # fmt: skip
 """Evaluations whose values an image has by itself."""
-DENSE, TOKENS, FARTHER = ("patch-retrieval",), 16, 15
+DENSE, TOKENS, FARTHER = ("patch-retrieval",), 16, 4
 """Evaluations of patches, which get an encoder with so many tokens and are attacked in a ball so many times as large: few
 are lost in smaller ones, and bounds that allow for losses not seen cover more than they promise."""
 STRETCHED = ("smoothed-retrieval",)
