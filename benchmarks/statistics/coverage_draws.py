@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.statistics.coverage import ATTACK, HEAD, Key, Row, Seen, Tally, bare, key, line, rows
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine, L2Distance
-from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.encoder import Dense, Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.request.catalog import evaluations
@@ -42,9 +42,13 @@ POOL, FEW, BANK = 2000, 300, 200
 SLOW = ("center-smoothing", "smoothed-retrieval", "randomized-smoothing", "linear-radius")
 DRAWN = (
     "alignment", "center-smoothing", "common-corruptions", "common-perturbations", "corruption-error", "corruption-test",
-    "grad-cam", "linear-radius", "probe-accuracy", "randomized-smoothing", "robust-accuracy", "smoothed-retrieval",
+    "grad-cam", "linear-radius", "patch-retrieval", "probe-accuracy", "randomized-smoothing", "robust-accuracy",
+    "smoothed-retrieval",
 )  # fmt: skip
 """Evaluations whose values an image has by itself."""
+DENSE, TOKENS, FARTHER = ("patch-retrieval",), 16, 4
+"""Evaluations of patches, which get an encoder with so many tokens and are attacked in a ball so many times as large: few
+are lost in smaller ones, and bounds that allow for losses not seen cover more than they promise."""
 STRETCHED = ("smoothed-retrieval",)
 """Evaluations that compare an image with those that follow it in the run's order, which are drawn with it."""
 FRESH = ("geometry",)
@@ -82,8 +86,8 @@ class Law:
         both, fresh = self.images(2 * count, seed), torch.Generator().manual_seed(seed)
         return both[(2 * torch.arange(count) + torch.randint(2, (count,), generator=fresh)).tolist()]
 
-    def encoder(self, mirrored: bool) -> Encoder:
-        """Return the encoder, or its twin, which sees the mirror image of each image."""
+    def encoder(self, mirrored: bool, dense: bool = False) -> Encoder:
+        """Return the encoder, or its twin, which sees the mirror image of each image; ``dense``: of tokens."""
         fixed = torch.Generator().manual_seed(1)
         first, last = nn.Conv2d(1, CHANNELS, 3, padding=1), nn.Linear(CHANNELS * SIDE**2, FEATURES)
         assert first.bias is not None
@@ -95,8 +99,23 @@ class Law:
             if mirrored:
                 first.weight.copy_(first.weight.flip(-1))
                 last.weight.copy_(last.weight.unflatten(1, (CHANNELS, SIDE, SIDE)).flip(-1).flatten(1))
-        module = nn.Sequential(first, nn.Tanh(), nn.Flatten(), last).eval()
+        module: nn.Module = nn.Sequential(first, nn.Tanh(), nn.Flatten(), last).eval()
+        if dense:  # the last layer for each patch of two by two alone
+            patches = nn.Unfold(2, stride=2)
+            rows = Rows(nn.Sequential(first, nn.Tanh(), patches), last.weight[:, : 4 * CHANNELS].contiguous())
+            module = Dense(rows.eval(), TOKENS)
         return Encoder(module, "mirrored" if mirrored else "straight", Domain((1, SIDE, SIDE)))
+
+
+class Rows(nn.Module):
+    """Tokens (b, t, e): the columns that ``columns`` returns, each times ``weight``."""
+
+    def __init__(self, columns: nn.Module, weight: Tensor) -> None:
+        super().__init__()
+        self.columns, self.weight = columns, nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.columns(x).transpose(1, 2) @ self.weight.T
 
 
 LAWS = {
@@ -111,7 +130,7 @@ def measured(law: Law, name: str) -> Evaluation:
     """Return an evaluation that costs little: one probe and divergence, weak attacks, few changes."""
     edits = tuple(map(Transform.read, law.edits))
     given: dict[str, Any] = {
-        "balls": (Linf(law.radius),), "attacks": (ATTACK,), "attack": ATTACK,
+        "balls": (Linf(law.radius * (FARTHER if name in DENSE else 1)),), "attacks": (ATTACK,), "attack": ATTACK,
         "divergences": (L2Distance() if name in SLOW else Cosine(),), "probes": (Knn(),), "reference": 300,
         "kinds": law.kinds, "severities": law.severities, "corruptions": edits[::2], "permutations": 1, "views": edits,
         "edits": ("noise",), "chained": 1, "clusters": 1, "change": edits[0],
@@ -141,7 +160,7 @@ def wholes(law: Law, name: str) -> list[Seen]:
             RunSettings(),
             bank=None if name in STRETCHED else Population(one, law.images(BANK, 2), RunSettings()),
         )
-        for one in (law.encoder(False), law.encoder(True))
+        for one in (law.encoder(mirrored, name in DENSE) for mirrored in (False, True))
     )
     seen = Seen.of(measured(law, name), own)
     if name in STRETCHED:
@@ -174,7 +193,8 @@ def from_population(seen: Sequence[Seen], count: int, replications: int) -> tupl
 
 def of_fresh_images(law: Law, name: str, count: int, replications: int) -> tuple[Tally, dict[Key, float]]:
     """Return what runs of ``count`` fresh images say, and of numbers that are known from very many images what those do."""
-    tally, twins, evaluation = Tally(), [law.encoder(mirrored) for mirrored in (False, True)], measured(law, name)
+    tally, twins = Tally(), [law.encoder(mirrored, name in DENSE) for mirrored in (False, True)]
+    evaluation = measured(law, name)
     bank = law.images(BANK, 2)
     for replication in range(replications):
         images = law.independent(count, 10 + replication)

@@ -49,6 +49,17 @@ class Reordered(nn.Module):
         return self.module(x.flip(1))
 
 
+class Fixed(nn.Module):
+    """A normalisation that nobody states."""
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in (mean, std))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
 class Turned(nn.Module):
     """Rotates the codes of another module, scales and shifts them."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +15,11 @@ from torch import nn
 import holdfast as hf
 from holdfast.cli import run
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.parity.preprocessing import AS_IT_IS
+from holdfast.commands.parity.preprocessing import AS_IT_IS, USUAL, of_pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from tests import tiny
-from tests.commands.parity_pairs import PAIRS, encoder, network, photographs
+from tests.commands.parity_pairs import DOMAIN, MEAN, PAIRS, STD, Fixed, encoder, network, photographs
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,35 @@ def test_known_pairs_are_told_apart_and_the_cause_is_named(answer: hf.Parity, pa
     assert [each.witness["preprocessing"] for each in said] == (
         [cause] if cause and verdict != "same to rounding" else []
     )
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_trials_are_what_networks_built_like_this_would_give(stated: bool) -> None:
+    """The oracle builds each network anew: another normalisation inside, undone or in its place, and channels turned."""
+    whole = encoder(network(), "whole")
+    clip = USUAL["CLIP normalisation"]
+    tried = encoder(network(), "tried", *clip)
+    if not stated:
+        tried = hf.Encoder(nn.Sequential(Fixed(*clip), network()), "tried", DOMAIN, caution="")
+    pixels = torch.rand(5, *DOMAIN.shape, generator=torch.Generator().manual_seed(0))
+    names = set[str]()
+    for attempt in of_pixels(tried, whole):
+        name, _, reversal = attempt.name.partition(", and channels")
+        inside = network() if stated else tried.module
+        expected = pixels.flip(1) if reversal or name.startswith("channels") else pixels
+        if "in place of" in name:  # what is built in is undone, and that of the other comes first
+            undone = next(USUAL[usual] for usual in USUAL if f"in place of {usual}," in name)
+            expected = Fixed(MEAN, STD)(expected) * torch.tensor(undone[1])[:, None, None]
+            expected = expected + torch.tensor(undone[0])[:, None, None]
+        elif not name.startswith("channels"):
+            mean, std = (MEAN, STD) if name == "the normalisation of whole" else USUAL[name]
+            expected = Fixed(mean, std)(expected)
+        elif stated:
+            expected = Fixed(*clip)(expected)
+        torch.testing.assert_close(tried.forward(attempt(pixels)), inside(expected), rtol=1e-4, atol=1e-3)
+        names.add(name)
+    assert {"the normalisation of whole", "pixels in [0, 255]", "channels in the opposite order"} <= names
+    assert any("built in" in name for name in names) == (not stated)
 
 
 def test_a_preprocessing_that_makes_it_worse_is_not_called_the_nearest(answer: hf.Parity) -> None:
@@ -175,6 +206,36 @@ def test_files_of_other_images_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", codes=np.eye(20), ids=[f"b{k}" for k in range(20)])
     with pytest.warns(MissingResultsWarning, match="name images alike on both sides"):
         hf.parity(tmp_path / "a.npz", tmp_path / "b.npz")
+
+
+def test_images_that_one_file_lacks_are_left_out_in_a_sentence(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).normal(size=(40, 5))
+    ids = np.array([f"image{row}" for row in range(40)])
+    np.savez(tmp_path / "all.npz", codes=codes, ids=ids)
+    np.savez(tmp_path / "some.npz", codes=codes[3:], ids=ids[3:])
+    result = hf.parity(tmp_path / "all.npz", tmp_path / "some.npz")["some.npz"]
+    assert result.estimate("distance").n == 37
+    (sentence,) = [each for each in result.findings.warnings if "left out" in each]
+    assert sentence.startswith("3 of 40 images of the reference have no code by some.npz, 'image0' the first")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"codes": np.where(np.arange(30)[:, None] == 7, np.nan, np.eye(30))}, "1 of 30 codes of .* row 7"),
+        ({"codes": np.eye(20), "ids": tiny.images(20).ids}, "has no code for 10 of 30 images"),
+        ({"codes": np.eye(30), "ids": tiny.images(30).ids, "groups": [""] * 30}, "groups of .* are missing for row 0"),
+    ],
+)
+def test_a_file_that_cannot_be_compared_is_refused_in_a_sentence(
+    tmp_path: Path, content: dict[str, Any], sentence: str
+) -> None:
+    np.savez(tmp_path / "codes.npz", **content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingResultsWarning)
+        with pytest.raises((HoldfastError, MissingResultsWarning), match=sentence) as refused:
+            hf.parity(tiny.encoder(), tmp_path / "codes.npz", tiny.images(30), k=3)
+    assert "\n" not in str(refused.value)
 
 
 def test_files_without_ids_are_compared_by_position_and_the_command_says_so(

@@ -88,6 +88,16 @@ class Geometry:
             known = ", ".join(get_args(Interpolation))
             raise HoldfastError(f"interpolation must be one of {known}, got {self.interpolation!r}")
 
+    @property
+    def words(self) -> str:
+        """Return it as reports say it.
+
+        Example:
+            >>> Geometry(256, (224, 224)).words
+            'shorter side to 256, centre 224 x 224, bilinear'
+        """
+        return f"shorter side to {self.resize}, centre {_sizes(self.crop)}, {self.interpolation}"
+
 
 def _are_sizes(values: Any) -> bool:
     """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
@@ -276,8 +286,7 @@ class Encoder:
             "pooling": self.pooling,
         }
         if self.geometry:
-            how = self.geometry
-            known["resizing"] = f"shorter side to {how.resize}, centre {_sizes(how.crop)}, {how.interpolation}"
+            known["resizing"] = self.geometry.words
         return known
 
     @cached_property

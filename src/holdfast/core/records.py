@@ -224,6 +224,8 @@ class Result(Record):
     images: ImagesInfo
     bank: ImagesInfo | None = None
     """The images that were learned from or searched, if any were."""
+    bank_title: str = "Bank"
+    """What reports call them."""
     settings: dict[str, Any]
     """The evaluation's settings in text form, the seed and the precision: results that differ here are not compared."""
     findings: Findings

@@ -56,6 +56,8 @@ class Evaluation(ABC):
     title: ClassVar[str]
     heading: ClassVar[str] = ""
     """What a report on it alone is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
+    bank_title: ClassVar[str] = "Bank"
+    """What reports call the images of the bank."""
     meaning: ClassVar[str]
     """What the numbers mean, in two sentences: reports print it."""
     headline: ClassVar[tuple[str, ...]]
@@ -158,6 +160,7 @@ class Evaluation(ABC):
             encoder=population.encoder_info,
             images=population.images_info,
             bank=population.bank.images_info if with_bank(self) and population.bank_images else None,
+            bank_title=self.bank_title,
             settings=protocol(self, population),
             findings=findings.model_copy(update={"pictures": pictures}),
         )

@@ -121,7 +121,7 @@ def notes(result: Result, estimate: Estimate) -> str:
         f"Conditions: {conditions}" if conditions else "",
         f"Evaluation {result.evaluation}, version {result.version}, settings {settings}",
         f"Images: {images.name}, {images.count:,}, fingerprint {images.fingerprint}",
-        f"Bank: {bank.name}, {bank.count:,}, fingerprint {bank.fingerprint}" if bank else "",
+        f"{result.bank_title}: {bank.name}, {bank.count:,}, fingerprint {bank.fingerprint}" if bank else "",
         f"Encoder: {result.encoder.source}, fingerprint {result.encoder.fingerprint}",
         f"Versions: {versions}" if versions else "",
         *(f"Warning: {warning.rstrip('.')}" for warning in (*result.encoder.warnings, *result.findings.warnings)),

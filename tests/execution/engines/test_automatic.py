@@ -15,6 +15,7 @@ import torch
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.encoders import load
+from holdfast.encoders.embeddings import Embeddings
 from holdfast.execution.engines import automatic as module
 from holdfast.execution.engines.automatic import EACH, Automatic, automatic, one_thread
 from holdfast.execution.engines.local import Local
@@ -91,6 +92,12 @@ def test_encoders_of_many_weights_are_left_to_threads(monkeypatch: pytest.Monkey
     assert threaded(population)
     engine = Automatic(Processes(2), threaded)
     assert {done for _, done in engine.map(process, population, range(4))} == {os.getpid()}
+
+
+def test_codes_that_were_computed_elsewhere_are_left_to_this_process() -> None:
+    """A worker wants a copy of every id, which for a million rows was more memory than all else."""
+    embeddings = Embeddings(torch.rand(4, 3))
+    assert threaded(Population(embeddings, embeddings.images(), RunSettings()))
 
 
 def test_one_thread_computes_inside_and_as_many_as_before_afterwards() -> None:

@@ -89,6 +89,20 @@ def test_each_illness_is_found_under_its_name(name):
     assert statuses(module, torch.rand(4, *SHAPE))[name] == status
 
 
+@pytest.mark.parametrize("name", [*ILLNESSES, "none", "training"])
+def test_critical_questions_find_every_failure_and_no_warning(name):
+    encoder = Encoder(ILLNESSES.get(name, (network(), ""))[0], "patient", Domain(SHAPE), (0.5,) * 3, (0.2,) * 3)
+    if name == "training":
+        encoder.module.get_submodule("module.1").train()
+    pixels = torch.rand(4, *SHAPE)
+    wholly, critical = (doctor.examine(encoder, pixels, critical=only) for only in (False, True))
+    # What is random differs by another number each time.
+    assert [check.name for check in wholly if check.status == "failed"] == [
+        check.name for check in critical if check.status != "ok"
+    ]
+    assert {"normalisation", "double precision"}.isdisjoint(check.name for check in critical)
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [

@@ -312,6 +312,13 @@ def test_the_bank_is_named_beside_the_images():
     assert "1,200 images" not in without
 
 
+def test_a_bank_goes_by_the_name_that_its_evaluation_gives_it():
+    may = breakaway("a", bank=ImagesInfo(name="may", fingerprint="ab12", count=1200))
+    page = render(Contents([may.model_copy(update={"bank_title": "Images before"})], []))
+    assert re.search(r"images before</th><td>may, 1,200 images, fingerprint ab12</td>", page, re.IGNORECASE)
+    assert ">bank</th>" not in page.lower()
+
+
 def test_a_page_reloads_itself_only_while_the_run_lasts() -> None:
     contents = Contents([breakaway("digits-robust")], [])
     going = render(contents, state=RunState(0.38, 230.0, "2026-11-23 10:00:00 UTC"))

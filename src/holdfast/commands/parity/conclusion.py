@@ -207,7 +207,8 @@ class Conclusion:
         reference = self.reference
         planned = max(len(each.population.images) for each in (reference, candidate))
         cut = any(len(each.rows) < len(each.population.images) for each in (reference, candidate))
-        lacking = [name for name in reference.ids if name not in set(candidate.ids)]
+        coded_ids = set(candidate.ids)
+        lacking = [name for name in reference.ids if name not in coded_ids]
         warnings = population_warnings(candidate.known)
         warnings += tuple(f"{each.side.name}: {each.problem}" for each in (reference, candidate) if each.problem)
         if lacking and not cut:

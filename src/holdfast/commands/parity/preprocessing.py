@@ -7,27 +7,32 @@ the median distance of the codes down to ``MATCHES`` of what it is, and most of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from holdfast.commands.parity.sides import Coded
-from holdfast.core.encoder import Encoder, Geometry, Interpolation, Normalised
+from holdfast.core.arrangement import codes_of
+from holdfast.core.encoder import Codes, Domain, Encoder, Geometry, Interpolation, Normalised, Pixels
+from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.statistics import Scale, summarise
 from holdfast.core.statistics.series import series_of
+from holdfast.data.base import Selection
 from holdfast.evaluations.parity.findings import distances
 from holdfast.execution.request.loading import Inputs
 
 PROBED = 12
-"""Images on which each preprocessing is tried."""
+"""Images on which a preprocessing is judged ..."""
+SIFTED = 4
+"""... if it is among the ``SHOWN`` nearest of its kind on so many of them."""
 MATCHES = 0.25
 SHOWN = 3
-"""So many of the nearest attempts are kept as numbers."""
+"""So many of the nearest attempts are kept as numbers, and judged on all images."""
 QUESTION = "Are images prepared alike?"
 AS_IT_IS = "as it is"
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
@@ -46,21 +51,23 @@ CROPPED = (1.0, 0.95, 0.9, 0.875)
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """A preprocessing in words, and the encoder with it."""
+    """A preprocessing in words: what becomes of pixels before the encoder, and how files become pixels.
+
+    Pixels go through the encoder as it is, and so as it is arranged for speed: of a network that divides by ``std`` after it
+    subtracts ``mean``, another ``(mean', std')`` is the map ``x -> (x - mean') std / std' + mean`` before it.
+    """
 
     name: str
-    encoder: Encoder
+    geometry: Geometry | None
+    scale: tuple[float, ...] = (1.0,)
+    shift: tuple[float, ...] = (0.0,)
+    reverses: bool = False
+    """Whether channels come in the opposite order."""
 
-
-class Reversed(nn.Module):
-    """``module`` of images whose channels come in the opposite order."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.module(pixels.flip(1))
+    def __call__(self, pixels: Pixels) -> Pixels:
+        """Return ``pixels`` as this preprocessing hands them to the encoder."""
+        scale, shift = (pixels.new_tensor(values)[:, None, None] for values in (self.scale, self.shift))
+        return (pixels.flip(1) if self.reverses else pixels) * scale + shift
 
 
 def preprocessing(
@@ -80,10 +87,14 @@ def preprocessing(
 
 
 def _few(inputs: Inputs) -> Inputs:
-    """Return the same inputs, of few images."""
+    """Return the same inputs, of few images; what is loaded is not loaded again."""
     request = inputs.request
     few = request.model_copy(update={"limit": min(PROBED, request.limit or PROBED)})
-    return replace(inputs, request=few, loaded={}, bank_named=None)
+    loaded: dict[tuple[Domain, Geometry | None], tuple[Images, Images | None]] = {
+        (domain, geometry): (images[Selection(domain, limit=PROBED, seed=request.seed).choose(images.ids)], None)
+        for (domain, geometry), (images, _) in inputs.loaded.items()
+    }
+    return replace(inputs, request=few, loaded=loaded, bank_named=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,89 +109,98 @@ class Probe:
     def answer(self) -> tuple[list[Estimate], Verdict]:
         """Return the numbers of the nearest attempts, and the verdict."""
         encoder, other = self.changed.side.encoder, self.fixed.side.encoder
-        before = self.distance(Attempt(AS_IT_IS, encoder))
-        pixels = [self.distance(each) for each in of_pixels(encoder, other)]
+        (before,) = self.distances([Attempt(AS_IT_IS, encoder.geometry)])
+        of_inputs = [*of_pixels(encoder, other)]
         resizings = list(of_files(encoder, other)) if isinstance(self.inputs.images_named, str) else []
-        files = [self.distance(each) for each in resizings]
+        pixels, files = self.nearest(of_inputs), self.nearest(resizings)
         if pixels and files:
-            best = min(pixels, key=_value).conditions["preprocessing"]
-            resizing = min(zip(files, resizings, strict=True), key=lambda pair: _value(pair[0]))[1]
-            both = [
-                Attempt(f"{best}, and {resizing.name}", each.encoder)
-                for each in of_pixels(resizing.encoder, other)
-                if each.name == best
-            ]
-            files += [self.distance(each) for each in both]
-        attempts = sorted((*pixels, *files), key=_value)
-        return [before, *attempts[:SHOWN]], _verdict(before, attempts)
+            best, resizing = pixels[0][1], files[0][1]
+            files += self.nearest([replace(best, name=f"{best.name}, and {resizing.name}", geometry=resizing.geometry)])
+        estimates = [estimate for estimate, _ in sorted((*pixels, *files), key=_value)]
+        tried = len(of_inputs) + len(resizings) + bool(pixels and files)
+        return [before, *estimates[:SHOWN]], _verdict(before, estimates[:1], tried)
 
-    def distance(self, attempt: Attempt) -> Estimate:
-        """Return the median distance of the codes of a few images to those that they are compared with."""
-        images, run = self.inputs.images(attempt.encoder), self.changed.side.run
+    def nearest(self, attempts: Sequence[Attempt]) -> list[tuple[Estimate, Attempt]]:
+        """Return the ``SHOWN`` nearest of ``attempts``, the nearest first: found on few images, and judged on all."""
+        first = sorted(zip(self.distances(attempts, SIFTED), attempts, strict=True), key=_value)
+        judged = [attempt for _, attempt in first[:SHOWN]]
+        return sorted(zip(self.distances(judged), judged, strict=True), key=_value)
+
+    def distances(self, attempts: Sequence[Attempt], count: int = PROBED) -> list[Estimate]:
+        """Return the median distance of the codes of ``count`` images, prepared by each, to those they are compared with."""
+        run = self.changed.side.run
+        encoder = self.changed.side.encoder.to(run.device, run.dtype)
         known = {name: position for position, name in enumerate(self.fixed.ids)}
-        rows = [row for row, name in enumerate(images.ids) if name in known]
-        moved = torch.full((1,), torch.nan, dtype=torch.float64)
-        if rows:
-            there = self.fixed.codes[[known[images.ids[row]] for row in rows]]
-            # Encoded here, not in shards that are kept: to arrange and time each of so many encoders takes longer.
-            encoder = attempt.encoder.to(run.device, run.dtype)
-            with torch.no_grad():
-                codes = encoder.forward(images.pixels(rows, run.device, run.dtype, encoder.domain)).cpu()
-            moved = distances(there, codes, self.scale)
-        conditions = {"preprocessing": attempt.name}
-        of = "how far codes of a few images are apart, prepared like this"
-        series = series_of(
-            "distance_prepared", conditions, moved, "share of the clean distance", Claim.ESTIMATE, of, "no such image"
-        )
-        return summarise(series, "median", "lower").model_copy(update={"series": None, "statistic": "other"})
+        read = dict[Geometry | None, tuple[Pixels, Codes]]()
+        estimates = list[Estimate]()
+        for attempt in attempts:
+            if attempt.geometry not in read:
+                images = self.inputs.prepared(encoder.domain, attempt.geometry)[0]
+                rows = [row for row, name in enumerate(images.ids) if name in known]
+                rows = rows[:: -(-len(rows) // count) or 1]
+                pixels = images.pixels(rows, run.device, run.dtype, encoder.domain)
+                read[attempt.geometry] = pixels, self.fixed.codes[[known[images.ids[row]] for row in rows]]
+            pixels, codes = read[attempt.geometry]
+            moved = torch.full((1,), torch.nan, dtype=torch.float64)
+            if len(pixels):
+                moved = distances(codes, codes_of(encoder, attempt(pixels)).cpu(), self.scale)
+            estimates.append(_estimate(attempt, moved))
+        return estimates
+
+
+def _estimate(attempt: Attempt, moved: Float[Tensor, "b"]) -> Estimate:
+    conditions = {"preprocessing": attempt.name}
+    of = "how far codes of a few images are apart, prepared like this"
+    series = series_of(
+        "distance_prepared", conditions, moved, "share of the clean distance", Claim.ESTIMATE, of, "no such image"
+    )
+    return summarise(series, "median", "lower").model_copy(update={"series": None, "statistic": "other"})
 
 
 OF_ALL = "of the distance between images as it is, which no other makes smaller"
 
 
-def _value(estimate: Estimate) -> float:
-    return estimate.value if estimate.value == estimate.value else float("inf")
+def _value(tried: tuple[Estimate, Attempt]) -> float:
+    value = tried[0].value
+    return value if value == value else float("inf")
 
 
-def _verdict(before: Estimate, attempts: list[Estimate]) -> Verdict:
-    best = attempts[0] if attempts else before
+def _verdict(before: Estimate, nearest: Sequence[Estimate], tried: int) -> Verdict:
+    """Return whether the ``nearest`` of so many that were ``tried`` explains the difference; nan compares as false."""
+    best = nearest[0] if nearest else before
     name = best.conditions["preprocessing"]
-    if attempts and _value(best) <= MATCHES * before.value:
+    if nearest and best.value <= MATCHES * before.value:
         return Verdict(
             question=QUESTION,
             status="refuted",
             reason=f"no: with {name} codes are {best.value:.2g} of the distance between images apart instead of "
             f"{before.value:.2g} ({best.n} images)",
-            witness={"preprocessing": name, "tried": str(len(attempts))},
+            witness={"preprocessing": name, "tried": str(tried)},
         )
-    helpful = _value(best) < _value(before)
-    nearest = f"the nearest, {name}, leaves {best.value:.2g} of the distance between images, and " if helpful else ""
+    helpful = best.value < before.value
+    left = f"the nearest, {name}, leaves {best.value:.2g} of the distance between images, and " if helpful else ""
     return Verdict(
         question=QUESTION,
         status="no violation found",
-        reason=f"none of {len(attempts)} other resizings, normalisations and channel orders explains the difference, so "
-        f"weights or arithmetic differ ({nearest}{before.value:.2g} {'as it is' if helpful else OF_ALL}; {before.n} images)",
-        witness={"preprocessing": AS_IT_IS, "tried": str(len(attempts))},
+        reason=f"none of {tried} other resizings, normalisations and channel orders explains the difference, so "
+        f"weights or arithmetic differ ({left}{before.value:.2g} {'as it is' if helpful else OF_ALL}; {before.n} images)",
+        witness={"preprocessing": AS_IT_IS, "tried": str(tried)},
     )
 
 
 def of_pixels(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
-    """Yield ``encoder`` with other normalisations and the other channel order, that of ``other`` first."""
-    plain = Attempt("", encoder)
-    for attempt in chain([plain], _normalised(encoder, other)):
-        if attempt is not plain:
+    """Yield other normalisations than that of ``encoder`` and the other channel order, that of ``other`` first."""
+    for attempt in chain([Attempt("", encoder.geometry)], _normalised(encoder, other)):
+        if attempt.name:
             yield attempt
         if encoder.domain.shape[0] == 3:
-            name = (
-                f"{attempt.name}, and channels in the opposite order"
-                if attempt.name
-                else "channels in the opposite order"
-            )
-            yield Attempt(name, _changed(encoder, Reversed(attempt.encoder.module)))
+            reversal = "channels in the opposite order"
+            name = f"{attempt.name}, and {reversal}" if attempt.name else reversal
+            yield replace(attempt, name=name, reverses=True)
 
 
 def _normalised(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
-    """Yield ``encoder`` with the normalisation of ``other``, if that is stated, and with usual ones."""
+    """Yield the normalisation of ``other`` in place of that of ``encoder``, if it is stated, and usual ones."""
     target, stated = _stated(other), _stated(encoder)
     channels = encoder.domain.shape[0]
     usual = {
@@ -191,21 +211,24 @@ def _normalised(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
     targets = ({f"the normalisation of {other.name}": target} if target else {}) | usual
     nothing: Normalisation = ((0.0,) * channels, (1.0,) * channels)
     normalisations = [stated or nothing]
-    for name, (mean, std) in targets.items():
-        if not any(_near(each, (mean, std)) for each in normalisations):
-            normalisations.append((mean, std))
-            module = encoder.module.module if isinstance(encoder.module, Normalised) else encoder.module
-            yield Attempt(name, _changed(encoder, Normalised(module, mean, std, 3)))
+    for name, normalisation in targets.items():
+        if not any(_near(each, normalisation) for each in normalisations):
+            normalisations.append(normalisation)
+            yield _replaced(name, encoder, stated or nothing, normalisation)
     if stated is not None:
         return
     # Nothing is stated, so some normalisation may be built in: undone, and that of the other put in its place.
-    mean, std = target or nothing
-    for name, (inner_mean, inner_std) in usual.items():
-        if not any(_near((inner_mean, inner_std), each) for each in ((mean, std), nothing)):
-            ratio = [a / b for a, b in zip(std, inner_std, strict=True)]
-            shift = [a - b * c for a, b, c in zip(mean, inner_mean, ratio, strict=True)]
+    for name, inner in usual.items():
+        if not any(_near(inner, each) for each in (target or nothing, nothing)):
             built_in = f"{f'the normalisation of {other.name}' if target else 'nothing'} in place of {name}, built in"
-            yield Attempt(built_in, _changed(encoder, Normalised(encoder.module, shift, ratio, 3)))
+            yield _replaced(built_in, encoder, inner, target or nothing)
+
+
+def _replaced(name: str, encoder: Encoder, inside: Normalisation, wanted: Normalisation) -> Attempt:
+    """Return the attempt by which ``wanted`` stands in place of the normalisation ``inside`` of ``encoder``."""
+    scale = tuple(a / b for a, b in zip(inside[1], wanted[1], strict=True))
+    shift = tuple(a - b * c for a, b, c in zip(inside[0], wanted[0], scale, strict=True))
+    return Attempt(name, encoder.geometry, scale, shift)
 
 
 def _stated(encoder: Encoder) -> Normalisation | None:
@@ -220,14 +243,13 @@ def _near(a: Normalisation, b: Normalisation) -> bool:
 
 
 def of_files(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
-    """Yield ``encoder`` with the resizing of ``other``; of a file of codes nobody knows it, so with usual ones."""
+    """Yield the resizing of ``other`` for ``encoder``; of a file of codes nobody knows it, so usual ones."""
     original = encoder.geometry
     if original is None:
         return
     if not other.recorded:
         if other.domain == encoder.domain and other.geometry is not None and other.geometry != original:
-            words = other.inputs["resizing"]
-            yield Attempt(f"the resizing of {other.name} ({words})", _changed(encoder, encoder.module, other.geometry))
+            yield Attempt(f"the resizing of {other.name} ({other.inputs['resizing']})", other.geometry)
         return
     sizes = [round(min(original.crop) / share) for share in CROPPED]
     others = [replace(original, interpolation=kind) for kind in INTERPOLATIONS] + [
@@ -235,14 +257,4 @@ def of_files(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
     ]
     for geometry in dict.fromkeys(others):
         if geometry != original:
-            changed = _changed(encoder, encoder.module, geometry)
-            yield Attempt(changed.inputs["resizing"], changed)
-
-
-def _changed(encoder: Encoder, module: nn.Module, geometry: Geometry | None = None) -> Encoder:
-    """Return ``encoder`` with another module or geometry, and the fingerprint of that."""
-    other = copy(encoder)
-    for cached in ("fingerprint", "parameters"):
-        other.__dict__.pop(cached, None)
-    other.module, other.geometry = module.eval().requires_grad_(False), geometry or encoder.geometry
-    return other
+            yield Attempt(geometry.words, geometry)

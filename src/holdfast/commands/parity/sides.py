@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from jaxtyping import Float
@@ -61,7 +62,7 @@ class Coded:
     bank: Float[Tensor, "m d"] | None
     bank_ids: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def ids(self) -> list[str]:
         return [self.population.images.ids[row] for row in self.rows]
 

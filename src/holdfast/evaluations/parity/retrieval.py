@@ -110,7 +110,9 @@ def ranks_kept(
 
 def _ranks(distances: Float[Tensor, "b m"], counted: Tensor) -> Float[Tensor, "b m"]:
     """Return the place of each of those that count in the order of distances; the others come last."""
-    return distances.masked_fill(~counted, torch.inf).argsort(stable=True, dim=1).argsort(1).double()
+    order = distances.masked_fill(~counted, torch.inf).argsort(stable=True, dim=1)
+    places = torch.arange(distances.shape[1], dtype=torch.float64).expand_as(distances)
+    return torch.empty_like(places).scatter_(1, order, places)
 
 
 def _correlation(a: Float[Tensor, "b m"], b: Float[Tensor, "b m"], weight: Float[Tensor, "b m"]) -> Float[Tensor, "b"]:

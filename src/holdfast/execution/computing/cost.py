@@ -51,17 +51,17 @@ FARTHEST = 5.0
 """Forwards tell of work that they are not the cost of, as a graph of neighbours: no farther off than this is believed."""
 
 
-def pace(encoder: Encoder) -> float:
+def pace(encoder: Encoder, attacked: bool = True) -> float:
     """Return the seconds that a forward of one image takes, measured: of a forward, or of a whole step of an attack.
 
     The step counts as three forwards; the slower of both counts, for either work is most of some question. What comes with
     a step, as clipping and projection, is all that an encoder without any operations costs. 0 of an encoder that fails: its
-    examination says why. Images are as many at a time as are attacked.
+    examination says why. Images are as many at a time as are attacked; where none are, forwards alone are timed.
     """
     if encoder.recorded:
         return READ
     keep_freed_memory()
-    count = max(attacked_together(encoder), min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
+    count = max(attacked_together(encoder) if attacked else 1, min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
     encoder = arranged(encoder)
     weight = next(encoder.module.parameters(), torch.zeros(()))
     low, high = encoder.domain.low, encoder.domain.high
@@ -76,7 +76,9 @@ def pace(encoder: Encoder) -> float:
     def both() -> None:
         encoder.forward(step(encoder, images, lambda codes: codes.square().sum(1), ball, noise)).cpu()
 
-    timed = ((_seconds(forward), count), (_seconds(both), count * (2 + GRADIENT)))
+    timed = [(_seconds(forward), count)]
+    if attacked:
+        timed.append((_seconds(both), count * (2 + GRADIENT)))
     return max((seconds / forwards for seconds, forwards in timed if seconds is not None), default=0.0)
 
 

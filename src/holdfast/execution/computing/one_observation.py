@@ -41,7 +41,7 @@ def observe_one(
     """
     encoder, images, run = population.encoder, population.images, population.run
     began = monotonic() if began is None else began
-    forecast = Forecast({encoder.name: pace(population.encoder)})
+    forecast = Forecast({encoder.name: pace(population.encoder, attacked=not isinstance(observation, CleanCodes))})
     work = Computing(store, engine or Local(), progress, Deadline(forecast, budget, began))
     for piece in (CleanCodes(), observation) if codes else (observation,):
         forecast.expect((encoder.name, piece))

@@ -80,10 +80,14 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
 
 
 def threaded(context: Any) -> bool:
-    """Return whether tasks in ``context`` are left to this process's threads: its encoder has too many weights."""
+    """Return whether tasks in ``context`` are left to this process's threads.
+
+    So it is if its encoder has too many weights, and of codes that were computed elsewhere: a worker wants a copy of
+    every id and has next to nothing to do.
+    """
     if not isinstance(context, Population):
         return False
-    return sum(weights.nbytes for weights in context.encoder.module.parameters()) > THREADED
+    return context.encoder.recorded or sum(weights.nbytes for weights in context.encoder.module.parameters()) > THREADED
 
 
 def _several(workers: Workers) -> bool:

@@ -47,13 +47,16 @@ class Examinee:
     real: bool
 
 
-def examine(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None) -> tuple[Check, ...]:
+def examine(
+    encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None, critical: bool = False
+) -> tuple[Check, ...]:
     """Return what there is to say about ``encoder``; without finite codes the examination ends early.
 
     Args:
         encoder: to be examined.
         pixels: images (b, *domain.shape), of which the first few are used; seeded noise where there are none.
         run: device, precision and seed.
+        critical: ask only what an encoder can fail, which takes a fraction of the time.
 
     Example:
         >>> from holdfast.encoders import load
@@ -67,7 +70,7 @@ def examine(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | N
         pixels = _noise(encoder, run)
     pixels = pixels[:IMAGES].to(run.device, run.dtype)
     encoder.domain.check(pixels)
-    return tuple(_examination(encoder, pixels, real))
+    return tuple(_examination(encoder, pixels, real, critical))
 
 
 def examine_loading(
@@ -111,14 +114,14 @@ def _certifiable(encoder: Encoder) -> Check:
     return Check(name=name, status="ok", sentence="All of its operations can be bounded, and they are few enough.")
 
 
-def _examination(encoder: Encoder, pixels: Pixels, real: bool) -> Iterator[Check]:
+def _examination(encoder: Encoder, pixels: Pixels, real: bool, critical: bool) -> Iterator[Check]:
     try:
         codes = _codes(encoder, pixels)
     except Exception as error:  # whatever a stranger's module raises is what the reader must hear
         yield Check(name="one vector per image", status="failed", sentence=_reason(encoder, pixels, error))
         return
     examinee = Examinee(encoder, pixels, codes, real)
-    for name, question in QUESTIONS.items():
+    for name, question in (CRITICAL if critical else QUESTIONS).items():
         try:
             status, sentence = question(examinee)
         except Exception as error:  # as above
@@ -342,3 +345,5 @@ QUESTIONS: dict[str, Callable[[Examinee], Answer]] = {
     "size": _weights,
     "layers": _layers,
 }
+DESCRIBING = (_differentiable, _normalisation, _features, _precision, _weights, _layers)
+CRITICAL = {name: question for name, question in QUESTIONS.items() if question not in DESCRIBING}

@@ -79,7 +79,7 @@ class Inputs:
 
     def _of(self, encoder: Encoder) -> tuple[Images, Images | None]:
         if not isinstance(encoder, Embeddings):
-            return self._for(encoder.domain, encoder.geometry)
+            return self.prepared(encoder.domain, encoder.geometry)
         if encoder not in self.embedded:
             self.embedded[encoder] = self._embedded(encoder)
         return self.embedded[encoder]
@@ -98,10 +98,11 @@ class Inputs:
             return images, apart(self._bank(self.bank_named, encoder.domain, None), images)
         shown = next((each for each in self.encoders if not each.recorded), None)
         domain, geometry = (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
-        images, bank = self._for(domain, geometry)
+        images, bank = self.prepared(domain, geometry)
         return encoder.images(images), None if bank is None else encoder.images(bank)
 
-    def _for(self, domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
+    def prepared(self, domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
+        """Return the images and the bank as inputs of ``domain``, read from files by ``geometry``."""
         if (domain, geometry) not in self.loaded:
             self.loaded[domain, geometry] = self._load(domain, geometry)
         return self.loaded[domain, geometry]

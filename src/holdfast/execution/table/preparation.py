@@ -93,5 +93,6 @@ def unfit(population: Population, engine: Engine | None = None) -> str | None:
 def _problem(population: Population, _: None) -> str | None:
     population = population.at_work()
     pixels = population.pixels(population.choose(IMAGES))
-    failed = [check for check in examine(population.encoder, pixels, population.run) if check.status == "failed"]
+    checks = examine(population.encoder, pixels, population.run, critical=True)
+    failed = [check for check in checks if check.status == "failed"]
     return " ".join(check.sentence for check in failed) or None

@@ -210,7 +210,7 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
     """Return who, where and when in plain words, as far as it was recorded."""
     facts = {
         "Images": _sets(result.images for result in results),
-        "Bank": _sets(result.bank for result in results if result.bank),
+        **_banks(results),
         "Skipped images": "; ".join(filter(None, dict.fromkeys(map(_skipped, results)))),
         "Evaluations": ", ".join(dict.fromkeys(result.title for result in results)),
         "Seed": _distinct(str(result.settings.get("seed", "")) for result in results),
@@ -220,6 +220,15 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
     for title, key in recorded.items():
         facts[title] = _distinct(result.provenance.get(key, "") for result in results)
     return {title: value for title, value in facts.items() if value}
+
+
+def _banks(results: Sequence[Result]) -> dict[str, str]:
+    """Return the banks of ``results`` by what they are called: *Images before* of drift."""
+    titles = dict.fromkeys(result.bank_title for result in results if result.bank)
+    return {
+        title: _sets(result.bank for result in results if result.bank and result.bank_title == title)
+        for title in titles
+    }
 
 
 def _sets(images: Iterable[ImagesInfo]) -> str:
