@@ -139,6 +139,7 @@ def rarely(rng: Rng, n: int, share: float) -> Values:
 
 CARRIED: dict[str, tuple[Callable[[Rng, int], Two], float | None]] = {
     "equal, fragile": (lambda rng, n: (own := lognormal(rng, n, 0.5), mostly(rng, own, lognormal(rng, n, 0.5))), 0.0),
+    "equal, a quarter as far": (lambda rng, n: (lognormal(rng, n, 0.5) / 4, lognormal(rng, n, 0.5) / 4), 0.0),
     "half as far": (lambda rng, n: ((own := lognormal(rng, n, 0.5)), own / 2), None),
     "small risks": (lambda rng, n: ((own := lognormal(rng, n, 0.3)) * 0.75, own / 3), None),
     "equal, one in 100 fails": (lambda rng, n: (rarely(rng, n, 0.01), rarely(rng, n, 0.01)), 0.0),
@@ -153,8 +154,8 @@ CARRIED: dict[str, tuple[Callable[[Rng, int], Two], float | None]] = {
 }
 
 
-def codes(rng: Rng, n: int) -> Float[np.ndarray, "n n"]:
-    """Return the distances of one draw of codes and of those carried by one unit each in a random direction."""
+def codes(rng: Rng, n: int) -> Float[np.ndarray, "n d"]:
+    """Return one draw of codes."""
     return rng.standard_normal((n, DIMENSIONS))
 
 
@@ -187,6 +188,17 @@ def breakaway(name: str) -> Law:
         return Compared(a, b, bounds=bounded_interval(np.subtract(a.values, b.values), (-wide, wide)))
 
     return Law(f"breakaway: {name}", draw, truth)
+
+
+def nearest(name: str) -> Law:
+    """Return the law of two accuracies of retrieval, of encoders whose codes have nothing in common."""
+    two, truth = CARRIED[name]
+
+    def draw(rng: Rng, n: int) -> Compared:
+        kept = [~carried(rng, n, [far])[1][0].any(1) for far in two(rng, n)]
+        return Compared(*(as_series(each.astype(float), "yes or no") for each in kept))
+
+    return Law(f"nearest neighbour: {name}", draw, truth)
 
 
 def universal_quantile(name: str) -> Law:
@@ -232,8 +244,10 @@ LAWS = (
     shares("equal, yes or no, few differ", lambda rng, n: yes(rng, n, 0.0, 0.01, 0.01)),
     shares("yes or no, three and one in 100", lambda rng, n: yes(rng, n, 0.0, 0.03, 0.01), 0.02),
     Law("groups: equal, fragile", together),
-    *map(breakaway, CARRIED),
-    *(universal_quantile(name) for name in CARRIED if "in 100" not in name),
+    *(breakaway(name) for name in CARRIED if "quarter" not in name),
+    nearest("equal, a quarter as far"),
+    nearest("equal, one in 100 fails"),
+    *(universal_quantile(name) for name in CARRIED if "100" not in name and "quarter" not in name),
 )
 
 
