@@ -7,8 +7,8 @@ known law. Populations of *codes* have normal codes in four dimensions that atta
 risks are means over pairs of images, in which each image takes part as attacked and as passed. *Groups* are of one to eight
 images that mostly fall together.
 
-Widths are in units of the ideal interval's, 3.92 standard deviations of the differences of all draws, which no sample knows.
-Beside them stand those of the same interval without assumptions: Gaffke's bounds for any values within the limits, and for
+Widths are in units of the ideal interval's, 3.92 standard deviations of the differences of all draws, which no sample
+knows. Beside them stand those of intervals that assume nothing: Gaffke's bounds for any values within the limits, and for
 universal quantiles the intervals of both numbers. Equal encoders are also compared in scorecards, one row for each population
 of equal truth, of which Holm's method allows one of twenty a false winner.
 """

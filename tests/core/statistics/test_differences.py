@@ -200,4 +200,3 @@ def test_how_many_differ_is_counted_by_samples_or_by_groups(statistic: str):
     grouped = paired(series(ours), series(theirs), statistic, "lower", groups=pairs)
     assert grouped.differing == 5
     assert grouped.outcome == "tied", "five signs that agree come about by chance"
-

@@ -97,10 +97,10 @@ def paired(
 
     Values that differ by no more than rounding count as equal.
 
-    The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. Where so few samples differ that
-    even one sign throughout would be chance (fewer than 6), the encoders are tied: if either value of a sample might as well
-    be the other's, all ``k`` signs agree with chance ``2^(1 - k)`` (Fisher 1935). Where samples come in ``groups``, one name
-    for each sample, these are drawn, and counted, instead.
+    The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. Where so few samples differ
+    that even one sign throughout would be chance (fewer than 6), the encoders are tied: if either value of a sample might as
+    well be the other's, all ``k`` signs agree with chance ``2^(1 - k)`` (Fisher 1935). Where samples come in ``groups``, one
+    name for each sample, these are drawn, and counted, instead.
 
     Raises:
         ValueError: the two run over different numbers of samples.

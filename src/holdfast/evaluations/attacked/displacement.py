@@ -150,7 +150,7 @@ class Displacement(Evaluation):
         )
 
     def _influence(self, population: Population, rows: Sequence[int], quantiles: Series, near: Tensor) -> Series:
-        """Return the median of ``quantiles`` as each image moves it: how far it is carried, and how near others are to it."""
+        """Return the median of ``quantiles`` as each image moves it: by how far it is carried and how near others are."""
         places = {row: place for place, row in enumerate(self._distinct(population))}
         here = np.array([places.get(row, -1) for row in rows])
         shares = np.append(near.double().cpu().numpy(), nan)[np.where(here < len(near), here, -1)]
