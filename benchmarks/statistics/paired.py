@@ -9,8 +9,8 @@ images that mostly fall together.
 
 Widths are in units of the ideal interval's, 3.92 standard deviations of the differences of all draws, which no sample
 knows. Beside them stand those of intervals that assume nothing: Gaffke's bounds for any values within the limits, and for
-universal quantiles the intervals of both numbers. Equal encoders are also compared in scorecards, one row for each population
-of equal truth, of which Holm's method allows one of twenty a false winner.
+universal quantiles the intervals of both numbers. Equal encoders are also compared in scorecards, one row for each
+population of equal truth, of which Holm's method allows one of twenty a false winner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A median of shares of pairs as each image moves it, so that two encoders are compared image by image.
 
-With ``F`` the share of pairs of images within a distance, ``D`` displacements and ``m`` their median, ``F(m)`` moves with each
-image ``i`` by its influence (Hoeffding 1948 for pairs, Hampel 1974 for medians),
+With ``F`` the share of pairs of images within a distance, ``D`` displacements and ``m`` their median, ``F(m)`` moves with
+each image ``i`` by its influence (Hoeffding 1948 for pairs, Hampel 1974 for medians),
 
     sign(s_i - F(m)) / (2 h) + 2 (F_i(m) - F(m)),
 
