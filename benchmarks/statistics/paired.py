@@ -195,8 +195,8 @@ def nearest(name: str) -> Law:
     two, truth = CARRIED[name]
 
     def draw(rng: Rng, n: int) -> Compared:
-        kept = [~carried(rng, n, [far])[1][0].any(1) for far in two(rng, n)]
-        return Compared(*(as_series(each.astype(float), "yes or no") for each in kept))
+        a, b = (~carried(rng, n, [far])[1][0].any(1) for far in two(rng, n))
+        return Compared(as_series(a.astype(float), "yes or no"), as_series(b.astype(float), "yes or no"))
 
     return Law(f"nearest neighbour: {name}", draw, truth)
 
@@ -214,8 +214,8 @@ def universal_quantile(name: str) -> Law:
             near = ((apart <= np.median(far)).sum(1) - 1) / (n - 1)
             series.append(quantile_influence(quantiles, near, n))
             estimates.append(over_references(summarise(quantiles, "median", "lower"), near))
-        apiece = unpaired(*estimates)
-        return Compared(*series, bounds=(apiece.low, apiece.high))
+        apiece = unpaired(estimates[0], estimates[1])
+        return Compared(series[0], series[1], bounds=(apiece.low, apiece.high))
 
     return Law(f"universal quantile: {name}", draw, truth)
 
