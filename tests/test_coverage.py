@@ -9,12 +9,12 @@ from math import isnan
 
 import pytest
 import torch
-from benchmarks.statistics import coverage_draws, coverage_values
+from benchmarks.statistics import coverage_draws, coverage_values, paired
 from benchmarks.statistics.coverage import LEAST, MOST, WRONG, Row, chance, simulated
 
 from holdfast.core.statistics import UNLIMITED
 
-REPLICATIONS, DRAWS = 18, 150
+REPLICATIONS, DRAWS, PAIRED = 18, 150, 60
 RARE = ("mean, share of images", "share, yes or no", "share, yes or no, in pairs")
 """What is mostly zero in a robust population: bounds that allow for images not seen then cover more than they promise."""
 
@@ -89,3 +89,17 @@ def test_the_twin_of_an_encoder_has_exactly_its_truth() -> None:
     own, twin = (law.encoder(turned).forward(pixels) for turned in (False, True))
     assert torch.allclose(twin, own[mirrored], atol=1e-4)
     assert not torch.allclose(twin, own, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_paired_differences_cover_and_are_as_narrow_as_sampling_allows() -> None:
+    """At 300 images; three of 100 draws is what a width may err by."""
+    rows = list(paired.simulated(300, PAIRED))
+    assert len(rows) > 20
+    for row in rows:
+        assert row.covered >= LEAST - chance(LEAST, PAIRED), row.law.name
+        assert not row.width > 1.75, row.law.name
+        assert row.law.truth != 0 or row.told_apart <= WRONG + chance(WRONG, PAIRED), row.law.name
+    assert paired.false_scorecards(rows) <= WRONG + chance(WRONG, PAIRED)
+    assert next(row for row in rows if row.law.name == "breakaway: small risks").told_apart >= 0.95
+    assert any(row.covered < 1 for row in rows), "vacuous: nothing ever misses"

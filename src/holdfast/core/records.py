@@ -63,7 +63,7 @@ class Series(Record):
     of: str
     """The quantity of which ``values`` are bounds or estimates."""
     limits: tuple[Number, Number] | None = None
-    """Between which numbers every value must lie, where the unit does not say so (shares lie in [0, 1])."""
+    """Between which numbers the value of an image not seen must lie, where the unit does not say so (shares: in [0, 1])."""
     reasons: dict[int, str] = Field(default_factory=dict)
     name: str = ""
     """What reports call the quantity; empty where they spell it out."""

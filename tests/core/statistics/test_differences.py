@@ -6,6 +6,7 @@ from math import hypot, inf, isnan, nan
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 from holdfast.core.statistics import Better, summarise
 from holdfast.core.statistics.differences import _draws, _resampled_medians, paired, unpaired
@@ -181,10 +182,21 @@ def test_medians_of_resamples_are_those_of_the_samples_drawn(n: int):
 
 
 def test_a_mean_is_compared_within_the_limits_of_a_difference():
-    """A difference of two shares lies in [-1, 1], whichever way round: one unseen image may be either."""
-    ours, theirs = np.zeros(20), np.full(20, 0.25)
-    found = differ(ours, theirs, unit="share")
-    unseen = 1 - 0.025 ** (1 / 20)
-    # All differences are -1/4: one image not drawn has -1 at least and 1 at most.
-    assert found.low == pytest.approx(-0.25 - 0.75 * unseen, abs=0.02)
-    assert found.high == pytest.approx(-0.25 + 1.25 * unseen, abs=0.02)
+    """A difference of two shares lies in [-1, 1]: where none differ one unseen image may go all the way, to either side."""
+    found = differ(np.zeros(20), np.zeros(20), unit="share")
+    end = scipy_stats.beta.ppf(0.975, 0.5, 20)
+    assert (found.low, found.high) == pytest.approx((-end, end), rel=0.1)
+    narrow = differ(np.zeros(20), np.full(20, 0.25), unit="share")
+    assert narrow.value == -0.25
+    assert narrow.high - narrow.low < found.high - found.low, "equal differences leave an unseen image less"
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_how_many_differ_is_counted_by_samples_or_by_groups(statistic: str):
+    ours, theirs = np.zeros(40), np.zeros(40)
+    theirs[:10] = 1
+    assert differ(ours, theirs, statistic).differing == 10
+    pairs = [str(k // 2) for k in range(40)]
+    grouped = paired(series(ours), series(theirs), statistic, "lower", groups=pairs)
+    assert grouped.differing == 5
+    assert grouped.outcome == "tied", "five signs that agree come about by chance"

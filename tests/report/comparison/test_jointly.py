@@ -46,6 +46,8 @@ def test_the_p_value_is_that_of_the_interval(z):
     assert p_value(gap(z)) == pytest.approx(2 * norm.sf(z), rel=1e-5)
     assert p_value(gap(-z)) == p_value(gap(z))
     assert p_value(gap(z, n=6)) >= 1 / 32, "six samples say no more than all six on one side"
+    few = gap(z).model_copy(update={"differing": 7})
+    assert p_value(few) >= 1 / 64, "of 300 samples seven differ, and these may all be on one side"
     assert p_value(gap(1.9)) == 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf, isfinite, nan, sqrt
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from holdfast.core.records import Estimate, Findings, Series
 from holdfast.core.statistics import limits_of
@@ -54,15 +54,25 @@ def group_mean_interval(
     if limits is None:
         mean = float(values.mean())
         return skewed_interval(mean + (sums - mean * sizes) * len(sizes) / len(values), confidence)
+    return weighted_interval(sums, sizes, limits, random_weights(len(sizes)), confidence)
+
+
+def weighted_interval(
+    sums: Values, sizes: Values, limits: Limits, weights: Float[np.ndarray, "r g"], confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of a mean over groups under random ``weights``, which leave some to one more of the mean size.
+
+    Each value of that group lies at the limit on the side of the end.
+    """
     # In an order of their own, so that weights meet groups alike however the images are ordered.
-    order, weights = np.lexsort((sizes, sums)), random_weights(len(sizes))
+    order = np.lexsort((sizes, sums))
     spare = (1 - weights.sum(1)) * sizes.mean()
     weighted_sums, weighted_sizes = weights @ sums[order], weights @ sizes[order] + spare
     ends = [
         np.quantile((weighted_sums + spare * limit) / weighted_sizes, share)
         for limit, share in zip(limits, ((1 - confidence) / 2, (1 + confidence) / 2), strict=True)
     ]
-    mean = float(values.mean())
+    mean = float(sums.sum() / sizes.sum())
     return min(float(ends[0]), mean), max(float(ends[1]), mean)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import hypot, isfinite, isnan, nan
 from typing import Literal
 
@@ -15,13 +15,14 @@ from holdfast.core.records import Estimate, Number, Record, Series
 from holdfast.core.statistics import Better, limits_of
 from holdfast.core.statistics.clusters import Groups, group_mean_interval, numbered
 from holdfast.core.statistics.intervals import (
+    Limits,
     Values,
-    bounded_interval,
     decides_nothing,
     draws_for,
     quantiles,
     skewed_interval,
 )
+from holdfast.core.statistics.unseen import difference_interval, group_difference_interval
 
 ROUNDING = 1e-6
 """Relative difference of two encoders' values up to which they are equal: codes are computed in float32."""
@@ -79,6 +80,8 @@ class Difference(Record):
     outcome: Outcome
     paired: bool = True
     """Sample by sample, or from the intervals of the two numbers, which tells less."""
+    differing: int | None = None
+    """Of how many samples, or groups of them, the values differ; None where that is not known."""
 
 
 @np.errstate(invalid="ignore")  # infinite values have no difference: it is nan, which says so
@@ -94,9 +97,10 @@ def paired(
 
     Values that differ by no more than rounding count as equal.
 
-    The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
-    sign throughout would be chance (fewer than 6) are tied. Where samples come in ``groups``, one name for each sample,
-    these are drawn, and counted, instead.
+    The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. Where so few samples differ
+    that even one sign throughout would be chance (fewer than 6), the encoders are tied: if either value of a sample might as
+    well be the other's, all ``k`` signs agree with chance ``2^(1 - k)`` (Fisher 1935). Where samples come in ``groups``, one
+    name for each sample, these are drawn, and counted, instead.
 
     Raises:
         ValueError: the two run over different numbers of samples.
@@ -112,22 +116,35 @@ def paired(
     if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
     index = numbered(np.array(groups)[both]) if len(groups) else None
-    independent = n if index is None else int(index.max()) + 1
+    differing = int((left != right).sum() if index is None else np.bincount(index, left != right).astype(bool).sum())
     if statistic == "median":
         value = float(np.median(left) - np.median(right))
         low, high = _median_difference(left, right, index, confidence)
     else:
-        ours, theirs = limits_of(a), limits_of(b)
-        limits = (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
-        differences = np.sort(left - right)
-        value = float(differences.mean())
-        if index is not None:
-            low, high = group_mean_interval(left - right, index, limits, confidence)
-        else:
-            interval = skewed_interval if limits is None else partial(bounded_interval, limits=limits)
-            low, high = interval(differences, confidence=confidence)
-    tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(independent, confidence)
-    return Difference(value=value, low=low, high=high, n=n, outcome="tied" if tied else _outcome(value, better))
+        value = float(np.sort(left - right).mean())
+        low, high = _mean_difference(left - right, index, _limits_of_difference(a, b), confidence)
+    tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(differing, confidence)
+    outcome: Outcome = "tied" if tied else _outcome(value, better)
+    return Difference(value=value, low=low, high=high, n=n, outcome=outcome, differing=differing)
+
+
+def _limits_of_difference(a: Series, b: Series) -> Limits | None:
+    ours, theirs = limits_of(a), limits_of(b)
+    return (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
+
+
+def _mean_difference(
+    differences: Values, groups: Groups | None, limits: Limits | None, confidence: float
+) -> tuple[float, float]:
+    """Return the interval of the mean of ``differences``, of samples or of whole groups of them."""
+    if groups is None:
+        differences = np.sort(differences)
+        if limits is None:
+            return skewed_interval(differences, confidence)
+        return difference_interval(differences, limits, confidence)
+    if limits is None:
+        return group_mean_interval(differences, groups, None, confidence)
+    return group_difference_interval(differences, groups, limits, confidence)
 
 
 def unpaired(a: Estimate, b: Estimate) -> Difference:

@@ -79,7 +79,7 @@ class Breakaway(Evaluation):
         {**SIZES.heavy, "pairwise": "adaptive:restarts=1,steps=8"},
     )
     name = "breakaway"
-    version = 6
+    version = 7
     partial = True
     uses_bank = True
     title = "Breakaway risk"
@@ -202,6 +202,9 @@ def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series
 
     The risk is a mean over pairs, and so an image not drawn takes part in it twice (Hoeffding 1948). Where few of the images
     are attacked, chance in who the others are weighs less than chance in who is attacked, by ``sqrt(attacked / images)``.
+
+    An image not drawn may break away from all others, or all may pass it. Hardly one does both, so the limits, which are of
+    such images, allow for either.
     """
     attacked = int((~shares.isnan()).sum())
     weight = sqrt(attacked / (others + 1))
@@ -210,7 +213,7 @@ def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series
     series = series_of(
         "breakaway_influence", case.conditions, shares + rival - mean, "share of others", Claim.LOWER, RISK, LEFT_OUT
     )
-    return series.model_copy(update={"limits": (-mean, 1 + weight - mean)})
+    return series.model_copy(update={"limits": (-mean, 1 - mean)})
 
 
 def risk(shares: Series, influences: Series) -> Estimate:

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import final
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.points.counting import share_of_pairs_within, shares_within
-from holdfast.core.records import Claim, Findings, Picture, Question
+from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
+from holdfast.core.statistics.quantile_influence import quantile_influence
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
@@ -55,7 +59,7 @@ class Displacement(Evaluation):
     reference: int = 10_000
     sizes = SIZES
     name = "displacement"
-    version = 4
+    version = 5
     partial = True
     title = "Displacement under attack"
     meaning = (
@@ -114,13 +118,18 @@ class Displacement(Evaluation):
             series_of("universal_quantile", case.conditions, share, "share of pairs", Claim.LOWER, LARGEST, LEFT_OUT)
             for case, share in zip(self._cases(), shares, strict=True)
         ]
+        influences = [
+            self._influence(population, rows, series, share) for series, share in zip(quantiles, near, strict=True)
+        ]
         estimates = [
-            over_references(summarise(series, "median", "lower"), share.cpu().numpy())
-            for series, share in zip(quantiles, near, strict=True)
+            over_references(summarise(series, "median", "lower"), share.cpu().numpy()).model_copy(
+                update={"series": influence.quantity, "statistic": "mean"}
+            )
+            for series, share, influence in zip(quantiles, near, influences, strict=True)
         ]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=(*quantiles, *moves),
+            series=(*quantiles, *influences, *moves),
             estimates=(*estimates, rank_estimate(population)),
             curves=radius_curves(estimates, self._cases()),
             warnings=population_warnings(population, self.divergences),
@@ -139,6 +148,13 @@ class Displacement(Evaluation):
             case,
             lambda shown: {"attacked": attacks.pixels(population, shown)[index]},
         )
+
+    def _influence(self, population: Population, rows: Sequence[int], quantiles: Series, near: Tensor) -> Series:
+        """Return the median of ``quantiles`` as each image moves it: by how far it is carried and how near others are."""
+        places = {row: place for place, row in enumerate(self._distinct(population))}
+        here = np.array([places.get(row, -1) for row in rows])
+        shares = np.append(near.double().cpu().numpy(), nan)[np.where(here < len(near), here, -1)]
+        return quantile_influence(quantiles, shares, len(near))
 
     def _distinct(self, population: Population) -> list[int]:
         """Return the rows whose pairs are the scale, of copies of one image the first: copies are no distance apart."""

@@ -84,7 +84,7 @@ class QueryOnly(Evaluation):
         small_only=True,
     )
     name = "query-only"
-    version = 2
+    version = 3
     partial = True
     uses_bank = True
     title = "Query-only attacks"

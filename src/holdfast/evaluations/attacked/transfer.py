@@ -97,7 +97,7 @@ class Transfer(Evaluation):
         small_only=True,
     )
     name = "transfer"
-    version = 1
+    version = 2
     partial = True
     uses_bank = True
     needs_others = True

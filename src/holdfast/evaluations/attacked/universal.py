@@ -55,7 +55,7 @@ class UniversalRisk(Evaluation):
         small_only=True,
     )
     name = "universal"
-    version = 1
+    version = 2
     partial = True
     uses_bank = True
     needs_gradients = True

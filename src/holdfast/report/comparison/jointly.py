@@ -5,8 +5,8 @@ chance. Each difference gets the p-value that its interval implies,
 
     p = 2 Phi(-z c), c = |value| / |value - the end nearer zero|, z the normal quantile of the interval,
 
-and no less than 2^(1 - n), which is what n samples can say at most. Holm goes through them from the smallest: encoders are
-told apart while the k-th of m is at most 0.05 / (m - k + 1).
+and no less than 2^(1 - n), which is what n samples that differ can say at most. Holm goes through them from the smallest:
+encoders are told apart while the k-th of m is at most 0.05 / (m - k + 1).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def p_value(gap: Difference) -> float:
         return 1.0
     nearer = abs(gap.value - (gap.low if gap.value > 0 else gap.high))
     implied = erfc(NORMAL * abs(gap.value) / nearer / sqrt(2)) if nearer else 0.0
-    return max(implied, 2.0 ** (1 - gap.n))
+    return max(implied, 2.0 ** (1 - (gap.n if gap.differing is None else gap.differing)))
 
 
 def jointly_ranked(contests: Sequence[Contest]) -> dict[Case, dict[str, int]]:
