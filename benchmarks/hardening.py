@@ -2,9 +2,9 @@
 
     python -m benchmarks.hardening PHOTOS --seeds 0,1,2 --rate 2e-4 --epochs 300
 
-PHOTOS is a folder of crops named ``photograph_number.png``. Each seed keeps ``--held`` photographs, with all their crops, from
-training, and measures with these alone: the attack radius of every crop (``attack-radius``), the cosine between codes before
-and after, and whether the nearest other crop is of the same photograph.
+PHOTOS is a folder of crops named ``photograph_number.png``. Each seed keeps ``--held`` photographs, with all their crops,
+from training, and measures with these alone: the attack radius of every crop (``attack-radius``), the cosine between codes
+before and after, and whether the nearest other crop is of the same photograph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 import holdfast as hf
-from examples.real_encoder import small
 from holdfast.commands.harden import agreement
 
 
@@ -47,7 +46,7 @@ def line(asked: argparse.Namespace, seed: int) -> str:
     files = sorted(asked.photos.glob("*.png"))
     photographs = sorted({photograph(file) for file in files})
     held = set(random.Random(seed).sample(photographs, asked.held))
-    encoder = small()
+    encoder = hf.load_encoder("python:examples.real_encoder:small")
     images = hf.load_images(str(asked.photos), encoder)
     measured = [k for k, name in enumerate(images.ids) if photograph(Path(name)) in held]
     training = [k for k, name in enumerate(images.ids) if photograph(Path(name)) not in held]
@@ -64,10 +63,10 @@ def line(asked: argparse.Namespace, seed: int) -> str:
     geometric = float(np.exp(np.mean(np.log(after / before))))
     middle = [255 * float(np.median(each)) for each in (before, after)]
     nearest = [same_photograph(each, names) for each in codes]
-    return (
-        f"{seed:4d}  {len(measured):5d}  {middle[0]:13.3f}  {middle[1]:5.3f}  {middle[1] / middle[0]:6.2f}  {geometric:9.2f}  "
-        f"{kept:9.3f}  {nearest[0]:14.3f}  {nearest[1]:5.3f}  {spent:11.0f}"
-    )
+    ratio = middle[1] / middle[0]
+    cells = [f"{seed:4d}", f"{len(measured):5d}", f"{middle[0]:13.3f}", f"{middle[1]:5.3f}", f"{ratio:6.2f}"]
+    cells += [f"{geometric:9.2f}", f"{kept:9.3f}", f"{nearest[0]:14.3f}", f"{nearest[1]:5.3f}", f"{spent:11.0f}"]
+    return "  ".join(cells)
 
 
 def photograph(file: Path) -> str:

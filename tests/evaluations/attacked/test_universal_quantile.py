@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -24,9 +26,9 @@ def identity() -> Encoder:
     return Encoder(nn.Flatten().eval(), "identity", Domain((1, 1, 1)))
 
 
-def measured(encoder: Encoder, values: torch.Tensor, **settings: int) -> Result:
+def measured(encoder: Encoder, values: torch.Tensor, **settings: Any) -> Result:
     images = Images(values.reshape(-1, 1, 1, 1), ids=[f"v{k}" for k in range(len(values))])
-    chosen = {
+    chosen: dict[str, Any] = {
         "balls": (Linf(RADIUS),),
         "attacks": (GradientAttack(steps=3, stride=0.5),),
         "divergences": (L2Distance(),),
