@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from holdfast.bounds import Alpha, SdpCrown, certified_radius, lower_bound
 from holdfast.bounds.methods import sdp_crown
-from holdfast.bounds.methods.crown import relax
+from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.norms import matrix, spectral_norms
@@ -112,8 +112,8 @@ def test_radii_grow_and_hold() -> None:
 def test_a_ball_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the tests above would see if the radii were wrong."""
 
-    def shrunk(network: object) -> list[EnclosingBall]:
-        return [EnclosingBall(ball.centre, 0.2 * ball.radius) for ball in enclosing_balls(network)]  # type: ignore[arg-type]
+    def shrunk(network: NetworkRelaxation) -> list[EnclosingBall]:
+        return [EnclosingBall(ball.centre, 0.2 * ball.radius) for ball in enclosing_balls(network)]
 
     monkeypatch.setattr(sdp_crown, "enclosing_balls", shrunk)
     encoder, x, _ = wide(0)
