@@ -170,7 +170,17 @@ def _end_with(parent: int) -> None:
 def _loaded(path: str) -> Any:
     """Return the context, in a worker; the file was written by the process that started it."""
     with open(path, "rb") as file:
-        return pickle.load(file)
+        try:
+            return pickle.load(file)
+        except RuntimeError as error:
+            if "operator torchvision::" not in str(error):
+                raise
+            # Whoever loaded the encoder declared them, too.
+            from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+
+            declare_missing_operators()
+            file.seek(0)
+            return pickle.load(file)
 
 
 def _read(context: object, _: None) -> None:
