@@ -95,7 +95,7 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
     frame = _frame(lines, y_label, share)
     body = "".join(part for line in lines for part in _drawn(line, frame))
     if frame.clipped:
-        mark = sha256(body.encode()).hexdigest()[:8]
+        mark = sha256(f"{alt}{body}".encode()).hexdigest()[:8]
         box = f'<rect x="{frame.left:.1f}" y="{TOP}" width="{RIGHT - frame.left:.1f}" height="{BOTTOM - TOP:.1f}"/>'
         body = f'<clipPath id="{mark}">{box}</clipPath><g clip-path="url(#{mark})">{body}</g>{_arrows(lines, frame)}'
     opening = f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">'
