@@ -12,6 +12,7 @@ from threading import Lock
 import pytest
 import torch
 
+from holdfast.core.errors import HoldfastWarning
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.encoders import load
@@ -61,9 +62,20 @@ def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatc
     assert places == [True, True, False, False, False, False]
 
 
+def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Processes] = []
+    monkeypatch.setattr(Processes, "begin", begun.append)
+    monkeypatch.setattr(module, "_are_over", lambda _: True)
+    engine = Automatic(Processes(1), never)
+    engine.begin()
+    assert begun == [engine.workers]
+    assert {done for _, done in engine.map(process, "context", range(3))}.isdisjoint({os.getpid()})
+
+
 def test_what_workers_cannot_be_given_stays_here(impatient: None) -> None:
     engine = Automatic(Processes(2), never)
-    assert {done for _, done in engine.map(process, Lock(), range(4))} == {os.getpid()}
+    with pytest.warns(HoldfastWarning, match="cannot pickle.*one process computes all of it"):
+        assert {done for _, done in engine.map(process, Lock(), range(4))} == {os.getpid()}
     assert {done for _, done in engine.map(process, None, range(4))} == {os.getpid()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import time
@@ -14,10 +15,10 @@ import pytest
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.execution.engines.processes import Processes
+from holdfast.execution.engines.processes import Processes, _loaded
 from holdfast.execution.engines.requested import devices_of, engine_of
 from tests import tiny
-from tests.execution.engines.tasks import dying, dying_once, logged, power, visible
+from tests.execution.engines.tasks import NeedsOperators, dying, dying_once, logged, power, visible
 from tests.execution.table.test_table import fill, findings
 
 
@@ -25,6 +26,18 @@ def test_each_shard_comes_back_with_what_was_made_of_it() -> None:
     engine = Processes(2)
     assert sorted(engine.map(power, 2, range(5))) == [(k, 2**k) for k in range(5)]
     assert sorted(engine.map(power, 3, range(3))) == [(0, 1), (1, 3), (2, 9)]
+
+
+def test_workers_declare_the_operators_that_an_encoder_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a torchvision for another torch, networks of timm could not be read, and no worker did anything."""
+    path = tmp_path / "context"
+    path.write_bytes(pickle.dumps(NeedsOperators()))
+    monkeypatch.setattr(NeedsOperators, "declared", False)
+    monkeypatch.setattr(
+        "holdfast.encoders.loading.torchvision_operators.declare_missing_operators",
+        lambda: monkeypatch.setattr(NeedsOperators, "declared", True),
+    )
+    assert _loaded(str(path)).size == 2
 
 
 @pytest.mark.slow

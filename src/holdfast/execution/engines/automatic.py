@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -19,6 +20,8 @@ from typing import Any, final
 
 import torch
 
+from holdfast.core.errors import HoldfastWarning
+from holdfast.encoders.loading.reference import first_line
 from holdfast.execution.engines.base import Context, Output, Unit
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes, WorkersDiedError, cores
@@ -70,6 +73,11 @@ class Automatic:
     readings: tuple[object, list[Future[None]]] = field(default=(None, []), repr=False)
     """The context that was sent to the workers last, and what each of them makes of it."""
 
+    def begin(self) -> None:
+        """Start the workers now, for there will be much to do."""
+        self.spent = PATIENCE
+        self.workers.begin()
+
     def map(
         self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
     ) -> Generator[tuple[Unit, Output], None, None]:
@@ -120,10 +128,14 @@ class Automatic:
                 return False
             for reading in self.readings[1]:
                 reading.result()
-        except (
-            Exception
-        ):  # what cannot be pickled, or is of a module that a worker cannot import, has errors of all kinds
+        except Exception as error:  # of all kinds: it cannot be pickled, or is of a module that a worker cannot import
             self.spent = float("-inf")
+            warnings.warn(
+                f"worker processes cannot be given this ({first_line(error)}), so that one process computes all of it; "
+                "--workers 1 computes in one process with all its threads",
+                HoldfastWarning,
+                stacklevel=2,
+            )
             return False
         self.ready = context
         return True
