@@ -64,7 +64,7 @@ def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatc
 
 def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Processes] = []
-    monkeypatch.setattr(Processes, "begin", begun.append)
+    monkeypatch.setattr(Processes, "begin", lambda self: begun.append(self))
     monkeypatch.setattr(module, "_are_over", lambda _: True)
     engine = Automatic(Processes(1), never)
     engine.begin()

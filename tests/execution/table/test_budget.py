@@ -16,8 +16,8 @@ from holdfast.commands.inventory import inventory
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution import computing, table
+from holdfast.execution.computing import cost, deadline, shards
 from holdfast.execution.computing import cost as work
-from holdfast.execution.computing import deadline, shards
 from holdfast.execution.computing import fitting as learning
 from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.turns import Turns
@@ -93,8 +93,9 @@ def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clo
     assert 0 < len(seen) < 80
 
 
-def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
+def test_the_time_left_counts_work(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One evaluation takes twenty times as long as the other; after the first shards that is known."""
+    monkeypatch.setattr(cost, "CONCLUSION", 0.0)
     told: list[tuple[float, float]] = []
     images = tiny.images(COUNT)
     fill_table(

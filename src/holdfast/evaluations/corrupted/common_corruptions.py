@@ -43,6 +43,7 @@ class CommonCorruptions(Evaluation):
     name = "common-corruptions"
     version = 1
     partial = True
+    pictured = 0
     uses_bank = True
     title = "Common corruptions"
     meaning = (

@@ -52,6 +52,7 @@ class CommonPerturbations(Evaluation):
     name = "common-perturbations"
     version = 1
     partial = True
+    pictured = 0
     uses_bank = True
     title = "Everyday edits"
     meaning = (
