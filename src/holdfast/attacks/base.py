@@ -130,7 +130,8 @@ def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball
     domain = encoder.domain
     low, high = torch.tensor([domain.low, domain.high], dtype=attacked.dtype).tolist()
     least, most = (float(end) for end in torch.aminmax(attacked))  # a NaN is both, and fails
-    assert low <= least and most <= high, "an attack left the domain"
+    assert low <= least, "an attack left the domain"
+    assert most <= high, "an attack left the domain"
     assert bool(within(pixels, attacked, ball).all()), f"an attack left its {ball} ball"
 
 

@@ -221,6 +221,11 @@ class Forecast:
         return self._later
 
     @property
+    def side_by_side(self) -> float:
+        """Return how many seconds pass while observations take one where they are computed."""
+        return (self.passed + EARLY / self.beside) / (self.worked + EARLY)
+
+    @property
     def conclusions(self) -> float:
         """Return the seconds of what is waiting to be concluded, which is done side by side."""
         waiting = (piece for piece, rows in self.waiting.items() if rows and isinstance(piece[1], Evaluation))
@@ -250,7 +255,7 @@ class Forecast:
         if seconds is None and not self._by_forwards(piece):
             return inf
         seconds = self.expected(piece, rows) + SET_UP if seconds is None else seconds
-        return seconds * (self.passed + EARLY / self.beside) / (self.worked + EARLY)
+        return seconds * self.side_by_side
 
 
 def _later_over_first(timed: Iterable[Sequence[tuple[int, float]]]) -> float | None:

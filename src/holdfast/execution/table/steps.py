@@ -57,7 +57,7 @@ class Coverage:
     """So many rows are seen."""
     total: int
     row: float
-    """The seconds that another one is expected to take."""
+    """The seconds that are expected to pass for another one."""
     fits: tuple[Fit[Any], ...]
     """Not learned yet."""
     learning: float
@@ -128,6 +128,7 @@ def next_step(subject: Subject, observation: Observation, work: Computing) -> St
     if count == total and not fits:
         return None
     row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
+    row *= work.forecast.side_by_side
     return Coverage(observation, count, total, row, fits, learned_in).next(subject, work)
 
 
