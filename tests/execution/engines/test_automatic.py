@@ -37,6 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are started at once, and waited for."""
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     monkeypatch.setattr(module, "_are_over", lambda _: True)
+    monkeypatch.setattr(Processes, "begin", lambda _: [])  # they need no torch
 
 
 def test_little_work_starts_no_worker() -> None:
@@ -55,6 +56,7 @@ def test_much_work_is_done_by_workers_and_a_single_shard_here(impatient: None) -
 
 def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(Processes, "begin", lambda _: [])
     over = iter([False, False, True])
     monkeypatch.setattr(module, "_are_over", lambda _: next(over))
     engine = Automatic(Processes(1), never)
@@ -64,7 +66,7 @@ def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatc
 
 def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Processes] = []
-    monkeypatch.setattr(Processes, "begin", lambda self: begun.append(self))
+    monkeypatch.setattr(Processes, "begin", lambda self: [begun.append(self)])
     monkeypatch.setattr(module, "_are_over", lambda _: True)
     engine = Automatic(Processes(1), never)
     engine.begin()

@@ -16,8 +16,8 @@ from holdfast.commands.inventory import inventory
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution import computing, table
-from holdfast.execution.computing import cost, deadline, shards
 from holdfast.execution.computing import cost as work
+from holdfast.execution.computing import deadline, shards
 from holdfast.execution.computing import fitting as learning
 from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.turns import Turns

@@ -70,13 +70,12 @@ class Automatic:
     """The seconds that shards took here."""
     ready: object = field(default=None, repr=False)
     """The context that the workers had last, and can read."""
-    readings: tuple[object, list[Future[None]]] = field(default=(None, []), repr=False)
-    """The context that was sent to the workers last, and what each of them makes of it."""
+    starts: list[Future[Any]] = field(default_factory=list, repr=False)
+    """What waits for each worker that was started."""
 
     def begin(self) -> None:
         """Start the workers now, for there will be much to do."""
-        self.spent = PATIENCE
-        self.workers.begin()
+        self.spent, self.starts = PATIENCE, self.workers.begin()
 
     def map(
         self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
@@ -118,15 +117,17 @@ class Automatic:
             yield shard, done
 
     def _reach(self, context: object) -> bool:
-        """Return whether the workers have read the ``context``; if they cannot, nothing more is sent to them."""
+        """Return whether the workers have read the ``context``; if they cannot, nothing more is sent to them.
+
+        While they start, this process goes on; what they read then is there in a moment.
+        """
         if self.ready is context:
             return True
+        self.starts = self.starts or self.workers.begin()
+        if not _are_over(self.starts):
+            return False
         try:
-            if self.readings[0] is not context:
-                self.readings = context, self.workers.send(context)
-            if not _are_over(self.readings[1]):
-                return False
-            for reading in self.readings[1]:
+            for reading in self.workers.send(context):
                 reading.result()
         except Exception as error:  # of all kinds: it cannot be pickled, or is of a module that a worker cannot import
             self.spent = float("-inf")
@@ -141,8 +142,8 @@ class Automatic:
         return True
 
 
-def _are_over(readings: Iterable[Future[None]]) -> bool:
-    return all(reading.done() for reading in readings)
+def _are_over(starts: Iterable[Future[Any]]) -> bool:
+    return all(start.done() for start in starts)
 
 
 def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:

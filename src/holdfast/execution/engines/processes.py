@@ -102,7 +102,7 @@ class Processes:
                 _stop({worker: self._pools.pop(worker)})
 
     def send(self, context: object) -> list[Future[None]]:
-        """Start the workers that do not live, and return for each of them what waits until it has read the ``context``.
+        """Return for each worker what waits until it has read the ``context``.
 
         Raises:
             Exception: the context cannot be pickled; the errors of what is in it are of all kinds.
@@ -113,10 +113,9 @@ class Processes:
     def _most(self) -> int:
         return min(self.count, len(self.gpus) or self.count)
 
-    def begin(self) -> None:
-        """Start the workers, which load torch while this process goes on."""
-        for worker in range(self._most()):
-            self._pool(worker).submit(import_module, "torch")
+    def begin(self) -> list[Future[Any]]:
+        """Start the workers, and return what waits until each of them has loaded torch."""
+        return [self._pool(worker).submit(_load_torch) for worker in range(self._most())]
 
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
         """Send ``shard`` to a worker, which is started if it does not live."""
@@ -195,6 +194,11 @@ def _loaded(path: str) -> Any:
             declare_missing_operators()
             file.seek(0)
             return pickle.load(file)
+
+
+def _load_torch() -> None:
+    """Load in a worker what takes longest of all that it needs."""
+    import_module("torch")
 
 
 def _read(context: object, _: None) -> None:
