@@ -18,7 +18,7 @@ from holdfast.execution.engines.automatic import Automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import leads
-from holdfast.execution.engines.requested import engine_of, run_settings
+from holdfast.execution.engines.requested import engine_of, left_to_threads, run_settings
 from holdfast.execution.request import Request, planned
 from holdfast.execution.request.informative_radii import changed, informative_radii, left_open
 from holdfast.execution.request.loading import NOTHING, AtHand, Inputs
@@ -86,7 +86,7 @@ class Session:
         """
         request = self.request
         engine = engine_of(request.cluster, request.device, request.workers, self.store.folder)
-        cells = len(self.plan) * len(self.inputs.encoders)
+        cells = len(self.plan) * sum(not left_to_threads(encoder) for encoder in self.inputs.encoders)
         if isinstance(engine, (Automatic, Processes)) and cells >= MANY and not self.store.cells():
             engine.begin()
         if leads(engine):

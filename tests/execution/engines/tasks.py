@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 
 def power(given: int, shard: int) -> int:
@@ -37,6 +38,10 @@ def process(given: object, shard: int) -> int:
     return os.getpid()
 
 
+def name_of(given: Any, shard: int) -> str:
+    return str(given.name)
+
+
 def visible(given: float, shard: int) -> str:
     time.sleep(given)
     return os.environ["CUDA_VISIBLE_DEVICES"]
@@ -47,18 +52,3 @@ def logged(given: Path, shard: int) -> int:
         file.write(f"{shard} {os.getpid()}\n")
     time.sleep(0.05)
     return shard * shard
-
-
-class NeedsOperators:
-    """What a worker can read once torchvision's operators are declared, as networks of timm."""
-
-    declared = False
-    size = 1
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"size": 2}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        if not NeedsOperators.declared:
-            raise RuntimeError("operator torchvision::nms does not exist")
-        vars(self).update(state)

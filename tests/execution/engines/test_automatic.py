@@ -67,7 +67,7 @@ def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatc
 def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Processes] = []
     monkeypatch.setattr(Processes, "begin", lambda self: [begun.append(self)])
-    monkeypatch.setattr(module, "_are_over", lambda _: True)
+    monkeypatch.setattr(module, "_are_over", lambda _: False)  # they are waited for
     engine = Automatic(Processes(1), never)
     engine.begin()
     assert begun == [engine.workers]
@@ -76,7 +76,9 @@ def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPa
 
 def test_what_workers_cannot_be_given_stays_here(impatient: None) -> None:
     engine = Automatic(Processes(2), never)
-    with pytest.warns(HoldfastWarning, match="cannot pickle.*one process computes all of it"):
+    with pytest.warns(
+        HoldfastWarning, match=r"cannot read this encoder \(.*lock.*\), so that all is computed in this one"
+    ):
         assert {done for _, done in engine.map(process, Lock(), range(4))} == {os.getpid()}
     assert {done for _, done in engine.map(process, None, range(4))} == {os.getpid()}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import random
 import signal
 import time
@@ -15,10 +14,11 @@ import pytest
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.execution.engines.processes import Processes, _loaded
+from holdfast.encoders import Options, load
+from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.requested import devices_of, engine_of
 from tests import tiny
-from tests.execution.engines.tasks import NeedsOperators, dying, dying_once, logged, power, visible
+from tests.execution.engines.tasks import dying, dying_once, logged, name_of, power, visible
 from tests.execution.table.test_table import fill, findings
 
 
@@ -28,18 +28,6 @@ def test_each_shard_comes_back_with_what_was_made_of_it() -> None:
     assert sorted(engine.map(power, 3, range(3))) == [(0, 1), (1, 3), (2, 9)]
 
 
-def test_workers_declare_the_operators_that_an_encoder_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a torchvision for another torch, networks of timm could not be read, and no worker did anything."""
-    path = tmp_path / "context"
-    path.write_bytes(pickle.dumps(NeedsOperators()))
-    monkeypatch.setattr(NeedsOperators, "declared", False)
-    monkeypatch.setattr(
-        "holdfast.encoders.loading.torchvision_operators.declare_missing_operators",
-        lambda: monkeypatch.setattr(NeedsOperators, "declared", True),
-    )
-    assert _loaded(str(path)).size == 2
-
-
 @pytest.mark.slow
 def test_results_do_not_depend_on_processes(tmp_path: Path) -> None:
     results, failures = fill(tmp_path / "a", [tiny.Mean()], engine=Processes(2))
@@ -47,6 +35,13 @@ def test_results_do_not_depend_on_processes(tmp_path: Path) -> None:
     assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()])[0])
     broken, (failure,) = fill(tmp_path / "c", [tiny.Mean(log=str(tmp_path / "no" / "folder"))], engine=Processes(2))
     assert (broken, failure.error) == ([], "FileNotFoundError")
+
+
+@pytest.mark.slow
+def test_workers_read_networks_beside_whatever_torch_there_is() -> None:
+    """Where torchvision's operators are missing, a worker that did not declare them could not import timm."""
+    encoder = load("timm:resnet10t?pretrained=false", Options(size=32))
+    assert list(Processes(1).map(name_of, encoder, [1])) == [(1, encoder.name)]
 
 
 @pytest.mark.slow

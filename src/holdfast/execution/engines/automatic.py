@@ -72,10 +72,12 @@ class Automatic:
     """The context that the workers had last, and can read."""
     starts: list[Future[Any]] = field(default_factory=list, repr=False)
     """What waits for each worker that was started."""
+    awaited: bool = False
+    """Whether they are waited for."""
 
     def begin(self) -> None:
-        """Start the workers now, for there will be much to do."""
-        self.spent, self.starts = PATIENCE, self.workers.begin()
+        """Start the workers now, and wait for them then, for there will be much to do."""
+        self.spent, self.starts, self.awaited = PATIENCE, self.workers.begin(), True
 
     def map(
         self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
@@ -124,16 +126,18 @@ class Automatic:
         if self.ready is context:
             return True
         self.starts = self.starts or self.workers.begin()
-        if not _are_over(self.starts):
+        if not (self.awaited or _are_over(self.starts)):
             return False
         try:
             for reading in self.workers.send(context):
                 reading.result()
-        except Exception as error:  # of all kinds: it cannot be pickled, or is of a module that a worker cannot import
+        except (
+            Exception
+        ) as error:  # of all kinds: what cannot be pickled, or is of a module that a worker cannot import
             self.spent = float("-inf")
             warnings.warn(
-                f"worker processes cannot be given this ({first_line(error)}), so that one process computes all of it; "
-                "--workers 1 computes in one process with all its threads",
+                f"worker processes cannot read this encoder ({first_line(error)}), so that all is computed in this one: the "
+                "numbers are the same, and take longer",
                 HoldfastWarning,
                 stacklevel=2,
             )
