@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.bounds import METHODS, Crown, Method, lower_bound
+from holdfast.bounds import Crown, Method, lower_bound
+from holdfast.bounds.methods.base import methods
 from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
@@ -25,7 +26,7 @@ few = pytest.mark.parametrize(
 BALLS: list[Ball] = [Linf(0.03), L2(0.3), L1(0.8)]
 SHORT: dict[str, float] = {"seconds": 0.5, "steps": 3, "inner": 2}
 KINDS: list[Method] = [
-    kind(**{name: value for name, value in SHORT.items() if name in fields_of(kind)}) for kind in METHODS.values()
+    kind(**{name: value for name, value in SHORT.items() if name in fields_of(kind)}) for kind in methods().values()
 ]
 """Every method there is, made quick."""
 FAST: list[Method] = [*(method for method in KINDS if "seconds" not in fields_of(type(method))), Crown(joint=False)]

@@ -112,7 +112,7 @@ Where = Annotated[
 ]
 
 
-def given(**flags: object) -> dict[str, Any]:
+def chosen(**flags: object) -> dict[str, Any]:
     """Return the ``flags`` that somebody gave: what was left out has the default of the function that is called.
 
     Example:

@@ -125,14 +125,14 @@ class SmoothedRetrieval(SmoothedEvaluation):
         reach, none = self._radii(counts["retrieved"], counts["copies"]), ~defined.any(1)
         flags = (reach == 0).double(), counts["agrees"].double()
         kept_radii = self._radii(counts["kept"], counts["copies"])
-        shown, own, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
+        shown, kept, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
         limits = {"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))}
         records = [
             *(
                 series_of(name, case, radii, "l2 radius", Claim.LOWER, of, UNDEFINED).model_copy(update=limits)
                 for name, radii, of in (
                     ("certified_retrieval_radius", shown, RADIUS),
-                    ("certified_nearest_neighbour_radius", own, OWN_RADIUS),
+                    ("certified_nearest_neighbour_radius", kept, OWN_RADIUS),
                 )
             ),
             series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
