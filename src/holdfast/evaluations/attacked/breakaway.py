@@ -34,11 +34,11 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,
+    UNDEFINED,
     Case,
     Pairwise,
     Untargeted,
@@ -48,6 +48,7 @@ from holdfast.evaluations.attacked.observations import (
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -128,7 +129,7 @@ class Breakaway(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=(*shares, *influences, *kept, *crossed),
             estimates=(*risks, *worst, *accuracy),
-            curves=radius_curves(risks, self._cases()),
+            curves=radius_curves(risks),
             warnings=population_warnings(population, self.divergences),
         )
 
