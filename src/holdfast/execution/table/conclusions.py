@@ -121,7 +121,9 @@ def _spread(tasks: Iterator[Task], subject: Subject, cells: Cells) -> Iterator[t
 
 def _waiting(subject: Subject, cells: Cells) -> Iterator[Task]:
     """Yield what is to be concluded, with what was seen for it, what takes longest first; note of the others why not."""
-    for observation, group in sorted(subject.groups.items(), key=lambda item: -_expected(subject, *item, cells.work)):
+    for observation, group in sorted(
+        subject.groups.items(), key=lambda item: -_expected(subject, item[0], item[1], cells.work)
+    ):
         left = [evaluation for evaluation in group if (subject.encoder.name, evaluation) not in cells.concluded]
         sample = None
         with cells.failing(subject.encoder, subject.images.name, left):
@@ -221,9 +223,11 @@ def _ready(subject: Subject, cells: Cells) -> Iterator[Task]:
             if (subject.encoder.name, evaluation) not in cells.concluded
             and all(isinstance(subject.learned.get(fit), dict) for fit in learning(evaluation))
         ]
+        if not ready:
+            continue
         with passing():
-            sample = Sample.of(subject, observation, cells.work) if ready else None
-            for evaluation in ready if sample else ():
+            sample = Sample.of(subject, observation, cells.work)
+            for evaluation in ready:
                 with passing():
                     require_enough(subject, evaluation, sample, cells)
                     yield evaluation, sample
