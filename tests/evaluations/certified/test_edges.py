@@ -15,6 +15,7 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.linear_head import classifier
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder
 from holdfast.evaluations.certified.witness import replay
 from holdfast.protocol.population import Population
 
@@ -31,7 +32,7 @@ def affine(weight: list[list[float]], bias: list[float]) -> Encoder:
 
 
 def bounds(encoder: Encoder, ball: Ball) -> OutputBounds:
-    return OutputBounds(encoder, trace(encoder, torch.float64), Crown(), ball)
+    return OutputBounds(CertifiedEncoder(encoder, trace(encoder, torch.float64)), Crown(), ball)
 
 
 def everywhere(pixels: Tensor, ball: Ball) -> Tensor:

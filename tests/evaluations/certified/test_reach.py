@@ -25,6 +25,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certified_displacement import SHARE, CertifiedDisplacement
 from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds, across, one_minus_cosine, principal
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder
 from holdfast.execution.table import fill_table
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -40,7 +41,7 @@ each = pytest.mark.parametrize("divergence", DIVERGENCES, ids=str)
 
 def reach_of(encoder: Encoder, ball: Ball, method: Method | None = None) -> OutputBounds:
     double = doubled(encoder)
-    return OutputBounds(double, trace(double, torch.float64), method or Crown(), ball)
+    return OutputBounds(CertifiedEncoder(double, trace(double, torch.float64)), method or Crown(), ball)
 
 
 def corners(x: Float[Tensor, "1 ..."], eps: float) -> Float[Tensor, "c ..."]:
