@@ -33,7 +33,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }
 SETTINGS: dict[str, Any] = {
     "smoothed-retrieval": {
-        "sigma": 0.25, "samples": 80, "others": 239, "copies": 4000, "selection": 3000, "divergences": "l2", "probes": []
+        "sigma": 0.25, "samples": 80, "others": 239, "copies": 4000, "selection": 3000, "divergences": "l2"
     },
     "feature-smoothing": {"sigma": 0.25, "samples": 25, "radii": 0.25, "attack": "adaptive:restarts=1,steps=5"},
 }  # fmt: skip
@@ -74,10 +74,10 @@ def line(name: str, seed: int, before: hf.Encoder, after: hf.Encoder, kept: hf.I
     cosine = run["feature-smoothing"].estimate("certified_cosine_similarity").value
     pixels = kept.pixels(range(len(kept)))
     same = agreement(before(pixels), after(pixels))
-    return (
-        f"{name:32s} seed {seed}: radius median {np.median(values):.3f}, mean {values.mean():.3f}; "
-        f"certified cosine {cosine:.3f}; agreement {same['agreement']:.3f}, neighbours kept {same['neighbours_kept']:.2f}; {seconds:.0f} processor s"
-    )
+    cells = [f"{name:30s} seed {seed}:", f"radius median {np.median(values):.3f}, mean {values.mean():.3f};"]
+    cells += [f"certified cosine {cosine:.3f};", f"agreement {same['agreement']:.3f},"]
+    cells += [f"neighbours kept {same['neighbours_kept']:.2f};", f"{seconds:.0f} processor s"]
+    return " ".join(cells)
 
 
 if __name__ == "__main__":
