@@ -4,7 +4,7 @@ Encoders are trained by ``certified`` adversaries of several radii and shares (d
 beside the published ones of RVCL (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html) of the same
 architecture: SimCLR, and RoCL at several strengths. Images and published weights are read from the folder that
 HOLDFAST_REFERENCE names. One JSON file for each encoder and seed is kept in ``--out``; what is there is not done again.
-``--page`` writes the picture and the tables of docs/training/frontier.md from what is stored, and measures nothing.
+``python -m studies --page`` writes docs/training/frontier.md and its picture from what is stored.
 """
 
 from __future__ import annotations
@@ -67,8 +67,13 @@ class Case:
     epochs: int = 0
     images: int = 0
 
+    @property
+    def radius_in_words(self) -> str:
+        """Return the radius of training as it is spelled: in gray values of coloured images."""
+        return f"{self.radius:g}" if self.dataset == "mnist" else f"{round(255 * self.radius, 2):g}/255"
+
     def __str__(self) -> str:
-        made = self.published or f"radius {self.radius:.4g}, share {self.share:g}, {self.epochs} epochs"
+        made = self.published or f"radius {self.radius_in_words}, share {self.share:g}, {self.epochs} epochs"
         return f"{self.dataset} {self.architecture}, {made}"
 
 
@@ -105,7 +110,9 @@ class Study:
             of = "mnist" if case.dataset == "mnist" else "cifar"
             network = f"{rvcl.__name__}:{of}_{case.architecture.replace('-', '_')}"
             return hf.load_encoder(f"checkpoint:{self.reference / 'encoders' / weights}.pt", arch=network)
-        folder = self.encoders / f"{case.dataset}-{case.architecture}-{case.radius:.4g}-{case.share:g}-{seed}"
+        folder = (
+            self.encoders / f"{case.dataset}-{case.architecture}-{case.radius:.4g}-{case.share:g}-{case.epochs}-{seed}"
+        )
         if not (folder / "card.json").exists():
             recipe = {
                 **RECIPE,
