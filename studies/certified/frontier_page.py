@@ -136,9 +136,9 @@ def aims(network: tuple[str, str], some: Sequence[Point]) -> Iterator[str]:
     where = "" if best_name in PUBLISHED[network] else ", as the paper says"
     yield ""
     yield (
-        f"The best published radius is {best:.3f} ({best_name}{where}); {AIM:g} times that is {AIM * best:.3f}. Of the encoders "
-        f"at hand {robust.name} has the largest, {robust.radius:.3f}, at accuracy {robust.mean('accuracy'):.3f}; two points "
-        f"less are {accurate:.3f}."
+        f"The best published radius is {best:.3f} ({best_name}{where}); {AIM:g} times that is {AIM * best:.3f}. "
+        f"Of the encoders at hand {robust.name} has the largest, {robust.radius:.3f}, at accuracy "
+        f"{robust.mean('accuracy'):.3f}; two points less are {accurate:.3f}."
     )
     for point in made:
         accuracy, tight = point.mean("accuracy"), point.mean("tightness, interval")
