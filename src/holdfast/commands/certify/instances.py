@@ -74,7 +74,7 @@ def verify(
 
     Args:
         instances: a list of instances as competitions of verifiers have them (network, query, seconds), or its folder.
-        method: interval, crown, alpha, sdp-crown, branch, semidefinite or exact; a query's seconds are the most
+        method: interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite or exact; a query's seconds are the most
             that it takes.
         attack: what looks for counterexamples.
         neurons: networks with more nonlinear entries are not bounded.
