@@ -80,7 +80,7 @@ class Case:
 def planned() -> Iterator[tuple[Case, int]]:
     """Yield the encoders of the study, and of how many seeds each is."""
     yield from ((Case(*key, published=name), 1) for key, files in PUBLISHED.items() for name in files)
-    short = {"epochs": 16, "images": 20_000}
+    short: dict[str, Any] = {"epochs": 16, "images": 20_000}
     yield Case("mnist", "cnn-a", radius=0.3, share=0.1, **short), 3
     yield Case("mnist", "cnn-a", radius=0.3, share=0.2, **short), 1
     yield Case("mnist", "cnn-a", radius=0.3, share=0.5, **short), 1

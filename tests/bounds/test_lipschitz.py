@@ -29,7 +29,7 @@ def test_of_one_layer_of_rectified_units_it_is_the_ball_around_them() -> None:
     encoder = Encoder(nn.Sequential(first, nn.ReLU(), last), "turned", Domain((6,))).to("cpu", torch.float64)
     x, rows = torch.full((1, 6), 0.5).double(), torch.randn(1, 3, 2).double()
     bound = lower_bound(encoder, x, rows, L2(0.3), Lipschitz())[0]
-    exact = rows[0] @ encoder.forward(x)[0] - 0.3 * (rows[0] @ encoder.module[2].weight).norm(dim=1)
+    exact = rows[0] @ encoder.forward(x)[0] - 0.3 * (rows[0] @ last.weight.double()).norm(dim=1)
     assert torch.allclose(bound, exact, atol=1e-5)
     assert (bound <= exact + 1e-9).all()
 
@@ -50,8 +50,9 @@ def test_no_point_lies_below_the_bound(name: str, ball: Ball) -> None:
 def rotated(seed: int) -> tuple[Encoder, Tensor, Tensor]:
     """``wide`` with layers that stretch no direction more than others, as regularised training leaves them."""
     encoder, x, specifications = wide(seed)
-    for layer in list(encoder.module.children())[::2]:
-        nn.init.orthogonal_(layer.weight)
+    for layer in encoder.module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight)
     return encoder, x, specifications
 
 

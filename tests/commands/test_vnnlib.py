@@ -132,6 +132,7 @@ class Cancelling(nn.Module):
 
 def in_another_order(encoder: Encoder, rows: torch.Tensor, point: torch.Tensor, seed: int) -> float:
     """What float32 makes of ``rows @ f(point)`` where pixels and hidden neurons are summed in another order."""
+    assert isinstance(encoder.module, Cancelling)
     first, second = encoder.module.first, encoder.module.second
     generator = torch.Generator().manual_seed(seed)
     pixels, neurons, codes = (torch.randperm(n, generator=generator) for n in (16, 16, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
@@ -66,7 +67,8 @@ def test_card_describes_its_folder(name):
 def test_card_says_what_the_recipe_of_its_name_does(name):
     values = {key: value for key, value in read_settings(name).items() if key not in PLACE}
     card = builtin.card(name)
-    assert Recipe.of(card.recipe) == Recipe.of(values)
+    # Which mode was in force is written down since there is more than one.
+    assert replace(Recipe.of(card.recipe), mode=None) == Recipe.of(values)
     assert (card.images.name, card.images.count) == ("builtin:digits-train", 1200)
     assert card.versions["dirty"] == "false"
 

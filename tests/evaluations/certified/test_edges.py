@@ -69,7 +69,7 @@ def test_no_direction_of_a_code_is_denied_that_a_point_of_the_ball_has(ball: Bal
     """Cosines of all points of a fine grid, with codes that cannot, may and must point away from the target."""
     reach = bounds(affine(IDENTITY, [bias, bias]), ball)
     x = torch.tensor([[0.6, 0.45]], dtype=torch.float64)
-    codes, clean = reach.encoder.forward(everywhere(x, ball)), reach.encoder.forward(x)
+    codes, clean = reach.certified.encoder.forward(everywhere(x, ball)), reach.certified.encoder.forward(x)
     tight = 0
     for target in ([1.0, 0.2], [0.2, 1.0], [-1.0, 0.3], [0.1, -1.0], [1.0, 1.0]):
         to = torch.tensor([target], dtype=torch.float64)

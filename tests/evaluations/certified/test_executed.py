@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ def test_what_rounding_costs_published_encoders(reference: Path, name: str) -> N
     assert 0 < float((real - executed).mean()) * pixel < 1e-4
 
 
-EVERY: list[tuple[type[Evaluation], dict[str, Any], str]] = [
+EVERY: list[tuple[Callable[..., Evaluation], dict[str, Any], str]] = [
     (CertifiedDisplacement, {"balls": (Linf(0.05),)}, "tau"),
     (CertifiedOverlap, {"balls": (Linf(0.02),)}, "certified_overlap_risk"),
     (CertifiedBreakaway, {"balls": (Linf(0.05),), "others": 20, "rivals": 2}, "certified_breakaway_risk"),
@@ -212,7 +213,7 @@ EVERY: list[tuple[type[Evaluation], dict[str, Any], str]] = [
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize(("kind", "settings", "quantity"), EVERY, ids=lambda part: getattr(part, "name", ""))
 def test_every_certified_evaluation_certifies_what_is_executed(
-    kind: type[Evaluation], settings: dict[str, Any], quantity: str, precision: str
+    kind: Callable[..., Evaluation], settings: dict[str, Any], quantity: str, precision: str
 ) -> None:
     images = digits(24)
     images = Images(images.pixels(range(24)), images.ids, classes(24) % 3)
