@@ -7,6 +7,7 @@ from pathlib import Path
 from holdfast.core.files import write_whole
 from studies.agreement import sections as agreement_page
 from studies.agreement.judged import judged, quoted
+from studies.certified import frontier_page
 from studies.claims import ledger
 
 STORED = Path(__file__).parent / "stored"
@@ -28,6 +29,7 @@ def render(folder: Path) -> dict[str, str]:
     lines, figures = agreement_page.render(found)
     claims = ledger.ledger_section(ledger.stored(folder / "claims"))
     docs = {"study.md": "\n".join([OPENING, *lines, "", *claims]) + "\n", **figures}
+    docs |= frontier_page.render(folder / "frontier")
     return {**{f"docs/{path}": text for path, text in docs.items()}, QUOTED: quoted(found)}
 
 
