@@ -58,7 +58,7 @@ class Drift(Evaluation):
     samples: int = 32
     sizes = Sizes(full={"samples": 64})
     name = "drift"
-    version = 1
+    version = 2
     uses_bank = True
     needs_bank = True
     by_name = True
