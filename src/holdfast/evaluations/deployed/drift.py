@@ -55,7 +55,7 @@ class Drift(Evaluation):
     directions: int = 8
     false_discoveries: float = 0.1
     edits: tuple[str, ...] = EDITS + CORRUPTIONS
-    samples: int = 32
+    samples: int = 16
     sizes = Sizes(full={"samples": 64})
     name = "drift"
     version = 2
