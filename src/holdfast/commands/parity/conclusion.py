@@ -237,8 +237,8 @@ def _widths(reference: Coded, candidate: Coded) -> tuple[str, ...]:
     if before == after:
         return ()
     return (
-        f"{candidate.side.name} has codes of {after} features and {reference.side.name} of {before}, so none is at a distance "
-        "from another and the old index cannot be searched by new codes.",
+        f"{candidate.side.name} has codes of {after} features and {reference.side.name} of {before}, so none is at a "
+        "distance from another and the old index cannot be searched by new codes.",
     )
 
 
@@ -249,8 +249,8 @@ def _lacking(of: Coded, by: Coded) -> tuple[str, ...]:
     if not lacking:
         return ()
     return (
-        f"{len(lacking)} of {len(of.ids)} images of {of.side.name} have no code by {by.side.name}, {lacking[0]!r} the first; "
-        "they are left out.",
+        f"{len(lacking)} of {len(of.ids)} images of {of.side.name} have no code by {by.side.name}, {lacking[0]!r} the "
+        "first; they are left out.",
     )
 
 

@@ -130,7 +130,7 @@ class PatchRetrieval(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the images that lost fewest and most patches under the last attack in the widest ball, and which these are."""
+        """Return the images that lost fewest and most patches under the last attack in the widest ball, and which ones."""
         ball, attack = max(self.balls, key=lambda each: each.radius), self.attacks[-1]
         conditions = {"ball": str(ball), "attack": label(attack), "among": ALL}
         values = next(

@@ -56,7 +56,9 @@ def beyond_support(
         better="lower",
         series="novelty_p_value",
         statistic="whole",
-        reason=None if enough else f"{len(reference)} images before say how far usual ones are, and {fewest} are needed",
+        reason=None
+        if enough
+        else f"{len(reference)} images before say how far usual ones are, and {fewest} are needed",
     )
     return (outside, summarise(new_images, "share", "lower", "new_share")), (distance, usual, new_images)
 

@@ -113,8 +113,8 @@ def ranks_kept(
 
 def _ranks(distances: Float[Tensor, "b m"], counted: Tensor) -> Float[Tensor, "b m"]:
     """Return the place of each of those that count in the order of distances; the others come last, of equals the first."""
-    # A distance's bits are in its order. Columns in the last of them keep equals in theirs, and numpy sorts integers alone in
-    # a tenth of the time in which torch sorts numbers with their places.
+    # A distance's bits are in its order. Columns in the last of them keep equals in theirs, and numpy sorts integers alone
+    # in a tenth of the time in which torch sorts numbers with their places.
     bits = distances.masked_fill(~counted, torch.inf).numpy().view(np.int64)
     keys = (bits & ~(COLUMNS - 1)) | np.arange(distances.shape[1])
     keys.sort(axis=1)

@@ -178,8 +178,8 @@ def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
         shared = len(known & set(other.stored.ids))
         if not shared == len(known) == len(other.stored):
             warnings.warn(
-                f"{first.name} and {other.name} hold codes of different images ({shared} ids are in both, of {len(known)} and "
-                f"{len(other.stored)}), so their numbers stand apart and are not compared",
+                f"{first.name} and {other.name} hold codes of different images ({shared} ids are in both, of {len(known)} "
+                f"and {len(other.stored)}), so their numbers stand apart and are not compared",
                 HoldfastWarning,
                 stacklevel=2,
             )
