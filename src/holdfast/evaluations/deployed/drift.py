@@ -61,6 +61,7 @@ class Drift(Evaluation):
     version = 2
     uses_bank = True
     needs_bank = True
+    partial = True
     by_name = True
     robustness = False
     title = "Drift"
