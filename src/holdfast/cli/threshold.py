@@ -65,7 +65,7 @@ def command(
         workers=workers,
         out=out,
         progress=True,
-        **flags.given(rates=rates, edits=edits),
+        **flags.chosen(rates=rates, edits=edits),
     )
     show_result(thresholds.result)
     recommended = thresholds.recommended
