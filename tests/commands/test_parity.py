@@ -213,10 +213,41 @@ def test_images_that_one_file_lacks_are_left_out_in_a_sentence(tmp_path: Path) -
     ids = np.array([f"image{row}" for row in range(40)])
     np.savez(tmp_path / "all.npz", codes=codes, ids=ids)
     np.savez(tmp_path / "some.npz", codes=codes[3:], ids=ids[3:])
-    result = hf.parity(tmp_path / "all.npz", tmp_path / "some.npz")["some.npz"]
-    assert result.estimate("distance").n == 37
-    (sentence,) = [each for each in result.findings.warnings if "left out" in each]
-    assert sentence.startswith("3 of 40 images of the reference have no code by some.npz, 'image0' the first")
+    for reference, candidate in (("all.npz", "some.npz"), ("some.npz", "all.npz")):
+        result = hf.parity(tmp_path / reference, tmp_path / candidate)[candidate]
+        assert result.estimate("distance").n == 37
+        (sentence,) = [each for each in result.findings.warnings if "left out" in each]
+        assert sentence.startswith("3 of 40 images of all.npz have no code by some.npz, 'image0' the first")
+
+
+def test_codes_of_other_widths_are_compared_as_far_as_they_can_be_and_that_is_said(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).normal(size=(40, 5))
+    np.savez(tmp_path / "narrow.npz", codes=codes)
+    np.savez(tmp_path / "wide.npz", codes=np.pad(codes, ((0, 0), (0, 2))))
+    result = hf.parity(tmp_path / "narrow.npz", tmp_path / "wide.npz")["wide.npz"]
+    assert any("7 features and narrow.npz of 5" in each for each in result.findings.warnings)
+    assert result.estimate("neighbours_kept").value == 1
+
+
+def test_images_of_one_group_have_no_intervals_and_so_no_certain_verdict(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).normal(size=(40, 5))
+    np.savez(tmp_path / "a.npz", codes=codes, groups=["one"] * 40)
+    np.savez(tmp_path / "b.npz", codes=codes + 0.1)
+    np.savez(tmp_path / "c.npz", codes=codes)
+    answer = hf.parity(tmp_path / "a.npz", [tmp_path / "b.npz", tmp_path / "c.npz"])
+    moved, same = (answer[name].findings.verdicts[0] for name in ("b.npz", "c.npz"))
+    assert moved.status == "unknown"
+    assert "there is no interval: 1 group of images" in moved.reason
+    assert "nan" not in same.reason
+
+
+def test_radii_of_codes_alone_are_refused_or_said_to_be_unknown(tmp_path: Path) -> None:
+    encoder, images = tiny.encoder(), tiny.images(30)
+    np.savez(tmp_path / "codes.npz", codes=encoder(images.pixels(range(30))).numpy(), ids=images.ids)
+    with pytest.raises(HoldfastError, match="codes alone, which cannot be attacked; leave radii out"):
+        hf.parity(tmp_path / "codes.npz", encoder, images, radii=2)
+    result = hf.parity(encoder, tmp_path / "codes.npz", images, radii=2)["codes.npz"]
+    assert any("codes alone, which cannot be attacked" in each for each in result.findings.warnings)
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,19 @@ def test_an_exported_program_is_the_same_and_static_int8_is_near(tmp_path: Path)
     assert near.estimate("neighbours_kept").value > 0.8
     causes = [v.witness["preprocessing"] for v in near.findings.verdicts if v.question == "Are images prepared alike?"]
     assert causes == ["as it is"]
+
+
+@pytest.mark.slow  # two trainings take seconds
+def test_another_seed_of_the_same_training_is_another_space() -> None:
+    trained = [
+        hf.train("digits-contrastive", "builtin:digits-train", limit=600, settings={"seed": seed, "epochs": 6})
+        for seed in (0, 1)
+    ]
+    for seed, encoder in enumerate(trained):
+        encoder.name = f"seed {seed}"
+    answer = hf.parity(trained[0], trained[1], "builtin:digits", limit=200)
+    assert answer.verdicts == {"seed 1": "another space"}
+    kept = answer["seed 1"].estimate("neighbours_kept")
+    assert 10 / 199 < kept.low < kept.high < 0.9, "both learned the same, and not the same space"
+    causes = [verdict.witness.get("preprocessing") for verdict in answer["seed 1"].findings.verdicts]
+    assert causes[1] == "as it is"

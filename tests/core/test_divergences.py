@@ -278,12 +278,15 @@ def test_settings_are_read_back_and_unknown_names_refused_with_a_suggestion():
 @pytest.mark.parametrize(
     "inner", [L1Distance(), L2Distance(), LinfDistance(), Cosine(), UnitL2(), SoftmaxKL()], ids=str
 )
-def test_tokens_is_the_mean_over_tokens_taken_one_by_one(inner: Divergence):
+def test_tokens_is_the_mean_over_tokens_taken_one_by_one_or_the_worst(inner: Divergence):
     a, b, whole = codes(), codes(seed=1), Tokens(inner).of_tokens(3)
-    one_by_one = torch.stack([inner(a[:, 2 * t : 2 * t + 2], b[:, 2 * t : 2 * t + 2]) for t in range(3)]).mean(0)
-    torch.testing.assert_close(whole(a, b), one_by_one, rtol=1e-12, atol=1e-14)
+    one_by_one = torch.stack([inner(a[:, 2 * t : 2 * t + 2], b[:, 2 * t : 2 * t + 2]) for t in range(3)])
+    torch.testing.assert_close(whole(a, b), one_by_one.mean(0), rtol=1e-12, atol=1e-14)
     assert not torch.allclose(whole(a, b), inner(a, b)), "vacuous fixture"
     assert (whole.embed(a) is not None) == (inner == Cosine())
+    worst = Tokens(inner, statistic="worst").of_tokens(3)
+    torch.testing.assert_close(worst(a, b), one_by_one.amax(0), rtol=1e-12, atol=1e-14)
+    assert worst.embed(a) is None
 
 
 def test_a_mean_of_cosines_is_embedded_as_itself():
@@ -300,6 +303,9 @@ def test_tokens_are_those_of_the_encoder_unless_a_count_is_stated():
     assert Divergence.read("tokens").of_tokens(4) == Tokens(Cosine(), 4)
     assert Divergence.read("tokens:count=3").of_tokens(4) == Tokens(Cosine(), 3)
     assert L2Distance().of_tokens(4) == L2Distance()
+    assert Divergence.read("tokens:statistic=worst").of_tokens(4) == Tokens(Cosine(), 4, "worst")
+    with pytest.raises(HoldfastError, match="statistic must be mean or worst, got 'median'"):
+        Divergence.read("tokens:statistic=median")
     with pytest.raises(HoldfastError, match="codes of 6 features cannot be 4 tokens of equal length; leave count to"):
         Tokens(Cosine(), 4)(codes(), codes())
     for inner in ("whitened", "rank", "tokens"):

@@ -198,3 +198,15 @@ def test_one_class_is_no_contrast_to_a_tag(files, codes):
     embeddings = hf.Embeddings(codes, ids=IDS, labels=[0] * ROWS)
     with pytest.raises(HoldfastError, match="all images have one"):
         SpaceGeometry(tags=Tags.read(str(files / "tags.csv")))(embeddings, embeddings.images())
+
+
+def test_ids_of_another_number_are_refused_and_not_overlooked(tmp_path, codes):
+    np.savez(tmp_path / "short.npz", codes=codes, ids=[f"image{row}" for row in range(len(codes) - 1)])
+    with pytest.raises(HoldfastError, match=rf"short.npz holds {len(codes)} codes but {len(codes) - 1} ids"):
+        hf.Embeddings(tmp_path / "short.npz")
+
+
+def test_files_of_different_images_are_said_to_stand_apart(codes):
+    one, other = (hf.Embeddings(codes, ids=[f"{name}{row}" for row in range(len(codes))], name=name) for name in "ab")
+    with pytest.warns(HoldfastWarning, match=r"a and b hold codes of different images \(0 ids are in both"):
+        hf.evaluate([one, other], only="geometry")

@@ -303,3 +303,21 @@ def test_a_masked_autoencoder_is_loaded_unmasked_and_caught_where_it_masks(tmp_p
         assert torch.allclose(encoder(pixels), codes, atol=1e-5), how
         assert torch.equal(encoder(pixels), encoder(pixels))
         assert not [check for check in examine(encoder, pixels, RunSettings()) if check.status == "failed"]
+
+
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "SiglipVision", "CLIPVision"])
+def test_dense_codes_run_no_block_twice_and_none_in_vain(tmp_path, kind):
+    """But for what pools the tokens in the end, a hundredth of the work of a large model."""
+    sizes = {**TINY, "image_size": 16, "patch_size": 4, "intermediate_size": 16}
+    save(getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)), tmp_path)
+    module = load(f"hf:{tmp_path}?tokens=patch").module.requires_grad_(True)
+    kinds = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Conv2d)
+    layers = {name: part for name, part in module.named_modules() if isinstance(part, kinds)}
+    runs = dict.fromkeys(layers, 0)
+    for name, part in layers.items():
+        part.register_forward_hook(lambda *_, name=name: runs.update({name: runs[name] + 1}))
+    module(torch.rand(1, 3, 16, 16)).square().sum().backward()
+    assert max(runs.values()) == 1
+    idle = [name for name, run in runs.items() if run and layers[name].weight.grad is None]
+    assert len(idle) < len(layers) / 4, "vacuous fixture"
+    assert all("pooler" in name or "head." in name or "post_layernorm" in name for name in idle)

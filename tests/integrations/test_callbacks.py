@@ -41,10 +41,10 @@ class Contrast(lightning.LightningModule):  # type: ignore[misc, name-defined]
         return torch.optim.Adam(self.parameters())
 
 
-def fitted(folder: Path, *callbacks: Any) -> tuple[Any, dict[str, Tensor]]:
+def fitted(folder: Path, *callbacks: Any, kind: type[Any] = Contrast) -> tuple[Any, dict[str, Tensor]]:
     """The trainer and the weights after two epochs."""
     lightning.seed_everything(0, verbose=False)
-    module = Contrast()
+    module = kind()
     loader = DataLoader(TensorDataset(digits(40).pixels(range(40))), batch_size=20, shuffle=True)
     trainer = lightning.Trainer(
         max_epochs=2,
@@ -74,6 +74,33 @@ def test_lightning_logs_the_numbers_and_leaves_training_alone(tmp_path: Path) ->
     head, *rows = [line.split(",") for line in table.read_text().splitlines()]
     logged = [row[head.index("holdfast/rankme")] for row in rows]
     assert len([number for number in logged if number]) == 3, "before training and after each epoch"
+
+
+@pytest.mark.slow
+def test_simclr_of_lightlys_parts_is_watched_and_has_the_same_weights(tmp_path: Path) -> None:
+    resnet18 = pytest.importorskip("torchvision").models.resnet18
+    modules, losses = pytest.importorskip("lightly.models.modules"), pytest.importorskip("lightly.loss")
+    from holdfast.integrations.lightning import Robustness
+
+    class SimCLR(Contrast):
+        """Built as lightly's documentation builds it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            inner = nn.Sequential(*list(resnet18().children())[:-1], nn.Flatten())
+            self.backbone = nn.Sequential(nn.Upsample(scale_factor=4), nn.Conv2d(1, 3, 1), *inner)
+            self.head = modules.SimCLRProjectionHead(512, 64, 16)
+            self.loss = losses.NTXentLoss()
+
+        def training_step(self, batch: Any, index: int) -> Tensor:
+            (pixels,) = batch
+            views = (self.head(self.backbone(pixels + 0.1 * torch.randn_like(pixels))) for _ in range(2))
+            return self.loss(*views)
+
+    _, alone = fitted(tmp_path / "alone", kind=SimCLR)
+    trainer, watched = fitted(tmp_path / "watched", Robustness(digits(20), **MEASURED), kind=SimCLR)
+    assert all(torch.equal(watched[name], weight) for name, weight in alone.items())
+    assert {"holdfast/attack_radius", "holdfast/rankme"} <= set(trainer.callback_metrics)
 
 
 def test_lightning_says_which_part_it_cannot_find(tmp_path: Path) -> None:

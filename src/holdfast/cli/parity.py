@@ -94,7 +94,8 @@ def _print(answer: Parity) -> None:
     for result in compared:
         cells = [_number(result, name) for name in columns]
         grid.add_row(*map(Text, (result.encoder.name, answer.verdicts[result.encoder.name], *cells)))
-    show(grid)
+    if compared:
+        show(grid)
     for result in compared:
         for verdict in result.findings.verdicts:
             console().print(Text(f"{result.encoder.name}: {verdict.question} {verdict.reason}"))

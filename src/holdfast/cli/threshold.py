@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Annotated
 
 import typer
@@ -67,7 +68,8 @@ def command(
         **flags.chosen(rates=rates, edits=edits),
     )
     show_result(thresholds.result)
-    print(f"Recommended threshold: {thresholds.recommended:.4f}")
+    recommended = thresholds.recommended
+    print(f"Recommended threshold: {'none, see above' if isnan(recommended) else f'{recommended:.4f}'}")
     if out:
         print(f"Report: {thresholds.run.report()}")
     return 0

@@ -7,7 +7,7 @@ distances over whole populations then runs as blocked matrix products.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -258,11 +258,13 @@ class Wasserstein(Divergence):
 class Tokens(Divergence):
     """The mean over tokens of another divergence between them, for codes of ``count`` tokens one after another.
 
-    ``d(a, b) = sum over t of divergence(a_t, b_t) / count``. Evaluations take the encoder's own count unless one is stated.
+    ``d(a, b) = sum over t of divergence(a_t, b_t) / count``, or by ``statistic=worst`` that of the token farthest apart.
+    Evaluations take the encoder's own count unless one is stated.
     """
 
     divergence: Divergence = Cosine()
     count: int = 1
+    statistic: str = "mean"
     name = "tokens"
 
     def __post_init__(self) -> None:
@@ -273,18 +275,21 @@ class Tokens(Divergence):
             )
         if self.count < 1:
             raise HoldfastError(f"tokens: count must be at least 1, got {self.count}")
+        if self.statistic not in ("mean", "worst"):
+            raise HoldfastError(f"tokens: statistic must be mean or worst, got {self.statistic!r}")
 
     def of_tokens(self, count: int) -> Divergence:
-        return Tokens(self.divergence, count) if self.count == 1 else self
+        return replace(self, count=count) if self.count == 1 else self
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         moved, reference = self._apart(a), self._apart(b)
-        apart = self.divergence(moved.flatten(0, 1), reference.flatten(0, 1))
-        return apart.unflatten(0, moved.shape[:2]).mean(1)
+        apart = self.divergence(moved.flatten(0, 1), reference.flatten(0, 1)).unflatten(0, moved.shape[:2])
+        return apart.mean(1) if self.statistic == "mean" else apart.amax(1)
 
     def embed(self, codes: Codes) -> Codes | None:
         # A mean of squared chords is one of the whole; a mean of lengths is no function of any length.
-        return _unit(self._apart(codes)).flatten(1) if isinstance(self.divergence, Cosine) else None
+        chords = isinstance(self.divergence, Cosine) and self.statistic == "mean"
+        return _unit(self._apart(codes)).flatten(1) if chords else None
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return distance.square() / (2 * self.count)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
@@ -26,7 +29,7 @@ from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.evaluations.dense.observations import ALL, IMAGE, Gallery
-from holdfast.evaluations.dense.patch_retrieval import PatchRetrieval
+from holdfast.evaluations.dense.patch_retrieval import PatchRetrieval, faded_outside
 from holdfast.protocol.population import Population
 from tests import samples
 
@@ -102,6 +105,28 @@ def test_attacks_lose_patches_and_clean_ones_are_all_found():
     assert not result.findings.warnings
 
 
+def test_pictures_show_which_patches_were_lost():
+    result = SMALL(dense(), samples.digits(12), DOUBLE)
+    shares = dict(zip(result.findings.ids, values(result, "patches_found", ball="linf:0.2", among=ALL), strict=True))
+    assert len({picture.caption for picture in result.findings.pictures}) == 6
+    assert all(picture.labels[2] == "lost patches, others faded" for picture in result.findings.pictures)
+    for picture in result.findings.pictures:
+        clean, _, faded = (np.asarray(Image.open(BytesIO(b64decode(png))), dtype=float) for png in picture.pngs)
+        patches = [part.reshape(4, 2, 4, 2).swapaxes(1, 2).reshape(16, -1) for part in (clean, faded)]
+        kept = sum((before != after).any() for before, after in zip(*patches, strict=True))
+        # A patch in mid-grey is no paler when it is faded; digits have none.
+        assert kept == round(TOKENS * shares[picture.caption.partition(":")[0]])
+
+
+def test_patches_that_are_no_grid_are_not_faded():
+    pixels = torch.rand(2, 1, 8, 8)
+    assert faded_outside(pixels, torch.ones(2, 15, dtype=torch.bool), samples.DIGITS) is None
+    assert faded_outside(pixels, torch.ones(2, 2, dtype=torch.bool), samples.DIGITS) is None
+    everything = faded_outside(pixels, torch.ones(2, 16, dtype=torch.bool), samples.DIGITS)
+    assert everything is not None
+    assert torch.allclose(everything, pixels)
+
+
 def test_intervals_are_those_of_images_not_of_patches():
     result = SMALL(dense(), samples.digits(12), DOUBLE)
     conditions = {"ball": "linf:0.2", "among": ALL}
@@ -163,6 +188,8 @@ def test_other_evaluations_take_the_mean_over_tokens(kind: type[Breakaway] | typ
     assert {e.conditions["divergence"] for e in result.estimates if "divergence" in e.conditions} == {
         "tokens", "tokens:divergence=l2",
     }  # fmt: skip
+    worst = replace(evaluation, divergences=(Tokens(statistic="worst"),))(dense(), samples.digits(10), DOUBLE)
+    assert all(series.values for series in worst.series)
     whole = replace(evaluation, divergences=(Cosine(), L2Distance()))(dense(), samples.digits(10), DOUBLE)
     assert not np.array_equal([series.values for series in whole.series], first, equal_nan=True), "vacuous"
 

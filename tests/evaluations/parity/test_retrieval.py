@@ -7,7 +7,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from holdfast.evaluations.parity.retrieval import Gallery, answers
+from holdfast.evaluations.parity.retrieval import Gallery, _ranks, answers
 
 
 def codes(n: int, seed: int) -> Tensor:
@@ -32,6 +32,16 @@ def test_answers_are_those_of_the_definition(is_bank: bool) -> None:
         assert bool(kept.nearest[x]) == (min(old, key=old.__getitem__) == min(new, key=new.__getitem__))
         expected = spearmanr([old[y] for y in others], [new[y] for y in others]).statistic
         assert float(kept.ranks[x]) == pytest.approx(expected)
+
+
+def test_places_are_those_of_a_stable_sort() -> None:
+    distances = codes(40, 0).abs()
+    distances[:, 3] = distances[:, 1]
+    distances[:, 4] = 0
+    counted = codes(40, 1) > -1
+    order = distances.masked_fill(~counted, torch.inf).argsort(stable=True, dim=1)
+    assert (~counted).any()
+    assert _ranks(distances, counted).tolist() == order.argsort(dim=1).tolist()
 
 
 def test_codes_of_other_width_are_not_mixed() -> None:

@@ -135,6 +135,11 @@ def test_the_largest_encoder_decides_for_all_and_it_is_said():
     assert plan_for_large_encoders(Request(only=("overlap",), device="cuda"), [large]) == []
 
 
+def test_what_asks_a_large_encoder_for_no_less_is_no_warning():
+    large = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(1600, 7500)), "large", Domain((1, 40, 40)))
+    assert plan_for_large_encoders(Request(only=("drift",), bank="others"), [large]) == []
+
+
 @pytest.fixture
 def novel(tmp_path, monkeypatch):
     """Add one file to the measures, in the folder of its family or in one below that."""

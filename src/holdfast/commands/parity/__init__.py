@@ -144,6 +144,8 @@ def parity(
             out=str(observer.store.folder),
         )
         observer.store.request(request.model_dump_json(indent=1))
+        if radii and first.encoder.recorded:
+            raise HoldfastError(f"{first.name} holds codes alone, which cannot be attacked; leave radii out")
         inputs = _inputs(request, [first, *others], images, bank, observer)
         conclusion = Conclusion(coded(first, inputs, observer), k, inputs, observer)
         conclusion.require_sense()

@@ -36,6 +36,7 @@ from holdfast.store.provenance import provenance
 from holdfast.store.store import Cell
 
 ITSELF = "the other images"
+CODES_ALONE = "Whether robustness moved is not known: of the candidate there are codes alone, which cannot be attacked."
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,15 +208,11 @@ class Conclusion:
         reference = self.reference
         planned = max(len(each.population.images) for each in (reference, candidate))
         cut = any(len(each.rows) < len(each.population.images) for each in (reference, candidate))
-        coded_ids = set(candidate.ids)
-        lacking = [name for name in reference.ids if name not in coded_ids]
         warnings = population_warnings(candidate.known)
         warnings += tuple(f"{each.side.name}: {each.problem}" for each in (reference, candidate) if each.problem)
-        if lacking and not cut:
-            warnings += (
-                f"{len(lacking)} of {len(reference.ids)} images of the reference have no code by {candidate.side.name}, "
-                f"{lacking[0]!r} the first; they are left out.",
-            )
+        warnings += _widths(reference, candidate)
+        if not cut:
+            warnings += (*_lacking(reference, candidate), *_lacking(candidate, reference))
         return Result(
             evaluation=NAME,
             version=VERSION,
@@ -234,11 +231,34 @@ class Conclusion:
         )
 
 
+def _widths(reference: Coded, candidate: Coded) -> tuple[str, ...]:
+    """Return a warning if the codes of both have different widths."""
+    before, after = reference.codes.shape[1], candidate.codes.shape[1]
+    if before == after:
+        return ()
+    return (
+        f"{candidate.side.name} has codes of {after} features and {reference.side.name} of {before}, so none is at a "
+        "distance from another and the old index cannot be searched by new codes.",
+    )
+
+
+def _lacking(of: Coded, by: Coded) -> tuple[str, ...]:
+    """Return a warning if images of one side have no code by the other."""
+    known = set(by.ids)
+    lacking = [name for name in of.ids if name not in known]
+    if not lacking:
+        return ()
+    return (
+        f"{len(lacking)} of {len(of.ids)} images of {of.side.name} have no code by {by.side.name}, {lacking[0]!r} the "
+        "first; they are left out.",
+    )
+
+
 def _with_radii(conclusion: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:
     """Return the ``conclusion`` with how much the attack radius moved, or why nobody knows."""
-    if before is None or after is None:
+    if before is None:
         return conclusion
-    moved = change(before, after)
+    moved = CODES_ALONE if after is None else change(before, after)
     if isinstance(moved, str):
         return conclusion.model_copy(update={"warnings": (*conclusion.warnings, moved)})
     return conclusion.model_copy(update={"estimates": (*conclusion.estimates, moved)})

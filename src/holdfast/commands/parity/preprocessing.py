@@ -8,8 +8,10 @@ the median distance of the codes down to ``MATCHES`` of what it is, and most of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from holdfast.commands.parity.sides import Coded
 from holdfast.core.arrangement import codes_of
-from holdfast.core.encoder import Codes, Domain, Encoder, Geometry, Interpolation, Normalised, Pixels
+from holdfast.core.encoder import Domain, Encoder, Geometry, Interpolation, Normalised, Pixels
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.statistics import Scale, summarise
@@ -29,8 +31,9 @@ from holdfast.execution.request.loading import Inputs
 PROBED = 12
 """Images on which a preprocessing is judged ..."""
 SIFTED = 4
-"""... if it is among the ``SHOWN`` nearest of its kind on so many of them."""
+"""... if it is among the ``SHOWN`` nearest of its kind on so many of them, and the nearest of all or ``HOPEFUL`` there."""
 MATCHES = 0.25
+HOPEFUL = 2 * MATCHES
 SHOWN = 3
 """So many of the nearest attempts are kept as numbers, and judged on all images."""
 QUESTION = "Are images prepared alike?"
@@ -105,11 +108,27 @@ class Probe:
     fixed: Coded
     inputs: Inputs
     scale: Scale
+    read: dict[Geometry | None, Pixels] = field(default_factory=dict)
+    """Pixels of the images, as files become them."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The images that both sides have codes of; those that attempts are sifted on come first."""
+        encoder, coded = self.changed.side.encoder, set(self.changed.ids) & set(self.fixed.ids)
+        images = self.inputs.prepared(encoder.domain, encoder.geometry)[0]
+        names = [name for name in images.ids if name in coded]
+        step = -(-len(names) // SIFTED) or 1
+        return [*names[::step], *(name for position, name in enumerate(names) if position % step)]
+
+    @cached_property
+    def before(self) -> Estimate:
+        """How far the codes of these images are apart as they are."""
+        codes = _codes_of(self.changed, self.names)
+        return _estimate(AS_IT_IS, distances(_codes_of(self.fixed, self.names), codes, self.scale))
 
     def answer(self) -> tuple[list[Estimate], Verdict]:
         """Return the numbers of the nearest attempts, and the verdict."""
         encoder, other = self.changed.side.encoder, self.fixed.side.encoder
-        (before,) = self.distances([Attempt(AS_IT_IS, encoder.geometry)])
         of_inputs = [*of_pixels(encoder, other)]
         resizings = list(of_files(encoder, other)) if isinstance(self.inputs.images_named, str) else []
         pixels, files = self.nearest(of_inputs), self.nearest(resizings)
@@ -118,38 +137,45 @@ class Probe:
             files += self.nearest([replace(best, name=f"{best.name}, and {resizing.name}", geometry=resizing.geometry)])
         estimates = [estimate for estimate, _ in sorted((*pixels, *files), key=_value)]
         tried = len(of_inputs) + len(resizings) + bool(pixels and files)
-        return [before, *estimates[:SHOWN]], _verdict(before, estimates[:1], tried)
+        return [self.before, *estimates[:SHOWN]], _verdict(self.before, estimates[:1], tried)
 
     def nearest(self, attempts: Sequence[Attempt]) -> list[tuple[Estimate, Attempt]]:
-        """Return the ``SHOWN`` nearest of ``attempts``, the nearest first: found on few images, and judged on all."""
-        first = sorted(zip(self.distances(attempts, SIFTED), attempts, strict=True), key=_value)
-        judged = [attempt for _, attempt in first[:SHOWN]]
-        return sorted(zip(self.distances(judged), judged, strict=True), key=_value)
+        """Return the ``SHOWN`` nearest of ``attempts``, the nearest first: found on few images, and judged on all.
 
-    def distances(self, attempts: Sequence[Attempt], count: int = PROBED) -> list[Estimate]:
-        """Return the median distance of the codes of ``count`` images, prepared by each, to those they are compared with."""
+        Only the nearest is judged where it cannot match either.
+        """
+        sifted = [(self.moved(attempt, self.names[:SIFTED]), attempt) for attempt in attempts]
+        first = sorted(((_estimate(attempt.name, moved), attempt, moved) for moved, attempt in sifted), key=_value)
+        hopeful = [each for each in first if each[0].value <= HOPEFUL * self.before.value]
+        judged = list[tuple[Estimate, Attempt]]()
+        for _, attempt, moved in hopeful[:SHOWN] or first[:1]:
+            rest = self.moved(attempt, self.names[SIFTED:])
+            judged.append((_estimate(attempt.name, torch.cat([moved, rest])), attempt))
+        return sorted(judged, key=_value)
+
+    def moved(self, attempt: Attempt, names: Sequence[str]) -> Float[Tensor, "b"]:
+        """Return how far the codes of images, prepared like this, are from those they are compared with."""
         run = self.changed.side.run
         encoder = self.changed.side.encoder.to(run.device, run.dtype)
-        known = {name: position for position, name in enumerate(self.fixed.ids)}
-        read = dict[Geometry | None, tuple[Pixels, Codes]]()
-        estimates = list[Estimate]()
-        for attempt in attempts:
-            if attempt.geometry not in read:
-                images = self.inputs.prepared(encoder.domain, attempt.geometry)[0]
-                rows = [row for row, name in enumerate(images.ids) if name in known]
-                rows = rows[:: -(-len(rows) // count) or 1]
-                pixels = images.pixels(rows, run.device, run.dtype, encoder.domain)
-                read[attempt.geometry] = pixels, self.fixed.codes[[known[images.ids[row]] for row in rows]]
-            pixels, codes = read[attempt.geometry]
-            moved = torch.full((1,), torch.nan, dtype=torch.float64)
-            if len(pixels):
-                moved = distances(codes, codes_of(encoder, attempt(pixels)).cpu(), self.scale)
-            estimates.append(_estimate(attempt, moved))
-        return estimates
+        if attempt.geometry not in self.read:
+            images = self.inputs.prepared(encoder.domain, attempt.geometry)[0]
+            rows = {name: row for row, name in enumerate(images.ids)}
+            rows_of_names = [rows[name] for name in self.names]
+            self.read[attempt.geometry] = images.pixels(rows_of_names, run.device, run.dtype, encoder.domain)
+        if not names:
+            return torch.empty(0, dtype=torch.float64)
+        pixels = self.read[attempt.geometry][[self.names.index(name) for name in names]]
+        return distances(_codes_of(self.fixed, names), codes_of(encoder, attempt(pixels)).cpu(), self.scale)
 
 
-def _estimate(attempt: Attempt, moved: Float[Tensor, "b"]) -> Estimate:
-    conditions = {"preprocessing": attempt.name}
+def _codes_of(coded: Coded, names: Sequence[str]) -> Float[Tensor, "b d"]:
+    """Return the codes of images by their names."""
+    rows = {name: position for position, name in enumerate(coded.ids)}
+    return coded.codes[[rows[name] for name in names]]
+
+
+def _estimate(name: str, moved: Float[Tensor, "b"]) -> Estimate:
+    conditions = {"preprocessing": name}
     of = "how far codes of a few images are apart, prepared like this"
     series = series_of(
         "distance_prepared", conditions, moved, "share of the clean distance", Claim.ESTIMATE, of, "no such image"
@@ -160,7 +186,7 @@ def _estimate(attempt: Attempt, moved: Float[Tensor, "b"]) -> Estimate:
 OF_ALL = "of the distance between images as it is, which no other makes smaller"
 
 
-def _value(tried: tuple[Estimate, Attempt]) -> float:
+def _value(tried: tuple[Estimate, *tuple[Any, ...]]) -> float:
     value = tried[0].value
     return value if value == value else float("inf")
 

@@ -116,7 +116,12 @@ def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: O
 
 
 def _called(encoder: Encoder, name: str, source: str) -> Encoder:
-    """Return ``encoder`` under another name; the caller's own keeps its name."""
+    """Return ``encoder`` under another name; the caller's own keeps its name.
+
+    One that is called so already is itself, and stays arranged as it is.
+    """
+    if (encoder.name, encoder.source) == (name, source):
+        return encoder
     renamed = copy(encoder)
     renamed.__dict__["fingerprint"] = encoder.fingerprint
     renamed.name, renamed.source = name, source

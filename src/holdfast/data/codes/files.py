@@ -88,7 +88,7 @@ def _npz(path: Path, column: str | None) -> Table:
         chosen = _choose(path, list(file.keys()), column)
         arrays = {key: member(path, file, key) for key in file}
     codes = arrays.pop(chosen)
-    return Table(_rows(path, codes), {key: values for key, values in arrays.items() if values.shape == codes.shape[:1]})
+    return Table(_rows(path, codes), {key: values for key, values in arrays.items() if values.ndim == 1})
 
 
 def _parquet(path: Path, column: str | None) -> Table:

@@ -57,6 +57,22 @@ class Gallery:
         ``image``: among the patches of their image, nan where there is one alone; ``all``: among those of the others, too.
         An image whose codes are not finite, or have no direction where one is needed, has neither.
         """
+        distances, home, elsewhere = self._distances(moved, rows)
+        count, defined = self.population.encoder.tokens, distances.isfinite()
+        return {
+            "image": _shares(distances < home, defined & home.isfinite(), count),
+            "all": _shares(distances < torch.minimum(home, elsewhere), defined, count),
+        }
+
+    def lost(self, moved: Codes, rows: Sequence[int]) -> Bool[Tensor, "b t"]:
+        """Return which patches of each of ``moved``, changed images of ``rows``, do not find themselves among all."""
+        distances, home, elsewhere = self._distances(moved, rows)
+        return ~(distances < torch.minimum(home, elsewhere)).unflatten(0, (len(rows), -1))
+
+    def _distances(
+        self, moved: Codes, rows: Sequence[int]
+    ) -> tuple[Float[Tensor, "p"], Float[Tensor, "p"], Float[Tensor, "p"]]:
+        """Return how far each patch is from its own clean one, from the nearest other of its image, and of the others."""
         population, count = self.population, self.population.encoder.tokens
         clean = self.apart(population.codes[list(rows)])
         patches = self.apart(moved.to(clean.device))
@@ -65,12 +81,7 @@ class Gallery:
         for image in range(len(rows)) if count > 1 else ():
             span = slice(image * count, (image + 1) * count)
             home[span] = self._nearest(patches[span], clean[span], list(range(count)))
-        elsewhere = self._nearest(patches, self._patches, self._places(rows))
-        defined = distances.isfinite()
-        return {
-            "image": _shares(distances < home, defined & home.isfinite(), count),
-            "all": _shares(distances < torch.minimum(home, elsewhere), defined, count),
-        }
+        return distances, home, self._nearest(patches, self._patches, self._places(rows))
 
     @cached_property
     def _patches(self) -> Float[Tensor, "g e"]:

@@ -17,17 +17,21 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from typing import final
 
+import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, Tokens
-from holdfast.core.records import Claim, Conditions, Findings, Question, Series
+from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.pictures import ends, row
+from holdfast.core.records import Claim, Conditions, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.dense.observations import ALL, IMAGE, AttackedPatches, EditedPatches
+from holdfast.evaluations.dense.observations import ALL, IMAGE, AttackedPatches, EditedPatches, Gallery
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, entries
 from holdfast.protocol.population import Population
@@ -36,6 +40,8 @@ from holdfast.protocol.warnings import population_warnings
 from holdfast.transforms.ladders import rungs
 
 UNDEFINED = "codes that are not finite or have no direction, an edit that cannot change such inputs, or one patch alone"
+FADED = 0.2
+"""What is left of the contrast of patches that are not shown."""
 AMONG = {"image": IMAGE, "all": ALL}
 
 
@@ -121,6 +127,32 @@ class PatchRetrieval(Evaluation):
             warnings=(*population_warnings(population), *_pooled(population)),
         )
 
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        """Return the images that lost fewest and most patches under the last attack in the widest ball, and which ones."""
+        ball, attack = max(self.balls, key=lambda each: each.radius), self.attacks[-1]
+        conditions = {"ball": str(ball), "attack": label(attack), "among": ALL}
+        values = next(
+            s.values
+            for s in findings.series
+            if s.quantity == "patches_found" and conditions.items() <= s.conditions.items()
+        )
+        positions, domain = ends(values), population.encoder.domain
+        shown = [rows[position] for position in positions]
+        if not shown or len(domain.shape) != 3:
+            return ()
+        attacked = self._attacked(ball).pixels(population, shown)[len(self.attacks) - 1]
+        lost = Gallery.of(population, self.divergence, self.searched).lost(population.encode(attacked), shown)
+        parts = {"clean": population.pixels(shown), "attacked": attacked}
+        if (faded := faded_outside(parts["clean"], lost, domain)) is not None:
+            parts["lost patches, others faded"] = faded
+        pictures = []
+        for k, position in enumerate(positions):
+            caption = f"{findings.ids[position]}: {values[position]:.3g} of its patches found ({ball}, {label(attack)})"
+            pictures.append(row(caption, {name: pixels[k] for name, pixels in parts.items()}, domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
     def _edited(self) -> EditedPatches:
         return EditedPatches(rungs(self.name, self.edits), self.divergence, self.searched, self.samples)
 
@@ -135,6 +167,24 @@ class PatchRetrieval(Evaluation):
             spans.append((name, slice(start, end)))
             start = end
         return spans
+
+
+def faded_outside(pixels: Pixels, patches: Bool[Tensor, "b t"], domain: Domain) -> Pixels | None:
+    """Return ``pixels`` with all but ``patches`` faded to mid-range; None if these are no grid over the image.
+
+    Example:
+        >>> image = torch.ones(1, 1, 2, 2)
+        >>> faded_outside(image, torch.tensor([[True, False, False, False]]), Domain((1, 2, 2)))
+        tensor([[[[1.0000, 0.6000],
+                  [0.6000, 0.6000]]]])
+    """
+    height, width = domain.shape[1:]
+    down = round((patches.shape[1] * height / width) ** 0.5)
+    if not down or patches.shape[1] % down or down * width != patches.shape[1] // down * height:
+        return None
+    grid = patches.unflatten(1, (down, -1))[:, None].to(pixels)
+    shown = torch.nn.functional.interpolate(grid, size=(height, width), mode="nearest")
+    return pixels * (FADED + (1 - FADED) * shown) + (1 - FADED) * (1 - shown) * (domain.low + domain.high) / 2
 
 
 def _series(quantity: str, conditions: Conditions, shares: Tensor, claim: Claim) -> Series:

@@ -1,8 +1,8 @@
 """Which everyday edit, made to the images before, brings their codes closest to those after.
 
-``1 - E(t(A), B) / E(A, B)`` with energy distances ``E``: 1 where the edit ``t`` turns one distribution into the other, 0
-where it does nothing of the kind, below 0 where it leads away. Both distances are taken with the same images of A, so that
-which these are cancels.
+``(E(A', B) - E(t(A'), B)) / E(A, B)`` with energy distances ``E``: 1 where the edit ``t`` turns one distribution into the
+other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
+same ones in both distances, so that which these are cancels, while what is divided by is the distance of all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from holdfast.transforms.base import Transform
 from holdfast.twosample.energy import distances
 
 NOT_SHOWN = "no difference was shown that an edit could explain"
+NO_DISTANCE = (
+    "the energy distance of both sets is no larger than chance makes it, so there is no share of it to explain"
+)
 INAPPLICABLE = "it cannot change inputs of this encoder"
 REFERENCE = 4096
 """At most so many images after are compared with edited ones."""
@@ -50,12 +53,15 @@ def explained(
         start += count
     if not shown or len(clean) < 3:
         return tuple(_estimate(name, None, len(clean), NOT_SHOWN) for name, _ in spans), {}
-    reference = sets.after[:: max(1, len(sets.after) // REFERENCE)]
-    whole = _parts(clean, reference)
+    reference, before = (points[:: max(1, len(points) // REFERENCE)] for points in (sets.after, sets.before))
+    whole = _energy(_parts(before, reference), range(len(before)))
+    if whole <= 0:
+        return tuple(_estimate(name, None, len(clean), NO_DISTANCE) for name, _ in spans), {}
+    as_they_are = _parts(clean, reference)
     estimates = list[Estimate]()
     for name, indices in spans:
         shares = {
-            index: _share(_parts(edited[:, index], reference), whole)
+            index: _share(_parts(edited[:, index], reference), as_they_are, whole)
             for index in indices
             if edited[:, index].isfinite().all()
         }
@@ -95,12 +101,11 @@ def _energy(parts: Parts, rows: Sequence[int]) -> float:
     return 2 * float(across[chosen].mean()) - within - inside
 
 
-def _share(edited: Parts, clean: Parts) -> tuple[float, float, float]:
-    """Return the share of the change that an edit explains, with its interval over the images before."""
+def _share(edited: Parts, clean: Parts, whole: float) -> tuple[float, float, float]:
+    """Return the share of the ``whole`` distance that an edit takes away, with its interval over the images edited."""
 
     def share(rows: Sequence[int]) -> float:
-        whole = _energy(clean, rows)
-        return 1 - _energy(edited, rows) / whole if whole > 0 else nan
+        return (_energy(clean, rows) - _energy(edited, rows)) / whole
 
     value = share(range(len(clean[0])))
     low, high = jackknife(lambda rows: share(rows), len(clean[0]))
@@ -116,7 +121,7 @@ def _estimate(edit: str, share: tuple[float, float, float] | None, n: int, reaso
         low=low,
         high=high,
         n=n,
-        method="delete-a-group jackknife over edited images, 10 groups; the images after as they are",
+        method="delete-a-group jackknife over edited images, 10 groups; the distance of both sets as it is",
         unit="share of the change",
         claim=Claim.ESTIMATE,
         of="part of the energy distance that this edit of the images before takes away, at its best strength",

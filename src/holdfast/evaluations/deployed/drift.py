@@ -55,13 +55,14 @@ class Drift(Evaluation):
     directions: int = 8
     false_discoveries: float = 0.1
     edits: tuple[str, ...] = EDITS + CORRUPTIONS
-    samples: int = 32
+    samples: int = 16
     sizes = Sizes(full={"samples": 64})
     name = "drift"
-    version = 1
+    version = 2
     pictured = 0
     uses_bank = True
     needs_bank = True
+    partial = True
     by_name = True
     robustness = False
     title = "Drift"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log, nan
+from math import ceil, exp, log, nan
 
 import numpy as np
 import torch
@@ -40,7 +40,9 @@ def beyond_support(
         "new_image", {}, torch.from_numpy(new).double(), "yes or no", Claim.ESTIMATE,
         f"images declared new, of which at most {rate:.0%} falsely in expectation", "",
     )  # fmt: skip
-    value, low, high = share_beyond(scores, reference, alpha)
+    fewest = ceil(1 / alpha) - 1
+    enough = len(reference) >= fewest
+    value, low, high = share_beyond(scores, reference, alpha) if enough else (nan, nan, nan)
     outside = Estimate(
         quantity="outside_share",
         value=value,
@@ -54,6 +56,9 @@ def beyond_support(
         better="lower",
         series="novelty_p_value",
         statistic="whole",
+        reason=None
+        if enough
+        else f"{len(reference)} images before say how far usual ones are, and {fewest} are needed",
     )
     return (outside, summarise(new_images, "share", "lower", "new_share")), (distance, usual, new_images)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -22,6 +23,8 @@ from holdfast.core.points.counting import nearest_rows
 
 RANKED = 1000
 """Of a larger gallery so many images, chosen at random, are put in order."""
+COLUMNS = 1 << 10
+"""More than are ranked; a distance keeps 42 bits of its fraction beside the number of its column."""
 BLOCK = 1 << 22
 """Distances that are put in order together."""
 
@@ -109,8 +112,13 @@ def ranks_kept(
 
 
 def _ranks(distances: Float[Tensor, "b m"], counted: Tensor) -> Float[Tensor, "b m"]:
-    """Return the place of each of those that count in the order of distances; the others come last."""
-    order = distances.masked_fill(~counted, torch.inf).argsort(stable=True, dim=1)
+    """Return the place of each of those that count in the order of distances; the others come last, of equals the first."""
+    # A distance's bits are in its order. Columns in the last of them keep equals in theirs, and numpy sorts integers alone
+    # in a tenth of the time in which torch sorts numbers with their places.
+    bits = distances.masked_fill(~counted, torch.inf).numpy().view(np.int64)
+    keys = (bits & ~(COLUMNS - 1)) | np.arange(distances.shape[1])
+    keys.sort(axis=1)
+    order = torch.from_numpy(keys & (COLUMNS - 1))
     places = torch.arange(distances.shape[1], dtype=torch.float64).expand_as(distances)
     return torch.empty_like(places).scatter_(1, order, places)
 

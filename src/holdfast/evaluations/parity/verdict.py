@@ -62,10 +62,8 @@ def _decided(numbers: Numbers) -> tuple[str, str]:
     """Return the verdict and what it rests on."""
     rounding, kept, mixed, left = numbers.within_rounding, numbers.neighbours, numbers.mixed, numbers.rotated
     if rounding is not None and rounding.value == 1:
-        return SAME, (
-            f"all {rounding.n} codes are within {ROUNDING:.0%} of the distance between images (of all images at least "
-            f"{rounding.low:.1%} are)"
-        )
+        of_all = "" if isnan(rounding.low) else f" (of all images at least {rounding.low:.1%} are)"
+        return SAME, f"all {rounding.n} codes are within {ROUNDING:.0%} of the distance between images{of_all}"
     if mixed is not None and min(kept.value, mixed.value) >= NEIGHBOURS:
         return ALIKE, f"{_shown(kept)} of the nearest images are kept, {_shown(mixed)} in the old index"
     if kept.value >= NEIGHBOURS and left.value <= ROTATED:
@@ -74,9 +72,9 @@ def _decided(numbers: Numbers) -> tuple[str, str]:
 
 
 def _unsure(numbers: Numbers, word: str) -> str:
-    """Return that more images would decide, where the interval of a number contains its threshold."""
+    """Return that more images would decide, where the interval of a number contains its threshold, or there is none."""
     kept, mixed, left = (
-        each is not None and each.low < threshold <= each.high
+        each is not None and not (each.high < threshold or each.low >= threshold)
         for each, threshold in (
             (numbers.neighbours, NEIGHBOURS),
             (numbers.mixed, NEIGHBOURS),
@@ -84,7 +82,11 @@ def _unsure(numbers: Numbers, word: str) -> str:
         )
     )
     unsure = {SAME: False, ALIKE: kept or mixed, TURNED: kept or mixed or left, OTHER: kept or (mixed and left)}
-    return "; an interval contains the threshold, so that more images would decide" if unsure[word] else ""
+    if not unsure[word]:
+        return ""
+    if isnan(numbers.neighbours.low):
+        return f"; there is {numbers.neighbours.method}, so that more images would decide"
+    return "; an interval contains the threshold, so that more images would decide"
 
 
 def _shown(estimate: Estimate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 
 from holdfast import data, encoders
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Geometry
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
 from holdfast.core.images import Images
 from holdfast.data.base import Selection
 from holdfast.data.reading.remembered import Remembered
@@ -67,6 +68,8 @@ class Inputs:
             _require_images(request, at_hand.encoders)
         encoders = encoders_of(request, at_hand.encoders)
         images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
+        if images == OWN:
+            _warn_of_other_rows([each for each in encoders if isinstance(each, Embeddings)])
         return cls(request, encoders, images, bank, remembered)
 
     def images(self, encoder: Encoder) -> Images:
@@ -165,6 +168,21 @@ def _require_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
     others = [reference for reference in request.encoders if reference not in at_hand]
     if request.images is None and not all(named(reference)[1].startswith(WITH_IMAGES) for reference in others):
         raise HoldfastError(NO_IMAGES)
+
+
+def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
+    """Warn where files hold codes of different images, whose numbers cannot be compared."""
+    first, *others = codes
+    known = set(first.stored.ids)
+    for other in others:
+        shared = len(known & set(other.stored.ids))
+        if not shared == len(known) == len(other.stored):
+            warnings.warn(
+                f"{first.name} and {other.name} hold codes of different images ({shared} ids are in both, of {len(known)} "
+                f"and {len(other.stored)}), so their numbers stand apart and are not compared",
+                HoldfastWarning,
+                stacklevel=2,
+            )
 
 
 def images_reference(request: Request, encoders: Sequence[Encoder]) -> str:

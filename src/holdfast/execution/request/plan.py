@@ -51,8 +51,9 @@ def drop_unlabelled(
     without = [evaluation.name for evaluation in evaluations if evaluation.needs_labels and lacking]
     if request.only and without:
         raise HoldfastError(
-            f"{', '.join(without)} need labels, and {' and '.join(lacking)} have none; give them as in "
-            "photos?labels=folders, or as the array labels beside the images"
+            f"{', '.join(without)} {'needs' if len(without) == 1 else 'need'} labels, and {' and '.join(lacking)} "
+            f"{'has' if len(lacking) == 1 else 'have'} none; give them as in photos?labels=folders, or as the array labels "
+            "beside the images or codes"
         )
     return [evaluation for evaluation in evaluations if evaluation.name not in without]
 
@@ -149,6 +150,8 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warned when it was planned first
         plan, whole = planned(request, largest), planned(request)
+    if plan == whole:
+        return []
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
     kinds = {type(evaluation) for evaluation in plan}
     missing = "".join(f", and leaves {each.name} out" for each in whole if type(each) not in kinds)
