@@ -9,11 +9,11 @@ import numpy as np
 from studies.agreement.collected import SEEDS, Found
 from studies.agreement.conclusions import FEWEST, Resampled, among, oriented
 from studies.agreement.measures import CLEAN, HEADLINES
+from studies.agreement.members import FIRST, REFUSED, TITLES, ZOO
 from studies.agreement.rankings import LEVEL, Interval, tau
 from studies.agreement.references import PRIMARY
 from studies.agreement.verdicts import deceived, tied
 from studies.agreement.words import Agreements, listed, primary, value
-from studies.agreement.zoo import DOMAINS, REFUSED, TITLES, ZOO
 from studies.common import table
 
 Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, Interval]]]]
@@ -102,7 +102,7 @@ def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
 def silence(trained: Found, found: Agreements) -> Iterator[str]:
     """Yield what nobody should read into the study."""
     yield from ("", "## What this study cannot say", "")
-    counts = {name: sum(member.dataset == name for member in trained.members) for name in DOMAINS}
+    counts = {name: sum(member.dataset == name for member in trained.members) for name in FIRST}
     few = [f"{TITLES[name]} ({count})" for name, count in counts.items() if count < FEWEST]
     if few:
         yield f"- Anything about {listed(few)} by itself: that is too few encoders of it."

@@ -13,11 +13,11 @@ from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, SCALE, Choice,
 from studies.agreement.judged import Judged
 from studies.agreement.limits import EQUAL, Strata, by_stratum, encoders, silence, traps
 from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
+from studies.agreement.members import TITLES
 from studies.agreement.rankings import LEVEL, detectable
 from studies.agreement.references import PRIMARY, REFERENCES
 from studies.agreement.verdicts import NOT_JUDGED, Verdict, deceived
 from studies.agreement.words import Agreements, listed, primary, spread, value
-from studies.agreement.zoo import TITLES
 from studies.common import table
 
 FIGURES = "images/study"
