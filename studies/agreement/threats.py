@@ -1,9 +1,9 @@
 """What encoders kept apart are measured under besides: threats that no measure without labels was computed with.
 
 The primary reference is an attack by the library itself, in the kind of ball of most measures. These are other balls,
-a patch, images attacked elsewhere, attacks without gradients, several attacks together, an attack of another program (foolbox, Rauber
-et al. 2020, https://doi.org/10.21105/joss.02607), corruptions that were not looked at, and edited copies that are searched
-for. All are shares of images, larger is more robust, and were fixed before any result.
+a patch, images attacked elsewhere, attacks without gradients, several attacks together, an attack of another program
+(foolbox, Rauber et al. 2020, https://doi.org/10.21105/joss.02607), corruptions that were not looked at, and edited copies
+that are searched for. All are shares of images, larger is more robust, and were fixed before any result.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def moved_outside(zoo: Zoo, dataset: str, eps: float) -> Tensor:
 
 
 def copies_found(encoder: hf.Encoder, pixels: Tensor, bank: Tensor) -> Float[np.ndarray, "n"]:
-    """Return for each image the share of its edited copies that are nearest to it, by cosine, among all images and the bank."""
+    """Return for each image the share of its edited copies that are nearest, by cosine, to it among all and the bank."""
     with torch.no_grad():
         units = normalize(torch.cat([encoder(pixels), encoder(bank)]).double())
         noise = Noise.of(SEED, [str(place) for place in range(len(pixels))])
