@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from studies.agreement import rankings
-from studies.agreement.conclusions import ALL, GIVEN, Resampled, replicates
+from studies.agreement.conclusions import ALL, GIVEN, Resampled, Taus, replicates
 from studies.agreement.measures import CLEAN, RADIUS
 from studies.agreement.rankings import LEVEL, Interval, interval
 from studies.agreement.references import PRIMARY
@@ -77,13 +77,16 @@ class Confirmed:
 def confirmed(kept: Resampled) -> list[Confirmed]:
     """Return each of ``CLAIMS`` on trained encoders kept apart."""
     undefended = kept.only(kept.found.eps == 0)
-    tested = [_tested(claim, undefended if claim.kind == "undefended" else kept) for claim in CLAIMS]
+    everyone, alone = replicates(kept), replicates(undefended)
+    tested = [
+        _tested(claim, undefended, *alone) if claim.kind == "undefended" else _tested(claim, kept, *everyone)
+        for claim in CLAIMS
+    ]
     adjusted = rankings.holm([one.p for one in tested])
     return [replace(one, adjusted=p) for one, p in zip(tested, adjusted, strict=True)]
 
 
-def _tested(claim: Claim, kept: Resampled) -> Confirmed:
-    seen, drawn = replicates(kept)
+def _tested(claim: Claim, kept: Resampled, seen: Float[np.ndarray, "q q"], drawn: Taus) -> Confirmed:
     pair = kept.names.index(claim.name), kept.names.index(PRIMARY)
     if claim.kind == "beyond":
         others = [kept.names.index(name) for name in GIVEN[ALL]]
@@ -98,7 +101,7 @@ def tail(values: Float[np.ndarray, "b"]) -> float:
 
     Example:
         >>> round(tail(np.arange(-10, 990) / 1000), 3), tail(-np.ones(9))
-        (0.04, 1.0)
+        (0.042, 1.0)
     """
     known = values[np.isfinite(values)]
     if not len(known):
@@ -111,7 +114,7 @@ def lowered(verdicts: Sequence[Verdict], tested: Sequence[Confirmed]) -> list[Ve
     """Return the verdicts, none where the agreement of a measure with evidence did not hold."""
     failed = {one.claim.name for one in tested if one.claim.kind == "agrees" and not one.held}
     return [
-        replace(one, kind="none", reasons=("its agreement did not hold among encoders kept apart",))
+        replace(one, kind="none", reasons=(*one.reasons, "its agreement did not hold among encoders kept apart"))
         if one.kind in ("use", "some") and one.measure in failed
         else one
         for one in verdicts

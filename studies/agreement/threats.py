@@ -43,6 +43,8 @@ OTHER_KINDS = tuple(kind for kind in FIFTEEN if kind not in KINDS)
 EDITS = ("gamma:0.5", "resize:0.5", "low-pass:6", "random-affine")
 SIDE, PLACES, STEPS = 7, 4, 15
 """Of a patch: its side in pixels, the places tried, and steps at each."""
+FOOLBOX = {"steps": 20, "rel_stepsize": 0.1}
+"""Its own default of 1/30 would not cross the ball in 20 steps."""
 THREATS = (
     Reference("l2 attacks", "accuracy of both probes, mean over three l2 balls"),
     Reference("l1 attacks", "the same in three l1 balls"),
@@ -67,7 +69,7 @@ def settings(dataset: str) -> dict[str, dict[str, Any]]:
         "norms": {**shared, "balls": norms, "attacks": [ATTACK]},
         "together": {**shared, "balls": [f"linf:{linf[1]:g}"], "attacks": TOGETHER},
         "corruptions": {"kinds": OTHER_KINDS, "severities": [3], "probes": PROBES[:1], "samples": IMAGES},
-        "others": {"linf": linf, "edits": EDITS, "patch": (SIDE, PLACES, STEPS)},
+        "others": {"linf": linf, "edits": EDITS, "patch": (SIDE, PLACES, STEPS), "foolbox": FOOLBOX},
     }  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def foolbox_keeps(head: nn.Module, pixels: Tensor, labels: Int[Tensor, "n"], eps
 
     torch.manual_seed(SEED)
     model = foolbox.PyTorchModel(head, bounds=(0, 1))
-    _, _, fell = foolbox.attacks.LinfPGD(steps=20)(model, pixels, labels, epsilons=eps)
+    _, _, fell = foolbox.attacks.LinfPGD(**FOOLBOX)(model, pixels, labels, epsilons=eps)
     return _right(head, pixels, labels) * (~fell).double().numpy()
 
 
