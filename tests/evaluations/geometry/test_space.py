@@ -134,7 +134,9 @@ def test_rankme_is_compared_image_by_image_where_that_says_enough():
         found = SpaceGeometry(k=3, clusters=1)(*population(case), EXACT)
         rank = found.estimate("rankme")
         assert (rank.statistic == "mean") == (rank.series == "rankme_influence") == paired
-    series = next(one for one in SpaceGeometry()(*population(codes), EXACT).series if one.quantity == "rankme_influence")
+    series = next(
+        one for one in SpaceGeometry()(*population(codes), EXACT).series if one.quantity == "rankme_influence"
+    )
     assert np.mean(series.values) == pytest.approx(SpaceGeometry()(*population(codes), EXACT).estimate("rankme").value)
 
 
