@@ -145,7 +145,7 @@ def twice(rows: Sequence[tuple[str, Ends, Ends, str]], heads: tuple[str, str]) -
     for tau in (-1, -0.5, 0, 0.5, 1):
         dash = "" if tau == 0 else ' stroke-dasharray="2 3"'
         lines += [f'<path d="M{x(tau):g} {top - 10}V{height - 20}" stroke="{RULE}"{dash}/>']
-        lines += [_text(x(tau), height - 6, f"{tau:+g}", "middle", 9)]
+        lines += [_text(x(tau), height - 6, f"{tau:+g}" if tau else "0", "middle", 9)]
     for place, (name, before, after, outcome) in enumerate(rows):
         y = top + step * place + 6
         lines += [_text(left - 8, y + 6, name, "end"), _text(left + span + 10, y + 6, outcome)]
