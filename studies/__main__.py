@@ -65,6 +65,12 @@ def planned(zoo: Zoo, members: Sequence[Member], seeds: int, train: bool) -> Ite
         yield from ((member, seed) for seed in range(seeds) for member in wanted if not zoo.made(member, seed))
 
 
+def planned_apart(zoo: Zoo, seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
+    """Yield which encoders kept apart to measure, seed by seed in their order."""
+    for seed in range(seeds):
+        yield from ((m, seed) for m in KEPT if (train or zoo.made(m, seed)) and (seed == 0 or not m.degenerate))
+
+
 def measure(work_list: Sequence[tuple[Zoo, Member, int]], out: Path, budget: float, workers: int) -> None:
     """Measure what is planned and not done yet, until the budget is spent."""
     began, running = monotonic(), set[Future[Mapping[str, str]]]()
@@ -107,7 +113,7 @@ def main(given: Sequence[str] | None = None) -> None:
     apart = replace(zoo, folder=asked.out / "kept" / "encoders", trained=None, first=collected.KEPT_APART)
     train = not asked.quick
     wanted = [] if asked.kept else [(zoo, *each) for each in planned(zoo, ZOO, asked.seeds, train)]
-    wanted += [(apart, *each) for each in planned(apart, KEPT, min(asked.seeds, kept_apart.SEEDS), train)]
+    wanted += [(apart, *each) for each in planned_apart(apart, min(asked.seeds, kept_apart.SEEDS), train)]
     measure(wanted, asked.out, asked.budget, asked.workers)
     if asked.kept:
         return

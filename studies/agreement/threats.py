@@ -33,7 +33,7 @@ from studies.agreement.members import Member
 from studies.agreement.references import PROBES, SEED, Reference
 from studies.agreement.zoo import Zoo
 
-IMAGES = 80
+IMAGES = 60
 BALLS = {
     "mnist": {"l2": (0.5, 1.0, 2.0), "l1": (5.0, 10.0, 20.0), "linf": (0.05, 0.1, 0.2)},
     "fashion": {"l2": (0.25, 0.5, 1.0), "l1": (2.5, 5.0, 10.0), "linf": (0.02, 0.05, 0.1)},
