@@ -11,7 +11,7 @@ from typing import Any
 from studies.agreement.members import Member
 from studies.objectives.training_small import TRAINED
 
-EPOCHS, TUNED_EPOCHS, TAUGHT = 8, 4, 5000
+EPOCHS, TUNED_EPOCHS, TAUGHT = 5, 3, 5000
 """Of trainings from random weights and from other encoders, and images that each sees."""
 NOISE = "noise:sigma=0.25"
 RENAMED = {"deepcluster-v2": "clusters", "swav": "clusters", "mae-pixels": "masked", "moco-v2": "moco"}

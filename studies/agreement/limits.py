@@ -100,8 +100,8 @@ def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
     )
 
 
-def silence(trained: Found, found: Agreements) -> Iterator[str]:
-    """Yield what nobody should read into the study."""
+def silence(trained: Found, found: Agreements, threatened: bool) -> Iterator[str]:
+    """Yield what nobody should read into the study; ``threatened`` says whether others met other threats."""
     yield from ("", "## What this study cannot say", "")
     counts = {name: sum(member.dataset == name for member in trained.members) for name in FIRST}
     few = [f"{TITLES[name]} ({count})" for name, count in counts.items() if count < FEWEST]
@@ -113,8 +113,12 @@ def silence(trained: Found, found: Agreements) -> Iterator[str]:
     yield "- Anything about CIFAR-10 as it is published: these images went through JPEG."
     yield "- Anything about other uses than those listed: detection, segmentation, fine-tuning of the encoder itself."
     yield "- Whether stronger attacks would change the order: these take ten steps from one start."
-    yield "- Anything about real networks and photographs of usual size: those of clothes have 28 grey pixels a side."
-    yield "- How the first encoders fare under other threats: these were measured at encoders kept apart alone."
+    yield (
+        "- How these encoders fare under other threats: that was measured of encoders kept apart alone."
+        if threatened
+        else "- Anything about other threats: the reference is an attack by the same program in the same ball as those of "
+        "the attacked measures, which in part foretell themselves."
+    )
     missing = [headline.name for headline in HEADLINES if np.isnan(trained.values[headline.name]).all()]
     if missing:
         yield f"- Anything about {listed(missing)}, which no encoder has a value of."

@@ -38,7 +38,7 @@ def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
         *_doubts(trained, found, judged.verdicts),
         *_choices(costs),
         *traps(everyone, found, judged.strata),
-        *silence(trained, found),
+        *silence(trained, found, judged.again is not None),
         *encoders(everyone, ZOO),
         *(encoders(judged.again.everyone, KEPT) if judged.again else ()),
     ]

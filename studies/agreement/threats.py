@@ -33,10 +33,10 @@ from studies.agreement.members import Member
 from studies.agreement.references import PROBES, SEED, Reference
 from studies.agreement.zoo import Zoo
 
-IMAGES = 60
+IMAGES = 50
 BALLS = {
-    "mnist": {"l2": (0.5, 1.0, 2.0), "l1": (5.0, 10.0, 20.0), "linf": (0.05, 0.1, 0.2)},
-    "fashion": {"l2": (0.25, 0.5, 1.0), "l1": (2.5, 5.0, 10.0), "linf": (0.02, 0.05, 0.1)},
+    "mnist": {"l2": (0.7, 1.4), "l1": (7.0, 14.0), "linf": (0.05, 0.1, 0.2)},
+    "fashion": {"l2": (0.35, 0.7), "l1": (3.5, 7.0), "linf": (0.02, 0.05, 0.1)},
 }
 TOGETHER = ("adaptive:restarts=2,steps=20", "pgd:steps=20", "square:queries=100")
 OTHER_KINDS = tuple(kind for kind in FIFTEEN if kind not in KINDS)
@@ -46,8 +46,8 @@ SIDE, PLACES, STEPS = 7, 4, 15
 FOOLBOX = {"steps": 20, "rel_stepsize": 0.1}
 """Its own default of 1/30 would not cross the ball in 20 steps."""
 THREATS = (
-    Reference("l2 attacks", "accuracy of both probes, mean over three l2 balls"),
-    Reference("l1 attacks", "the same in three l1 balls"),
+    Reference("l2 attacks", "accuracy of both probes, mean over two l2 balls"),
+    Reference("l1 attacks", "the same in two l1 balls"),
     Reference("query-only attack", f"accuracy of both probes under `{TOGETHER[-1]}`, which sees no gradient"),
     Reference("attacks together", "accuracy of the linear probe under the worst of three attacks of the library"),
     Reference("another program", "accuracy of the linear probe under PGD of foolbox, mean over three linf balls"),

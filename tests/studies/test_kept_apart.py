@@ -15,6 +15,7 @@ from studies.agreement.conclusions import Resampled, concluded
 from studies.agreement.confirmation import ADVICE, CLAIMS, confirmed, lowered
 from studies.agreement.judged import Confirmation, Judged
 from studies.agreement.kept_apart import KEPT, PRUNED, QUANTISED
+from studies.agreement.limits import UNDEFENDED
 from studies.agreement.measures import HEADLINES
 from studies.agreement.members import ZOO
 from studies.agreement.references import REFERENCES
@@ -177,6 +178,10 @@ def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     failed = replace(tested, claims=[replace(one, value=-0.5) for one in claims])
     lines, _ = opening.opening(replace(judged, again=failed))
     assert any("did not and are no longer advised" in line for line in lines)
+    alone = {UNDEFENDED: (12, tested.undefended[1])}
+    lines, pictures = opening.opening(replace(judged, again=None, strata=alone))
+    assert sum("not put to the test" in line for line in lines) == 3
+    assert "not tested" in pictures[opening.PICTURE]
     text, drawn = again.put_to_the_test(failed)
     assert sum("did not hold |" in line for line in text) == len(CLAIMS)
     assert drawn.keys() == {again.THREATENED}
