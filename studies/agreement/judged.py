@@ -9,8 +9,9 @@ from math import isfinite, nan
 from pathlib import Path
 
 from studies.agreement.collected import Found, read, read_kept
-from studies.agreement.conclusions import FEWEST, Resampled, among, concluded
+from studies.agreement.conclusions import Resampled, among, concluded
 from studies.agreement.confirmation import Confirmed, confirmed, lowered
+from studies.agreement.kept_apart import ENOUGH
 from studies.agreement.limits import EQUAL, TRAINED, UNDEFENDED, Strata, stratified
 from studies.agreement.measures import BASELINES, HEADLINES, Headline
 from studies.agreement.rankings import Interval
@@ -81,7 +82,7 @@ def judged(folder: Path) -> Judged:
 
 def confirmation(everyone: Found) -> Confirmation | None:
     """Return what encoders kept apart allow to say, None where they are too few."""
-    if sum(~everyone.degenerate) < FEWEST:
+    if sum(~everyone.degenerate) < ENOUGH:
         return None
     kept = Resampled.of(everyone.only(~everyone.degenerate), (REFERENCES[0], *THREATS))
     undefended = kept.found.eps == 0

@@ -110,3 +110,5 @@ KEPT = (
 """In the order in which they are made and measured, as far as time goes."""
 SEEDS = 2
 """Of each that is trained; the second one as far as time goes."""
+ENOUGH = 22
+"""A third of all trained encoders: of fewer that were kept apart, nothing is concluded."""
