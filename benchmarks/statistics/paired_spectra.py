@@ -115,7 +115,7 @@ def compared(a: Codes, b: Codes) -> tuple[Difference, Difference]:
         numbers.append(rank_and_spectrum(codes)[0])
         moves += [each.series(range(len(codes)), len(codes)) for each in moves_of_rank(codes, numbers[-1])]
     apiece = unpaired(*numbers)
-    return paired(*moves, "mean", "higher") if len(moves) == 2 else apiece, apiece
+    return paired(moves[0], moves[1], "mean", "higher") if len(moves) == 2 else apiece, apiece
 
 
 def line(law: Law, images: int, draws: int) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 from studies.agreement import figures, kept_apart
 from studies.agreement.collected import SECONDS
 from studies.agreement.conclusions import REPLICATES, choices
-from studies.agreement.confirmation import ADVICE
+from studies.agreement.confirmation import ADVICE, CLAIMS
 from studies.agreement.judged import Confirmation
+from studies.agreement.kept_apart import ENOUGH, KEPT
 from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS
 from studies.agreement.members import TITLES
 from studies.agreement.opening import foreseen
@@ -32,6 +33,23 @@ def put_to_the_test(again: Confirmation) -> tuple[list[str], dict[str, str]]:
     """Return the lines on the test of the advice and on other threats, and the figure of these by path."""
     drawn = {THREATENED: figures.heat_map(again.found)}
     return [*_test(again), *_undefended(again), *_threats(again)], drawn
+
+
+def waiting(measured: int) -> Iterator[str]:
+    """Yield what will be tested, while too few encoders kept apart were measured to conclude anything."""
+    planned = [member for member in KEPT if not member.degenerate]
+    undefended, new = sum(not member.eps for member in planned), sum(m.dataset == "fashion" for m in planned)
+    yield from ("", "## The advice put to the test", "")
+    yield (
+        f"**This was not done yet.** {len(planned)} encoders that have no part in the advice ({undefended} of them not "
+        f"trained against attacks, {new} of a new data set, Fashion-MNIST), other test images, {len(THREATS)} other threats "
+        f"({listed([threat.name for threat in THREATS])}) and the claims below with the rule that decides them are fixed in "
+        f"code. {measured or 'None'} of them {'was' if measured == 1 else 'were'} measured so far, and nothing is concluded "
+        f"of fewer than {ENOUGH}. Until then the advice is that of the encoders it was made from, under attacks of one "
+        "program in one kind of ball."
+    )
+    rows = [[claim.name, KINDS[claim.kind], "open"] for claim in CLAIMS]
+    yield from table("What the advice claims", ["number", "claim: above 0", ""], rows)
 
 
 def _test(again: Confirmation) -> Iterator[str]:

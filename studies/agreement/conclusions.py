@@ -82,7 +82,7 @@ class Resampled:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the quantities of which taus are taken, in the order of their matrices."""
-        return (*(one.name for one in (*JUDGED, *self.references)), SCALE)
+        return (*(headline.name for headline in JUDGED), *(reference.name for reference in self.references), SCALE)
 
     def only(self, chosen: Bool[np.ndarray, "e"]) -> Resampled:
         """Return the same draws of those encoders that are ``chosen``."""

@@ -56,6 +56,8 @@ class Judged:
     """One for each headline number, in their order, none better than encoders kept apart allow."""
     again: Confirmation | None = None
     """None where too few of these were measured."""
+    apart: int = 0
+    """How many of these were measured that learned something."""
 
     @property
     def trained(self) -> Found:
@@ -76,8 +78,10 @@ def judged(folder: Path) -> Judged:
         )
         for headline in HEADLINES
     ]
-    again = confirmation(read_kept(folder / "kept"))
-    return Judged(everyone, found, strata, lowered(verdicts, again.claims if again else []), again)
+    kept = read_kept(folder / "kept")
+    again = confirmation(kept)
+    verdicts = lowered(verdicts, again.claims if again else [])
+    return Judged(everyone, found, strata, verdicts, again, sum(not member.degenerate for member in kept.members))
 
 
 def confirmation(everyone: Found) -> Confirmation | None:

@@ -8,7 +8,7 @@ from math import isfinite
 import numpy as np
 
 from studies.agreement import figures, measures, references
-from studies.agreement.again import put_to_the_test
+from studies.agreement.again import put_to_the_test, waiting
 from studies.agreement.collected import SECONDS, Found
 from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, SCALE, Choice, choices
 from studies.agreement.judged import Judged
@@ -29,7 +29,7 @@ def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the lines of the section and its figures by path."""
     everyone, trained, found = judged.everyone, judged.trained, judged.found
     costs = choices(trained)
-    tested, drawn = put_to_the_test(judged.again) if judged.again else ([], {})
+    tested, drawn = put_to_the_test(judged.again) if judged.again else ([*waiting(judged.apart)], {})
     lines = [
         *_advice(costs, everyone, found, judged.verdicts, judged.strata),
         *tested,
@@ -90,9 +90,9 @@ def _advice(
     yield from by_stratum(strata)
     if kinds["some"]:
         yield f"- **Some evidence** for {_named(kinds['some'], found)}; what is missing stands under [doubts](#doubts)."
-    lost, empty = ([one for one in kinds["none"] if bool(one.reasons) is known] for known in (True, False))
-    if lost:
-        yield f"- **No longer advised**: {_named(lost, found)}, for that did not hold among encoders kept apart."
+    failed, empty = ([one for one in kinds["none"] if bool(one.reasons) is known] for known in (True, False))
+    if failed:
+        yield f"- **No longer advised**: {_named(failed, found)}, for that did not hold among encoders kept apart."
     if empty:
         yield f"- **No evidence** for {listed([one.measure for one in empty])}: their intervals contain 0."
     if kinds["against"]:

@@ -9,6 +9,7 @@ that are searched for. All are shares of images, larger is more robust, and were
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def _by_hand(zoo: Zoo, dataset: str, encoder: hf.Encoder, images: hf.Images, ban
     }
 
 
-def classifier(encoder: hf.Encoder, bank: hf.Images) -> nn.Module:
+def classifier(encoder: hf.Encoder, bank: hf.Images) -> nn.Sequential:
     """Return the encoder with a linear head learned from the bank, whose outputs are the labels from 0 on."""
     assert bank.labels is not None
     with torch.no_grad():
@@ -156,8 +157,7 @@ def _right(head: nn.Module, pixels: Tensor, labels: Int[Tensor, "n"]) -> Values:
 
 def foolbox_keeps(head: nn.Module, pixels: Tensor, labels: Int[Tensor, "n"], eps: float) -> Values:
     """Return which images stay right under projected gradient descent of foolbox, from a random start."""
-    import foolbox
-
+    foolbox = import_module("foolbox")  # which the project does not install
     torch.manual_seed(SEED)
     model = foolbox.PyTorchModel(head, bounds=(0, 1))
     _, _, fell = foolbox.attacks.LinfPGD(**FOOLBOX)(model, pixels, labels, epsilons=eps)
@@ -199,7 +199,8 @@ def outside(zoo: Zoo, dataset: str) -> hf.Encoder:
 def moved_outside(zoo: Zoo, dataset: str, eps: float) -> Tensor:
     """Return the labelled images attacked on the network outside, where its linear head gets them wrong."""
     images, encoder = zoo.labelled(dataset, IMAGES), outside(zoo, dataset)
-    labels, (_, _, head) = images.labels, classifier(encoder, zoo.bank(dataset))
+    labels, head = images.labels, classifier(encoder, zoo.bank(dataset))[2]
+    assert labels is not None
     attack = Attack.read("adaptive:restarts=1,steps=20")
     return attack(
         encoder,

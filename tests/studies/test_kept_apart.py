@@ -182,6 +182,9 @@ def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     lines, pictures = opening.opening(replace(judged, again=None, strata=alone))
     assert sum("not put to the test" in line for line in lines) == 3
     assert "not tested" in pictures[opening.PICTURE]
+    text = [*again.waiting(3)]
+    assert any("3 of them were measured so far" in line for line in text)
+    assert sum(line.endswith("| open |") for line in text) == len(CLAIMS)
     text, drawn = again.put_to_the_test(failed)
     assert sum("did not hold |" in line for line in text) == len(CLAIMS)
     assert drawn.keys() == {again.THREATENED}

@@ -80,7 +80,7 @@ def test_quantiles_are_shares_of_pairs() -> None:
     assert 0 < max(expected) < 1, "vacuous"
     estimate = result.estimate("universal_quantile", edit="noise", rung="0.2", divergence="l2")
     assert (estimate.statistic, estimate.series) == ("mean", "universal_quantile_influence"), "compared image by image"
-    moves = under(result, estimate.series, edit="noise", rung="0.2", divergence="l2")
+    moves = under(result, "universal_quantile_influence", edit="noise", rung="0.2", divergence="l2")
     assert float(torch.tensor(moves).mean()) == pytest.approx(estimate.value)
     assert max(moves) > min(moves), "vacuous"
 
