@@ -41,7 +41,7 @@ class CommonCorruptions(Evaluation):
         heavy={"samples": 30, "severities": [2, 4]},
     )
     name = "common-corruptions"
-    version = 1
+    version = 2
     partial = True
     pictured = 0
     uses_bank = True
