@@ -46,7 +46,10 @@ def records(run: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(run.glob("results/*.json")):
         result = Result.model_validate_json(unsealed(path.read_bytes()))
         findings = result.findings.model_copy(update={"pictures": ()})
-        yield f"results/{path.name}", sealed(result.model_copy(update={"findings": findings}).model_dump_json().encode())
+        yield (
+            f"results/{path.name}",
+            sealed(result.model_copy(update={"findings": findings}).model_dump_json().encode()),
+        )
 
 
 def page(archive: Path) -> str:

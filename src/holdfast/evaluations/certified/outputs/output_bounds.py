@@ -33,6 +33,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.certified.outputs.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.outputs.linear_bounds import lower_and_upper_bounds, lower_bounds
 
+MOST_FEATURES = 5000
+"""Of longer codes the axes alone, a matrix of features by features for each image, would take gigabytes."""
 DIRECTIONS = 12
 """Directions in each plane, an even number: bounds exceed those of infinitely many by at most 3.5 percent."""
 
@@ -119,7 +121,13 @@ class OutputBounds:
 
     def _codes(self, pixels: Pixels) -> Codes:
         with torch.no_grad():
-            return self.encoder.forward(pixels)
+            codes = self.encoder.forward(pixels)
+        if codes.shape[1] > MOST_FEATURES:
+            raise HoldfastError(
+                f"bounds of moves of codes take an axis for each of {codes.shape[1]:,} features of {self.encoder.name}, more "
+                f"than the {MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
+            )
+        return codes
 
 
 def unsupported(divergence: Divergence) -> HoldfastError:
