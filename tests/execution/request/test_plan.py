@@ -55,10 +55,11 @@ def test_attacks_on_heavy_encoders_look_at_thirty_images() -> None:
 
 def test_pixels_beside_a_network_too_large_for_bounds_bring_no_proofs_back() -> None:
     domain, whole = Domain((3, 32, 32)), planned(Request())
-    large = Encoder(
-        nn.Sequential(nn.Conv2d(3, 64, 1), nn.ReLU(), nn.Flatten()), "large", domain, mean=[0.0] * 3, std=[1.0] * 3
-    )
-    small = Encoder(nn.Flatten(), "small", domain, mean=[0.0] * 3, std=[1.0] * 3)
+
+    def encoder(name: str, *parts: nn.Module) -> Encoder:
+        return Encoder(nn.Sequential(*parts, nn.Flatten()), name, domain, mean=[0.0] * 3, std=[1.0] * 3)
+
+    large, small = encoder("large", nn.Conv2d(3, 64, 1), nn.ReLU()), encoder("small")
     with pytest.warns(HoldfastWarning, match=r"certified-displacement.* are left out: .* large has at least 65,536;"):
         left = drop_unreachable(Request(), whole, [large, raw_pixels(domain)])
     assert {each.name for each in whole} - {each.name for each in left} >= {

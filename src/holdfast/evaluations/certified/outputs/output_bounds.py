@@ -124,8 +124,8 @@ class OutputBounds:
             codes = self.encoder.forward(pixels)
         if codes.shape[1] > MOST_FEATURES:
             raise HoldfastError(
-                f"bounds of moves of codes take an axis for each of {codes.shape[1]:,} features of {self.encoder.name}, more "
-                f"than the {MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
+                f"bounds of moves of codes take an axis for each of {codes.shape[1]:,} features of {self.encoder.name}, "
+                f"more than the {MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
             )
         return codes
 
