@@ -17,7 +17,7 @@ import torch
 import holdfast
 from holdfast import data, encoders
 from holdfast.attacks.presets import PRESETS
-from holdfast.bounds import METHODS
+from holdfast.bounds.methods.base import methods
 from holdfast.cli import application
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.encoder import Domain
@@ -51,7 +51,7 @@ def defaults(kind: type[Any]) -> dict[str, str]:
 def configurable() -> dict[str, dict[str, str]]:
     """Everything that has settings, and so must have a table of them."""
     found = {name: {k: said(v) for k, v in settings(kind()).items()} for name, kind in catalog.evaluations().items()}
-    found |= {name: defaults(kind) for name, kind in {**catalog.attacks(), **METHODS}.items()}
+    found |= {name: defaults(kind) for name, kind in {**catalog.attacks(), **methods()}.items()}
     found |= {name: defaults(kind) for name, kind in training_objectives().items()}
     for name, source in encoders.sources().items():
         found[name] = defaults(vars(source)["Settings"]) if "Settings" in vars(source) else {}
@@ -95,7 +95,7 @@ def test_every_evaluation_has_a_page_with_its_quantities(name: str) -> None:
         ("attacks.md", "Objectives", catalog.objectives()),
         ("attacks.md", "Divergences", DIVERGENCES),
         ("attacks.md", "Presets", PRESETS),
-        ("bounds.md", "Methods", METHODS),
+        ("bounds.md", "Methods", methods()),
         ("training/adversarial.md", "The adversaries", adversaries()),
         ("images.md", "Images", data.loaders()),
         ("probes.md", "The probes", catalog.everything()["probes"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -51,19 +51,20 @@ def described(source: str) -> Iterator[tuple[str, list[str], list[str]]]:
             yield node.name, names, taken(node)
 
 
-def wrong(source: str) -> list[str]:
+def wrong(described: Iterable[tuple[str, list[str], list[str]]]) -> list[str]:
     """What is documented under ``Args:`` and not taken, or in another order."""
     return [
         f"{name}: Args: names {', '.join(names)}; it takes {', '.join(parameters)}"
-        for name, names, parameters in described(source)
+        for name, names, parameters in described
         if names != [parameter for parameter in parameters if parameter in names]
     ]
 
 
 def test_documented_arguments_exist_in_their_order() -> None:
-    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src" / "holdfast").rglob("*.py")}
-    assert {path: sentences for path, source in sources.items() if (sentences := wrong(source))} == {}
-    assert sum(len([*described(source)]) for source in sources.values()) > 50
+    sources = ((path, path.read_text(encoding="utf-8")) for path in (ROOT / "src" / "holdfast").rglob("*.py"))
+    explained = {path: [*described(source)] for path, source in sources if "Args:\n" in source}
+    assert {path: sentences for path, parts in explained.items() if (sentences := wrong(parts))} == {}
+    assert sum(map(len, explained.values())) > 50
 
 
 @pytest.mark.parametrize("names", ["image", "steps, image", "images, steps", "images, images"])
@@ -80,6 +81,6 @@ def test_the_law_is_awake(names: str) -> None:
                 HoldfastError: never.
             """
     '''
-    assert wrong(inspect.cleandoc(program).format(names))
-    assert not wrong(inspect.cleandoc(program).format("steps, images"))
-    assert not wrong(inspect.cleandoc(program).format("images"))
+    assert wrong(described(inspect.cleandoc(program).format(names)))
+    assert not wrong(described(inspect.cleandoc(program).format("steps, images")))
+    assert not wrong(described(inspect.cleandoc(program).format("images")))

@@ -30,6 +30,7 @@ from holdfast.store.keys import key_of
 from holdfast.transforms.gamma import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
 from tests import pages, samples
+from tests.marks import rest_slow
 from tests.samples import digits as unlabelled
 
 COUNT = 14
@@ -135,12 +136,6 @@ def same(left: Result, right: Result, tolerance: float = 1e-4) -> bool:
     )
 
 
-@cache
-def usual(evaluation: Evaluation) -> Result:
-    """What most laws compare with."""
-    return measure(evaluation, builtin(), digits(COUNT), DOUBLE)
-
-
 def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
     """Every interval."""
     return {(e.quantity, str(sorted(e.conditions.items()))): (e.low, e.high) for e in result.estimates}
@@ -162,11 +157,18 @@ def test_results_and_intervals_ignore_order_and_batch_size(evaluation: Evaluatio
 
 @pytest.mark.slow
 @every
+def test_results_are_the_same_in_parts_and_twice(evaluation: Evaluation) -> None:
+    again = measure(evaluation, builtin(), digits(COUNT), DOUBLE)
+    assert again.model_dump_json() == usual(evaluation).model_dump_json()
+
+
+@pytest.mark.slow
+@every
 def test_results_are_those_of_single_images(evaluation: Evaluation) -> None:
     assert same(usual(evaluation), measure(evaluation, builtin(), digits(COUNT), replace(DOUBLE, batch_size=1)))
 
 
-@every
+@pytest.mark.parametrize("evaluation", rest_slow(EVALUATIONS, fast=8), ids=lambda evaluation: evaluation.name)
 def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
     """The laws of this file are awake: something does change the numbers."""
     here = usual(evaluation)
@@ -307,6 +309,11 @@ def look(evaluation: Evaluation) -> Look:
     return Look(population, observation, list(rows), *looked, result, frozenset(learned))
 
 
+def usual(evaluation: Evaluation) -> Result:
+    """What most laws compare with."""
+    return look(evaluation).result
+
+
 @every
 def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
     """Else stored numbers made without labels, or with others, would be taken for those with them."""
@@ -348,7 +355,6 @@ def test_what_is_learned_is_named(evaluation: Evaluation) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""
     seen = look(evaluation)
     assert seen.learned == set(learning(evaluation))
-    assert usual(evaluation).model_dump_json() == seen.result.model_dump_json(), "not the same in parts, or twice"
     asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
     for what in asking:
         assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())

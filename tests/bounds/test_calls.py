@@ -68,7 +68,7 @@ MODES: dict[str, tuple[Callable[[Tensor], bool], str]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", rest_slow(MODES, fast=6))
 def test_a_module_that_is_another_function_in_some_mode_is_refused(mode: str) -> None:
     asks, said = MODES[mode]
     with pytest.raises(HoldfastError, match=f"fickle gives other codes in float.*{said}") as caught:
@@ -216,7 +216,7 @@ EDITS = (in_place, behind_autograd, another_tensor, of_numpy, another_parameter,
 
 
 @pytest.mark.parametrize("dtype", rest_slow([torch.float64, torch.float32]))
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("edit", rest_slow(EDITS, fast=4), ids=lambda edit: edit.__name__)
 def test_weights_that_were_edited_get_bounds_of_their_own(
     edit: Callable[[nn.Module], None], dtype: torch.dtype
 ) -> None:

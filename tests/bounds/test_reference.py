@@ -52,7 +52,7 @@ class Case:
         )
 
 
-@pytest.mark.parametrize("name", rest_slow(NAMES, fast=2))
+@named
 @clipped
 def test_plain_crown_and_interval_bounds(reference: Path, name: str, clip: str) -> None:
     case = Case(reference, name, clip)

@@ -63,7 +63,7 @@ def test_without_time_radii_are_those_of_crown() -> None:
 
 
 @pytest.mark.parametrize("seed", rest_slow(range(3)))
-@pytest.mark.parametrize("radius", [0.15, 0.5])
+@pytest.mark.parametrize("radius", rest_slow([0.5, 0.15]))
 def test_bounds_of_l2_balls_lie_between_intervals_and_attacks(seed: int, radius: float) -> None:
     encoder, x, specifications, _ = context(seed)
     found = lower_bound(encoder, x, specifications, L2(radius), Semidefinite(steps=60, rank=4))
@@ -92,7 +92,7 @@ def lagrangian(module: nn.Module, x: Tensor, specifications: Tensor, ball: type[
     return Lagrangian(graph, boxes, specifications, EnclosingBall(around.centre, around.eps) if ball is L2 else None)
 
 
-@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("residual", rest_slow([True, False]))
 @pytest.mark.parametrize("ball", [Linf, L2])
 def test_constraints_never_add_where_they_hold(residual: bool, ball: type[Ball]) -> None:
     """At the variables of a real input the Lagrangian is at most what the row is there, whatever the multipliers."""
@@ -187,6 +187,7 @@ def start_in_ball(encoder: Encoder, x: Tensor, specifications: Tensor, radius: f
     return [ascent.proved(index, kappa, 20) for index, kappa in enumerate(ascent.kappa())]
 
 
+@pytest.mark.slow
 def test_multipliers_in_a_ball_begin_where_sdp_crown_ends() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(30, 80), nn.ReLU(), nn.Linear(80, 60), nn.ReLU(), nn.Linear(60, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.bounds import Crown, Interval, Method, lower_bound
+from holdfast.bounds import Crown, Interval, Method, lower_bound, read_method
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
@@ -19,8 +20,11 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.wrappers import PerImage
+from holdfast.execution.request.catalog import everything
 from tests.bounds.checks import points
-from tests.bounds.networks import Apply, trained
+from tests.bounds.networks import SHAPE as NETWORK_SHAPE
+from tests.bounds.networks import Apply, shared, trained
+from tests.outside import installed
 
 SHAPE = (4, 4, 4)
 Function = Callable[[Tensor], Tensor]
@@ -253,3 +257,41 @@ def test_what_cannot_be_bounded_is_refused_in_a_sentence(name: str) -> None:
     function, said = REFUSED[name]
     with pytest.raises(HoldfastError, match=said):
         trace(Encoder(nn.Sequential(Apply(function), nn.Flatten()), "settings", Domain(SHAPE)))
+
+
+NORMS = '''"""The norm of each specification times that of the largest code: what codes of that length cannot fall below."""
+
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.bounds.methods.base import Method
+from holdfast.bounds.methods.interval import intermediate_bounds
+
+
+@final
+@dataclass(frozen=True)
+class Norms(Method):
+    """The Cauchy-Schwarz inequality on interval bounds."""
+
+    share: float = 1.0
+    name = "norms"
+
+    def __call__(self, graph, region, specifications):
+        lower, upper = intermediate_bounds(graph, region)[-1]
+        largest = lower.abs().maximum(upper.abs()).flatten(1).norm(dim=1)
+        return -specifications.norm(dim=2) * largest[:, None] / self.share
+'''
+
+
+def test_another_package_adds_a_method(tmp_path: Path) -> None:
+    encoder, x, rows = shared("linear"), torch.rand(1, *NETWORK_SHAPE), torch.randn(1, 2, 3, dtype=torch.float64)
+    points = {"holdfast.bounds.methods": {"norms": "their_bounds.norms:Norms"}}
+    with installed(tmp_path, "their_bounds", {"norms": NORMS}, points):
+        method = read_method("norms:share=0.5")
+        assert str(method) == "norms:share=0.5"
+        assert everything()["bounds"]["norms"] == "The Cauchy-Schwarz inequality on interval bounds."
+        bound = lower_bound(encoder, x, rows, Linf(0.01), "norms")
+        assert bool((bound < lower_bound(encoder, x, rows, Linf(0.01))).all())
+        assert torch.allclose(lower_bound(encoder, x, rows, Linf(0.01), method), 2 * bound)
+    with pytest.raises(HoldfastError, match="unknown method 'norms'"):
+        read_method("norms")

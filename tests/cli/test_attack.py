@@ -37,7 +37,7 @@ def test_an_attack_says_what_it_did_and_where_it_is(capsys):
     assert len(list(Path("out/images").iterdir())) == len(recorded().moved) == 6
 
 
-@pytest.mark.parametrize("name", rest_slow(["acl-a2a", "t-pgd", "rocl"]))
+@pytest.mark.parametrize("name", rest_slow(["t-pgd", "acl-a2a", "rocl"]))
 def test_presets_run_on_their_own_terms(name):
     assert run([*ATTACK, "--preset", name, "--seed", "3", "--precision", "float64"]) == 0
     known, record = PRESETS[name], recorded()
@@ -64,6 +64,7 @@ def test_each_part_of_a_preset_can_be_replaced():
     assert max(one.norm for one in recorded().moved) <= 0.5 * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_an_objective_brings_the_views_it_needs():
     assert run([*ATTACK, *SHORT, "--objective", "pair"]) == 0
     assert len(recorded().moved) == 12
@@ -146,6 +147,7 @@ def test_an_interrupted_attack_stops_cleanly(monkeypatch, capsys):
     assert not any("Traceback" in line for line in error)
 
 
+@pytest.mark.slow
 def test_a_radius_alone_is_that_of_a_linf_ball(capsys):
     assert run([*ATTACK, *SHORT, "--eps", "2/255"]) == 0
     assert recorded().settings["ball"] == "linf:2/255"

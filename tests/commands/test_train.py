@@ -394,6 +394,7 @@ def test_all_images_are_checked(digits: Images) -> None:
         train({**SMALL, "augmentation": "none"}, pixels)
 
 
+@pytest.mark.slow
 def test_inputs_of_another_size_are_another_training(digits: Images, tmp_path: Path) -> None:
     recipe = {**SMALL, "architecture": "small-resnet:width=4", "augmentation": "none", "epochs": 1}
     train(recipe, "builtin:digits-train", size=8, channels=1, limit=64, out=tmp_path)
@@ -449,6 +450,7 @@ def test_masks_follow_the_images_that_are_attacked(architecture: str) -> None:
     assert guided.fingerprint != train(recipe, pixels).fingerprint
 
 
+@pytest.mark.slow
 def test_the_encoder_may_be_an_average_over_the_steps(
     digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_lightning_says_which_part_it_cannot_find(tmp_path: Path) -> None:
         callback.encoder(module)
 
 
+@pytest.mark.slow
 def test_transformers_logs_the_numbers_and_leaves_training_alone(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
     from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed

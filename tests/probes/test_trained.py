@@ -27,6 +27,7 @@ from holdfast.store.keys import key_of
 from holdfast.store.store import Store
 from holdfast.transforms.base import transformed
 from holdfast.transforms.filters import LowPass
+from tests.marks import rest_slow
 from tests.probes.known import accuracy, clouds, population
 from tests.samples import builtin, classes, digits
 
@@ -51,7 +52,7 @@ def test_the_list_of_probes_is_complete() -> None:
     assert {text.partition(":")[0] for text in EVERY} == set(probes()) - {"text"}  # no bank teaches that
 
 
-@pytest.mark.parametrize("text", EVERY)
+@pytest.mark.parametrize("text", rest_slow(EVERY, fast=6))
 def test_a_probe_is_the_same_in_any_batches_and_after_storage(text: str, tmp_path: Path) -> None:
     probe, store = Probe.read(text), Store(tmp_path)
     images, bank = clouds(20, 2), clouds(40, 1)

@@ -31,7 +31,7 @@ def beside(left: Graph, right: Graph) -> Graph:
     return Graph(left.n + right.n, edges, np.concatenate([left.weights, right.weights]))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(seeds, st.booleans(), st.sampled_from(SOLVERS))
 def test_solvers_agree_with_the_oracle(seed, connected, solver):
     inputs, outputs = pair(seed, connected=connected)

@@ -19,7 +19,7 @@ from tests.spectral.graphs import folded, graph_pair, oracle, random_graph
 seeds = st.integers(0, 10**6)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seeds)
 def test_resistances_stretch_less_and_cuts_shrink_less_than_the_score(seed):
     inputs, outputs = random_graph(40, 60, seed), random_graph(40, 20, seed + 1)
@@ -34,7 +34,7 @@ def test_resistances_stretch_less_and_cuts_shrink_less_than_the_score(seed):
     assert found.cut.distortion * found.score >= 1 - 1e-9
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seeds)
 def test_no_cut_at_all_beats_one_over_the_score(seed):
     inputs, outputs = random_graph(9, 12, seed), random_graph(9, 5, seed + 1)
@@ -50,7 +50,7 @@ def test_no_cut_at_all_beats_one_over_the_score(seed):
     assert (side @ (outputs.laplacian @ side)) / (side @ (inputs.laplacian @ side)) == pytest.approx(swept.distortion)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seeds)
 def test_all_eigenvectors_have_closed_forms(seed):
     inputs, outputs = random_graph(25, 40, seed), random_graph(25, 20, seed + 1)

@@ -31,7 +31,7 @@ def fill(store: Store, numbers: range) -> None:
 def all_there(store: Store, numbers: range) -> bool:
     held, observed = store.observed(KEY, [f"i{number}" for number in numbers])
     expected = torch.cat([value(number) for number in numbers])
-    return len(held) == len(numbers) == len(store.held(KEY)) and torch.equal(observed["value"], expected)
+    return len(held) == len(numbers) == len(store.kept_ids(KEY)) and torch.equal(observed["value"], expected)
 
 
 def files(folder: Path, pattern: str = "*") -> list[Path]:
@@ -93,10 +93,10 @@ def test_damage_costs_the_shard_it_lies_in(store):
         damaged = bytearray(whole)
         damaged[place] ^= 255
         pack.write_bytes(damaged)
-        assert len(store.held(KEY)) == MANY - 1
+        assert len(store.kept_ids(KEY)) == MANY - 1
         assert len(store.observed(KEY, [f"i{number}" for number in range(MANY)])[0]) == MANY - 1
     pack.write_bytes(whole[: 10 * length + 5])
-    assert len(store.held(KEY)) == 10 + MANY - packs.LOOSE
+    assert len(store.kept_ids(KEY)) == 10 + MANY - packs.LOOSE
     pack.write_bytes(whole)
     assert all_there(store, range(MANY))
 
@@ -108,7 +108,7 @@ def test_damage_that_shows_in_no_date_is_found_when_it_is_read(store):
     pack.write_bytes(damaged)
     os.utime(pack, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert len(store.observed(KEY, [f"i{number}" for number in range(MANY)])[0]) == MANY - 1
-    assert len(Store(store.folder).held(KEY)) == MANY - 1, "it is computed again"
+    assert len(Store(store.folder).kept_ids(KEY)) == MANY - 1, "it is computed again"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[[1, 2], [[3]]]", None])
@@ -125,15 +125,15 @@ def test_an_index_may_be_thrown_away(store, content):
 
 def test_ids_of_packs_are_known_without_reading_them(store, monkeypatch):
     read = files_read(monkeypatch)
-    assert len(Store(store.folder).held(KEY)) == MANY
+    assert len(Store(store.folder).kept_ids(KEY)) == MANY
     assert not [path for path in read if path.suffix == ".pack"]
 
 
 def test_asked_again_only_new_files_are_read(store, monkeypatch):
-    store.held(KEY)
+    store.kept_ids(KEY)
     Store(store.folder).keep(KEY, ["another"], {"value": value(0)})
     read = files_read(monkeypatch)
-    assert "another" in store.held(KEY)
+    assert "another" in store.kept_ids(KEY)
     assert len(read) == 1
 
 
@@ -181,7 +181,7 @@ def test_two_processes_write_and_pack_one_observation(tmp_path):
     processes = [writer(tmp_path, 0, 120), writer(tmp_path, 80, 200)]
     store, most = Store(tmp_path), 0
     while any(process.is_alive() for process in processes):
-        now = len(store.held(KEY))
+        now = len(store.kept_ids(KEY))
         assert now >= most, "what was there is not found any more"
         most = now
     assert [process.exitcode for process in processes] == [0, 0]
@@ -195,12 +195,12 @@ def test_a_killed_writer_leaves_everything_it_said_was_kept(tmp_path):
         folder = tmp_path / str(attempt)
         process = writer(folder, 0, 100_000)
         store = Store(folder)
-        while len(store.held(KEY)) < 5 + 7 * attempt:
+        while len(store.kept_ids(KEY)) < 5 + 7 * attempt:
             time.sleep(0.01)
-        known = store.held(KEY)
+        known = store.kept_ids(KEY)
         process.kill()
         process.join()
         later = Store(folder)
-        assert later.held(KEY) >= known
-        assert all_there(later, range(len(later.held(KEY)))), "shards were written in this order"
-        assert json.dumps(sorted(later.held(KEY)))
+        assert later.kept_ids(KEY) >= known
+        assert all_there(later, range(len(later.kept_ids(KEY)))), "shards were written in this order"
+        assert json.dumps(sorted(later.kept_ids(KEY)))

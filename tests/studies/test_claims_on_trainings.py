@@ -56,6 +56,7 @@ def test_orders_and_subsets_are_compared_seed_by_seed() -> None:
     assert less.high < 0, "all seeds agree"
 
 
+@pytest.mark.slow
 def test_generated_images_look_like_their_class() -> None:
     labels = torch.arange(2).repeat(40)
     pixels = labels[:, None, None, None] * torch.ones(1, 4, 4) * 0.8 + 0.1

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.methods.alpha import Alpha
-from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite
+from holdfast.bounds.methods.base import Crown, Interval, Method, read_method, vacuous_unless_finite
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
 from holdfast.bounds.methods.sdp_crown import SdpCrown
@@ -23,10 +23,8 @@ from holdfast.core.arguments import check_dense
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import read
 
 __all__ = [
-    "METHODS",
     "Alpha",
     "Branch",
     "Crown",
@@ -39,20 +37,6 @@ __all__ = [
     "lower_bound",
     "read_method",
 ]
-
-METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Interval, Crown, Alpha, SdpCrown, Branch, Semidefinite, Exact)
-}
-
-
-def read_method(text: str) -> Method:
-    """Return the way to bound that ``text`` spells.
-
-    Example:
-        >>> read_method("alpha:steps=100")
-        Alpha(steps=100, inner=20, rate=0.25)
-    """
-    return read(text, METHODS, "method")
 
 
 def lower_bound(

@@ -62,7 +62,7 @@ def command(
         workers=workers,
         out=out,
         progress=True,
-        **flags.given(edits=edits),
+        **flags.chosen(edits=edits),
     )
     show_result(drifted.result)
     if out:

@@ -103,7 +103,7 @@ def command(
     ] = None,
 ) -> int:
     """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
-    chosen = flags.given(
+    chosen = flags.chosen(
         encoders=encoders,
         images=images,
         bank=bank,

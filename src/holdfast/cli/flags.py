@@ -112,11 +112,11 @@ Where = Annotated[
 ]
 
 
-def given(**flags: object) -> dict[str, Any]:
+def chosen(**flags: object) -> dict[str, Any]:
     """Return the ``flags`` that somebody gave: what was left out has the default of the function that is called.
 
     Example:
-        >>> given(seed=0, limit=None, eps=[])
+        >>> chosen(seed=0, limit=None, eps=[])
         {'seed': 0}
     """
     return {name: value for name, value in flags.items() if value is not None and value not in ([], {})}

@@ -64,7 +64,7 @@ def command(
         workers=workers,
         out=out,
         progress=True,
-        **flags.given(rates=rates, edits=edits),
+        **flags.chosen(rates=rates, edits=edits),
     )
     show_result(thresholds.result)
     print(f"Recommended threshold: {thresholds.recommended:.4f}")

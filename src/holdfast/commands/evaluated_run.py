@@ -126,14 +126,14 @@ class EvaluatedRun:
     def _overview(self) -> list[tuple[str, ...]]:
         """Return the worst of each result's first headline quantity, and the reason of each failure."""
         rows: list[tuple[str, ...]] = [
-            (result.encoder.name, result.evaluation, *_said(estimate))
+            (result.encoder.name, result.evaluation, *_in_words(estimate))
             for result in self.results
             if (estimate := worst(result))
         ]
         return rows + [(failed.encoder, failed.evaluation, "no result", "", failed.reason) for failed in self.failures]
 
 
-def _said(estimate: Estimate) -> tuple[str, str, str]:
+def _in_words(estimate: Estimate) -> tuple[str, str, str]:
     """Return quantity, number and conditions in words."""
     number = f"{text.value(estimate, estimate.value)} {text.interval(estimate)}".rstrip()
     return text.name_of(estimate), number, text.conditions(estimate.conditions, aim=estimate.aim)

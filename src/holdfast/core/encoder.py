@@ -257,9 +257,9 @@ class Encoder:
         if isinstance(codes, Tensor) and codes.dtype in (torch.float16, torch.bfloat16):
             codes = codes.float()  # squared distances overflow half precision long before its codes do
         if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != len(pixels) or not codes.shape[1]:
-            got = tuple(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
+            returned = tuple(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
             raise HoldfastError(
-                f"{self.name} must return one vector per image, shape ({len(pixels)}, d), got {got}; "
+                f"{self.name} must return one vector per image, shape ({len(pixels)}, d), got {returned}; "
                 "pool or flatten inside the module"
             )
         if not codes.is_floating_point():

@@ -70,14 +70,14 @@ def by_class(prompts: Sequence[str], names: Sequence[str], shown: Sequence[str],
         raise HoldfastError(
             f"two classes of the images are called alike but for capitals ({', '.join(names)}); rename one"
         )
-    said: dict[str, list[str]] = {name: [] for name in names}
+    texts_of: dict[str, list[str]] = {name: [] for name in names}
     for prompt in prompts:
         if BRACES not in prompt:
             name, _, text = (part.strip() for part in prompt.partition(":"))
-            said.setdefault(spelled.setdefault(name.casefold(), name), []).append(text)
-    for name, texts in said.items():
+            texts_of.setdefault(spelled.setdefault(name.casefold(), name), []).append(text)
+    for name, texts in texts_of.items():
         texts += [prompt.replace(BRACES, name) for prompt in prompts if BRACES in prompt]
-    spoken_of = {name: texts for name, texts in said.items() if texts}
+    spoken_of = {name: texts for name, texts in texts_of.items() if texts}
     if silent := [name for name in shown if name not in spoken_of]:
         listed = ", ".join(silent[:NAMED]) + (f" and {len(silent) - NAMED} more" if len(silent) > NAMED else "")
         raise HoldfastError(

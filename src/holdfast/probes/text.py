@@ -69,22 +69,22 @@ class TextProbe(Probe):
         tower, (prompts, _) = text_tower(population), content(self.prompts)
         numbers = numbers_of_classes(population)
         names, shown = (class_names(population, which) for which in (numbers, population.labels.unique()))
-        said = by_class(prompts, names, shown, self.prompts)
-        codes = unit(tower.encode([text for texts in said.values() for text in texts]).double())
+        texts_of = by_class(prompts, names, shown, self.prompts)
+        codes = unit(tower.encode([text for texts in texts_of.values() for text in texts]).double())
         if codes.shape[1] != (features := population.codes.shape[1]):
             raise HoldfastError(
                 f"{population.encoder.name} has {features} features of an image and {codes.shape[1]} of a text; load it as "
                 "it compares the two"
             )
-        means = torch.stack([part.mean(0) for part in codes.split([len(texts) for texts in said.values()])])
+        means = torch.stack([part.mean(0) for part in codes.split([len(texts) for texts in texts_of.values()])])
         known = dict(zip(names, numbers.tolist(), strict=True))
         others = count(1 + int(numbers.max()))
-        classes = [known[name] if name in known else next(others) for name in said]
+        classes = [known[name] if name in known else next(others) for name in texts_of]
         return {
             "texts": unit(means),
             "classes": torch.tensor(classes),
             "scale": torch.tensor(tower.model.scale, dtype=torch.float64),
-            "unshown": torch.tensor([name not in known for name in said]),
+            "unshown": torch.tensor([name not in known for name in texts_of]),
         }
 
     def restore(self, population: Population, learned: Observed) -> TextScores:

@@ -51,19 +51,19 @@ def key_of(
 ) -> Key:
     """Return what identifies ``what`` of this encoder on these images; an evaluation also by what it is made from."""
     observations = parts(what.observation()) if isinstance(what, Evaluation) else ()
-    made: dict[str, Any] = (
+    sources: dict[str, Any] = (
         {"observed": [key_of(part, encoder, images, run, bank).digest for part in observations]} if observations else {}
     )
     # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
     learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
-    made |= {"learned": learned} if learned else {}
-    asked = (what,) if isinstance(what, Fit) else what.fits()
-    if any(fit.uses_texts for fit in asked):
-        made |= {"texts": encoder.texts.fingerprint if encoder.texts else "", "classes": list(images.classes or ())}
+    sources |= {"learned": learned} if learned else {}
+    fits = (what,) if isinstance(what, Fit) else what.fits()
+    if any(fit.uses_texts for fit in fits):
+        sources |= {"texts": encoder.texts.fingerprint if encoder.texts else "", "classes": list(images.classes or ())}
     return Key(
         kind=what.name,
         version=what.version,
-        settings={**settings(what), **circumstances(what, images, run, bank), **made},
+        settings={**settings(what), **circumstances(what, images, run, bank), **sources},
         encoder=encoder.fingerprint,
         images=images.fingerprint,
         seed=run.seed,

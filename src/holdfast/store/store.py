@@ -147,7 +147,7 @@ class Store:
         with self._writing(shards.folder):
             shards.add(_spelled(tensors))
 
-    def held(self, key: Key) -> set[str]:
+    def kept_ids(self, key: Key) -> set[str]:
         """Return the ids of all samples of which something was observed; asked again, it reads no more than new files."""
         return self._shards(key).ids()
 
@@ -177,7 +177,7 @@ class Store:
         if (known := mapped(folder)) is not None:
             return known
         # Asked first, so that nothing is written in vain.
-        if not self.held(key).issuperset(ids):
+        if not self.kept_ids(key).issuperset(ids):
             return None
         row = {sample: position for position, sample in enumerate(ids)}
         with self._writing(folder):

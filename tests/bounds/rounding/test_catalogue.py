@@ -46,10 +46,8 @@ def test_every_operation_has_one_rule_for_its_rounding() -> None:
     assert sum(map(len, kinds)) == len(OPERATIONS), "an operation is of two kinds"
 
 
-FIRST = (
-    "linear", "conv", "residual", "max pool", "sigmoid", "unit length", "attention",
-)  # fmt: skip
-"""Sums, shared values, pooling, functions, what is divided and what is refused; the others say the same."""
+FIRST = ("linear", "conv", "max pool", "sigmoid")
+"""Sums, shared values, pooling and functions; the others say the same."""
 CASES = [(name, PRECISIONS[turn % 3]) for turn, name in enumerate(NETWORKS)]
 CASES.sort(key=lambda case: case[0] not in FIRST)
 CASES += [(name, dtype) for name in NETWORKS for dtype in PRECISIONS if (name, dtype) not in CASES]
@@ -132,7 +130,7 @@ def test_every_function_is_tried() -> None:
 
 
 @pytest.mark.parametrize("dtype", rest_slow(PRECISIONS), ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", rest_slow(FUNCTIONS, fast=5))
 def test_functions_are_as_accurate_as_is_assumed(name: str, dtype: torch.dtype) -> None:
     x = entries(dtype)
     x = x[x.isfinite() & ((x.abs() >= torch.finfo(dtype).smallest_normal) | (x == 0))]

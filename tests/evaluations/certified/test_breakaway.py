@@ -32,6 +32,7 @@ from holdfast.evaluations.certified.outputs.bisector_hyperplanes import bisector
 from holdfast.evaluations.certified.outputs.linear_bounds import AT_ONCE, lower_and_upper_bounds, lower_bounds
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case
+from tests.marks import rest_slow
 from tests.samples import builtin, digits, published
 
 SMALL = CertifiedBreakaway(
@@ -119,6 +120,7 @@ def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None
         assert not (passed & found.certified[row]).any()
 
 
+@pytest.mark.slow
 def test_looser_bounds_prove_less_and_more_rivals_find_more() -> None:
     tight, loose = SMALL(builtin(), digits()), replace(SMALL, method=Interval())(builtin(), digits())
     name, case = "certified_breakaway_risk", {"ball": "linf:0.05", "divergence": "cosine"}
@@ -176,12 +178,14 @@ def test_many_rows_are_bounded_as_few() -> None:
 
 @pytest.mark.parametrize(
     ("name", "eps", "low", "high"),
-    [
-        ("mnist_base", 0.02, 0.0, 0.03),
-        ("mnist_base", 0.05, 0.65, 0.95),
-        ("mnist_base_adv1", 0.1, 0.0, 0.0),
-        ("mnist_base_adv1", 0.3, 1.0, 1.0),
-    ],
+    rest_slow(
+        [
+            ("mnist_base", 0.05, 0.65, 0.95),
+            ("mnist_base", 0.02, 0.0, 0.03),
+            ("mnist_base_adv1", 0.1, 0.0, 0.0),
+            ("mnist_base_adv1", 0.3, 1.0, 1.0),
+        ]
+    ),
 )
 def test_risks_are_those_of_an_independent_program(
     reference: Path, name: str, eps: float, low: float, high: float

@@ -127,7 +127,7 @@ def test_a_number_that_may_overflow_is_refused_by_name() -> None:
 @pytest.mark.parametrize("precision", rest_slow(TYPES))
 def test_evaluations_say_what_is_certified_and_what_rounding_costs(precision: str) -> None:
     run, encoder, images = RunSettings(precision=precision), builtin("digits-robust"), digits(12)
-    shared: dict[str, Any] = {"samples": 5, "negatives": 3, "attack": WEAK, "arithmetic": "executed"}
+    shared: dict[str, Any] = {"samples": 3, "negatives": 2, "attack": WEAK, "arithmetic": "executed"}
     result = CertifiedRadius(**shared)(encoder, images, run)
     sums = "" if precision == "float32" else ", sums in float32"
     radius, lost = (result.estimate(name) for name in ("average_certified_radius", "radius_lost_to_rounding"))

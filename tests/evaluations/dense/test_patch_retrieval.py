@@ -71,7 +71,7 @@ def test_patches_found_are_those_of_a_search_by_loops(divergence: Divergence):
     gallery, rows = Gallery.of(population, divergence, 4), [0, 3, 5, 8]
     noise = torch.randn(4, population.codes.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     moved = population.codes[rows] + 0.5 * noise
-    found = gallery.found(moved, rows)
+    found = gallery.shares_found(moved, rows)
     assert set(rows) - set(gallery.images), "vacuous: no image from elsewhere"
     assert set(rows) & set(gallery.images)
     slow = [
@@ -87,8 +87,8 @@ def test_a_bank_is_what_is_searched_beside_the_image():
     population = Population(dense(), samples.digits(3), DOUBLE, bank=bank)
     gallery = Gallery.of(population, Cosine(), 5)
     moved = bank.codes[[0, 1, 2]]
-    assert gallery.found(moved, [0, 1, 2])["all"].tolist() == [0, 0, 0]  # each lies on an image of the bank
-    assert gallery.found(population.codes, [0, 1, 2])["all"].tolist() == [1, 1, 1]
+    assert gallery.shares_found(moved, [0, 1, 2])["all"].tolist() == [0, 0, 0]  # each lies on an image of the bank
+    assert gallery.shares_found(population.codes, [0, 1, 2])["all"].tolist() == [1, 1, 1]
 
 
 def test_attacks_lose_patches_and_clean_ones_are_all_found():

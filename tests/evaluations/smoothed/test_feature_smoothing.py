@@ -10,6 +10,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.smoothed.betting import least_mean, predicted_bets
 from holdfast.evaluations.smoothed.feature_smoothing import FeatureSmoothing
 from holdfast.evaluations.smoothed.unit_codes import certified_cosine, similarities, unit
+from tests.marks import rest_slow
 from tests.samples import digits
 
 ALPHA = 0.05
@@ -34,7 +35,7 @@ def test_a_bet_depends_on_earlier_draws_alone() -> None:
     assert not torch.equal(predicted_bets(draws, ALPHA)[201:], predicted_bets(changed, ALPHA)[201:])
 
 
-@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (8.0, 0.4), (50.0, 1.0), (1.0, 4.0)])
+@pytest.mark.parametrize(("a", "b"), rest_slow([(0.5, 0.5), (8.0, 0.4), (50.0, 1.0), (1.0, 4.0)]))
 def test_whoever_stops_at_the_worst_moment_errs_no_more_often_than_alpha(a: float, b: float) -> None:
     """The bound at each of many times, the largest of which anyone could have stopped at, over 400 trials."""
     generator, trials, wrong = torch.distributions.Beta(a, b), 400, 0

@@ -193,6 +193,7 @@ def test_scores_are_computed_once_per_population():
     assert population.learned(asked) is not Population(builtin(), digits(60), RunSettings()).learned(asked)
 
 
+@pytest.mark.slow
 def test_bytes_stay_bytes():
     values = torch.randint(0, 256, (60, 1, 2, 2), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     flat = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
@@ -284,6 +285,7 @@ def test_missing_intervals_are_no_comparison(tmp_path):
     assert "nan" not in written[".csv"]
 
 
+@pytest.mark.slow
 def test_a_projection_on_more_components_than_there_are_is_remarked():
     said = Spectral(k=5, subsets=0, graph=PCA(500))(builtin(), digits(60), RUN).findings.warnings
     assert any("pca:components=500: 60 inputs of 64 features" in warning for warning in said)
@@ -315,6 +317,7 @@ def test_projections_are_linear_and_noise_is_not():
     assert noise(x, 3, 0).values.std() == pytest.approx(1, abs=0.2)
 
 
+@pytest.mark.slow
 def test_projections_of_few_points_have_the_law_of_those_of_all_their_features():
     """Squared distances after a projection are those before, times a chi-square of as many degrees as it has features."""
     x = points(torch.from_numpy(np.random.default_rng(0).integers(0, 255, (6, 700), dtype=np.uint8)))

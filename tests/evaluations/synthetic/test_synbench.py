@@ -24,6 +24,7 @@ from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 from holdfast.synthetic.accuracies import RuleAccuracies
 from tests import samples
+from tests.marks import rest_slow
 from tests.synthetic.test_score import BUDGETS
 
 SMALL = SynBench(samples=512, scales=(0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5))
@@ -78,7 +79,7 @@ def test_identity_keeps_everything() -> None:
     assert result.findings.ids == ()
 
 
-@pytest.mark.parametrize("direction", ["ones", "smooth", "signs"])
+@pytest.mark.parametrize("direction", rest_slow(["smooth", "ones", "signs"]))
 def test_orthogonal_maps_keep_everything_in_any_direction(direction: str) -> None:
     turn = torch.linalg.qr(torch.randn(16, 16, dtype=torch.float64))[0]
     result = measured(
@@ -112,7 +113,7 @@ def test_constant_encoders_score_zero_and_are_called_collapsed(constant: float) 
     assert result.findings.warnings[0].startswith("COLLAPSED")
 
 
-@pytest.mark.parametrize("unit", [1e-3, 1e3])
+@pytest.mark.parametrize("unit", rest_slow([1e-3, 1e3]))
 def test_units_of_the_codes_do_not_matter(unit: float) -> None:
     weight = torch.randn(8, 16)
     plain, scaled = (
@@ -138,6 +139,7 @@ def test_shaded_areas_make_the_score() -> None:
     assert {c.quantity for c in result.findings.curves} == {"expected_bound", "accuracy", "bound"}
 
 
+@pytest.mark.slow
 def test_inputs_that_are_no_images_have_their_own_unit() -> None:
     def bent(origin: float, width: float, **domain: float) -> Result:
         """The same curve over each domain, so that the place and the width of the inputs matter."""

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 
 def power(given: int, shard: int) -> int:
@@ -35,6 +36,10 @@ def dying_elsewhere(given: int, shard: int) -> int:
 
 def process(given: object, shard: int) -> int:
     return os.getpid()
+
+
+def name_of(given: Any, shard: int) -> str:
+    return str(given.name)
 
 
 def visible(given: float, shard: int) -> str:

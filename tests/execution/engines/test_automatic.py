@@ -12,6 +12,7 @@ from threading import Lock
 import pytest
 import torch
 
+from holdfast.core.errors import HoldfastWarning
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.encoders import load
@@ -63,7 +64,10 @@ def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatc
 
 def test_what_workers_cannot_be_given_stays_here(impatient: None) -> None:
     engine = Automatic(Processes(2), never)
-    assert {done for _, done in engine.map(process, Lock(), range(4))} == {os.getpid()}
+    with pytest.warns(
+        HoldfastWarning, match=r"cannot read this encoder \(.*lock.*\), so that all is computed in this one"
+    ):
+        assert {done for _, done in engine.map(process, Lock(), range(4))} == {os.getpid()}
     assert {done for _, done in engine.map(process, None, range(4))} == {os.getpid()}
 
 

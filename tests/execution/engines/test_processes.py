@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from holdfast.core.errors import HoldfastError
+from holdfast.encoders import Options, load
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.requested import devices_of, engine_of
 from tests import tiny
-from tests.execution.engines.tasks import dying, dying_once, logged, power, visible
+from tests.execution.engines.tasks import dying, dying_once, logged, name_of, power, visible
 from tests.execution.table.test_table import fill, findings
 
 
@@ -34,6 +35,13 @@ def test_results_do_not_depend_on_processes(tmp_path: Path) -> None:
     assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()])[0])
     broken, (failure,) = fill(tmp_path / "c", [tiny.Mean(log=str(tmp_path / "no" / "folder"))], engine=Processes(2))
     assert (broken, failure.error) == ([], "FileNotFoundError")
+
+
+@pytest.mark.slow
+def test_workers_read_networks_beside_whatever_torch_there_is() -> None:
+    """Where torchvision's operators are missing, a worker that did not declare them could not import timm."""
+    encoder = load("timm:resnet10t?pretrained=false", Options(size=32))
+    assert list(Processes(1).map(name_of, encoder, [1])) == [(1, encoder.name)]
 
 
 @pytest.mark.slow

@@ -310,6 +310,7 @@ def test_a_budget_begins_to_run_before_the_table_does(tmp_path):
     assert (results, [failure.error for failure in failures]) == ([], ["BudgetSpentError"])
 
 
+@pytest.mark.slow
 def test_labels_given_later_are_used(tmp_path):
     encoder, images = (
         load("builtin:digits-random"),
@@ -373,7 +374,7 @@ KINDS = ("displacement", "spade", "randomized-smoothing", "certified-displacemen
 change nothing, and test_engines that they do not in tables."""
 
 
-@pytest.mark.parametrize("name", rest_slow(KINDS, fast=2))
+@pytest.mark.parametrize("name", rest_slow(KINDS))
 def test_every_kind_of_observation_ignores_sharding_and_order_of_a_table(name, tmp_path):
     kind = catalog.evaluations()[name]
     cheap = {field.name: CHEAP[field.name] for field in fields(kind) if field.name in CHEAP}

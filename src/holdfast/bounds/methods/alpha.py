@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
-from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, minimise, relax
+from holdfast.bounds.methods.crown import Bounder, NetworkRelaxation, RelaxationParameters, minimise, relax
 from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
@@ -101,6 +101,17 @@ def ascend_slopes(
     return best
 
 
+def optimised_bounds(
+    graph: Graph, region: Region, specifications: Float[Tensor, "b s d"], inner: Bounder, last: Bounder
+) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``specifications . code`` by ``last`` and by intervals, from intermediate ones by ``inner``."""
+    network, output = relax(graph, region, bounder=inner), graph.nodes[-1]
+    bounds = last(network, output.index, dense_form(specifications, output.shape))
+    return torch.fmax(
+        bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding)
+    )
+
+
 @final
 @dataclass(frozen=True)
 class Alpha(Method):
@@ -113,8 +124,10 @@ class Alpha(Method):
 
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        network = relax(graph, region, bounder=partial(ascend, steps=self.inner, rate=self.rate))
-        bounds, _ = ascend_specifications(network, specifications, self.steps, self.rate)
-        return torch.fmax(
-            bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding)
+        return optimised_bounds(
+            graph,
+            region,
+            specifications,
+            partial(ascend, steps=self.inner, rate=self.rate),
+            partial(ascend, steps=self.steps, rate=self.rate),
         )

@@ -100,10 +100,10 @@ def _relu_multipliers(
     a, g = (values.expand_as(zero) for values in recorder.coefficients.get(node, (zero, zero)))
     flat = [values.flatten(1) for values in (a, g, *box, centre)]
     t = best_multiplier(flat[0], flat[1], Box(flat[2], flat[3]), flat[4], radius)
-    own, later = column(t, zero), column(taken, zero)
-    multipliers[node, "square"] = (own + later).expand_as(zero)
-    multipliers[node, "positive"] = (a - g - own * centre).clamp_min(0) + later * (-centre).clamp_min(0)
-    multipliers[node, "above"] = (g + own * centre).clamp_min(0) + later * centre.clamp_min(0)
+    t_own, later = column(t, zero), column(taken, zero)
+    multipliers[node, "square"] = (t_own + later).expand_as(zero)
+    multipliers[node, "positive"] = (a - g - t_own * centre).clamp_min(0) + later * (-centre).clamp_min(0)
+    multipliers[node, "above"] = (g + t_own * centre).clamp_min(0) + later * centre.clamp_min(0)
     multipliers[node, "chord"] = zero
     return t
 

@@ -16,7 +16,8 @@ from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.crown import output_bounds, relax
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
-from holdfast.core.settings import Spelled, require_not_negative, require_positive
+from holdfast.core.discovery import named_classes
+from holdfast.core.settings import Spelled, read, require_not_negative, require_positive
 
 NEEDED = ("rate", "rank", "batch", "parts", "rounds")
 """Settings without which a method has nothing to work with; of the others, as of ``seconds``, there may be none."""
@@ -38,13 +39,28 @@ class Method(Spelled):
 
     @classmethod
     def read(cls, text: str) -> Method:
-        from holdfast.bounds import read_method  # which knows every method
-
         return read_method(text)
 
     @abstractmethod
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
         """Return lower bounds of ``specifications . code``; a bound that is not finite claims nothing."""
+
+
+def methods() -> dict[str, type[Method]]:
+    """Return every method by name."""
+    from holdfast.bounds import methods as home
+
+    return named_classes(home, Method)
+
+
+def read_method(text: str) -> Method:
+    """Return the way to bound that ``text`` spells.
+
+    Example:
+        >>> read_method("alpha:steps=100")
+        Alpha(steps=100, inner=20, rate=0.25)
+    """
+    return read(text, methods(), "method")
 
 
 def vacuous_unless_finite(bounds: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

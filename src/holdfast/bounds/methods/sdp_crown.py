@@ -21,12 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.methods import interval
-from holdfast.bounds.methods.alpha import OptimisedSlopes, ascend, ascend_slopes
+from holdfast.bounds.methods.alpha import OptimisedSlopes, ascend, ascend_slopes, optimised_bounds
 from holdfast.bounds.methods.base import Method
-from holdfast.bounds.methods.crown import NetworkRelaxation, relax
+from holdfast.bounds.methods.crown import NetworkRelaxation
 from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
-from holdfast.bounds.network.forms import Form, dense_form
+from holdfast.bounds.network.forms import Form
 from holdfast.bounds.network.graph import RULES, Graph
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations.ball_offset import offset
@@ -97,8 +96,10 @@ class SdpCrown(Method):
 
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        network = relax(graph, region, bounder=partial(ascend_in_balls, steps=self.inner, rate=self.rate))
-        output, boxes = graph.nodes[-1], network.intermediate_bounds
-        form = dense_form(specifications, output.shape)
-        bounds = ascend_in_balls(network, output.index, form, self.steps, self.rate)
-        return torch.fmax(bounds, interval.output_bounds(graph, boxes, specifications, network.rounding))
+        return optimised_bounds(
+            graph,
+            region,
+            specifications,
+            partial(ascend_in_balls, steps=self.inner, rate=self.rate),
+            partial(ascend_in_balls, steps=self.steps, rate=self.rate),
+        )

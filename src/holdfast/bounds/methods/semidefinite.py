@@ -212,8 +212,8 @@ class Semidefinite(RadiusSearch):
                 scaled = scale / (high - low) if kind == "square" else scale
                 scales[node, kind] = torch.where(unstable, scaled, 0.0).float()
         if problem.ball is not None:
-            found, pixels = ball_multipliers(network, problem.specifications, BALL_STEPS)
-            for key, value in found.items():
+            by_balls, pixels = ball_multipliers(network, problem.specifications, BALL_STEPS)
+            for key, value in by_balls.items():
                 multipliers[key] = torch.where(problem.unstable.get(key[0], pixels == pixels), value, 0.0).float()
             size = pixels.flatten(1).norm(dim=1) / (2 * problem.ball.radius)
             scales[RANGE] = column(size, pixels).expand_as(pixels).float()

@@ -202,8 +202,8 @@ def _rewritten(
         elif node.op == "output":
             (output,) = _filled(node.args[0], values)
     if not isinstance(output, Var) or len(output.shape) != 2 or output.shape[0] != 1:
-        got = output.shape if isinstance(output, Var) else "something that does not depend on the input"
-        raise HoldfastError(f"{name} must return one vector per image to be bounded, got {got}")
+        returned = output.shape if isinstance(output, Var) else "something that does not depend on the input"
+        raise HoldfastError(f"{name} must return one vector per image to be bounded, got {returned}")
     return builder.graph(output)
 
 

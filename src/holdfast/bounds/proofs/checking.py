@@ -108,8 +108,8 @@ def _require_sound(network: PlainNetwork, proof: Proof) -> None:
         rows = (len(leaves.negatives), width)
         if proof.slopes[relu].shape != (width,) or any(kind[relu].shape != rows for kind in kinds):
             raise ProofError("its slopes do not fit the network")
-        own = [claim.slopes[relu].data for claim in proof.claims.values() if relu in claim.slopes]
-        for slopes in (proof.slopes[relu], leaves.slopes[relu], *own):
+        of_claims = [claim.slopes[relu].data for claim in proof.claims.values() if relu in claim.slopes]
+        for slopes in (proof.slopes[relu], leaves.slopes[relu], *of_claims):
             if not ((slopes >= 0) & (slopes <= 1)).all():
                 raise ProofError("it has a lower slope outside of [0, 1], where the line is not below the ReLU")
         if not ((leaves.multipliers[relu] >= 0) & (leaves.multipliers[relu] < np.inf)).all():

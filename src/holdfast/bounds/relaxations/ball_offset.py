@@ -89,7 +89,18 @@ def minimiser(
 ) -> Float[Tensor, "*f n"]:
     """Return for each neuron where ``a relu(z) - g z + t/2 (z - c)^2`` is smallest in its box."""
     low, high = box
-    above = torch.minimum(torch.maximum(centre - (a - g) / t, low.clamp_min(0)), high)
-    below = torch.maximum(torch.minimum(centre + g / t, high.clamp_max(0)), low)
-    gain = (a - g) * above + t / 2 * (above - centre) ** 2 + g * below - t / 2 * (below - centre) ** 2
-    return torch.where((gain < 0) & (high > 0) | (low >= 0), above, below)
+    above, value_above = lowest_point(a - g, low.clamp_min(0), high, centre, t)
+    below, value_below = lowest_point(-g, low, high.clamp_max(0), centre, t)
+    return torch.where((value_above < value_below) & (high > 0) | (low >= 0), above, below)
+
+
+def lowest_point(
+    slope: Float[Tensor, "*f n"],
+    low: Float[Tensor, "*#f n"],
+    high: Float[Tensor, "*#f n"],
+    centre: Float[Tensor, "*#f n"],
+    t: Float[Tensor, "*#f 1"],
+) -> tuple[Float[Tensor, "*f n"], Float[Tensor, "*f n"]]:
+    """Return where ``slope z + t/2 (z - c)^2`` is smallest between ``low`` and ``high``, and how small it is."""
+    z = torch.minimum(torch.maximum(centre - slope / t, low), high)
+    return z, slope * z + t / 2 * (z - centre) ** 2

@@ -202,10 +202,10 @@ def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: t
             f"{name} would be executed with factors rounded to 11 bits (TF32); set torch.backends.cudnn.allow_tf32 and "
             "torch.backends.cuda.matmul.allow_tf32 to False to certify it as executed in float32"
         )
-    told = [torch.get_float32_matmul_precision()] if device.type == "cpu" and precision == torch.float32 else []
+    precisions = [torch.get_float32_matmul_precision()] if device.type == "cpu" and precision == torch.float32 else []
     mkldnn: Any = backends.mkldnn
-    told += [part.fp32_precision for part in (mkldnn, mkldnn.matmul, mkldnn.conv) if told]
-    if set(told) - {"highest", "none", "ieee"}:
+    precisions += [part.fp32_precision for part in (mkldnn, mkldnn.matmul, mkldnn.conv) if precisions]
+    if set(precisions) - {"highest", "none", "ieee"}:
         raise HoldfastError(
             f"{name} would be executed with factors of less than float32; call "
             "torch.set_float32_matmul_precision('highest') and leave torch.backends.mkldnn's fp32_precision at 'ieee' to "

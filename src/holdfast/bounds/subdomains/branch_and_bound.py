@@ -265,7 +265,7 @@ class BranchAndBound:
             target: a bound that is enough.
             keep: called with the subdomains that are proved, and at the end with those that are left.
         """
-        closed, made = torch.full_like(self.specifications[:, 0], torch.inf), 1
+        closed, created = torch.full_like(self.specifications[:, 0], torch.inf), 1
         while True:
             done = subdomains.bounds > target
             closed = _least_bounds(closed, subdomains.pick(done))
@@ -273,8 +273,8 @@ class BranchAndBound:
             subdomains = subdomains.pick(~done)
             share = max(1, batch // max(len(subdomains.owner.unique()), 1))
             worst = _to_split(subdomains, share)
-            made += share
-            if made > most or not worst.any() or time.monotonic() > end:
+            created += share
+            if created > most or not worst.any() or time.monotonic() > end:
                 keep(subdomains)
                 return _least_bounds(closed, subdomains)
             subdomains = Subdomains.join([subdomains.pick(~worst), self.bound(subdomains.pick(worst).split(), steps)])

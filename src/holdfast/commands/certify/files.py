@@ -50,7 +50,7 @@ def write_certificates(
     others = population.others(rows, observation.pairs.negatives)
     # One code tells how many features there are, all that a record needs of them.
     codes = represent(population.encoder, population.images, rows[:1], population.run) if rows else torch.empty(0, 0)
-    made = [
+    certificates = [
         _certificate(population, row, others[k].tolist(), {name: values[k] for name, values in observed.items()}, store)
         for k, row in enumerate(rows)
     ]
@@ -60,7 +60,7 @@ def write_certificates(
         settings={name: str(value) for name, value in settings(observation.pairs).items()}
         | {"seed": str(population.run.seed), "precision": population.run.precision}
         | arithmetic_of(population, observation.pairs.certification.arithmetic),
-        certificates=tuple(made),
+        certificates=tuple(certificates),
         missing=len(observation.rows(population)) - len(rows),
         provenance=provenance(population.run, started),
     )

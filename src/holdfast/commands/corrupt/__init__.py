@@ -77,7 +77,7 @@ def corrupt(
     loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
     file_names, batches = file_names_of(loaded), _batches(len(loaded), batch_size)
     for path, each in zip(paths, transforms, strict=True):
-        _require_same(store.folder / f"{path}.json", _asked(each, seed, loaded))
+        _require_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
         _require_no_others(store.folder / path, file_names)
     folders = [
         Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
@@ -116,14 +116,14 @@ def _written(
 ) -> Manifest:
     """Write what is missing of one folder, and its manifest."""
     started, files, loaded = datetime.now(UTC), dict[int, CorruptedImage](), folder.images
-    with closing(where.map(made_files, folder, _all_found(store, folder, batches))) as finished:
+    with closing(where.map(made_files, folder, _all_contents(store, folder, batches))) as finished:
         for batch, of_batch in finished:
             _write(store, of_batch)
             files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
             show(str(folder.transform), len(files) / len(loaded))
     manifest = Manifest(
         transform=str(folder.transform),
-        **_asked(folder.transform, run.seed, loaded),
+        **_contents(folder.transform, run.seed, loaded),
         changed_images=folder.changed.fingerprint,
         name=loaded.name,
         skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
@@ -145,7 +145,7 @@ def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, se
     return select(named, Domain(shape), limit=limit, seed=seed)
 
 
-def _asked(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
+def _contents(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
     """Return what decides the content of a folder."""
     return {
         "versions": versions(transform),
@@ -187,7 +187,7 @@ def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequenc
         return all((store.folder / folder.file(row)).exists() for row in rows)
 
     def write(folder: Folder, rows: Sequence[int]) -> None:
-        _write(store, made_files(folder, _found(store, folder, rows)))
+        _write(store, made_files(folder, _file_contents(store, folder, rows)))
 
     units = {f"{folder.path}-{rows[0]}": rows for rows in batches if not written(rows)}
     for _ in ranks.share(write, folder, units, written):
@@ -198,11 +198,11 @@ def _batches(count: int, size: int) -> list[Sequence[int]]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _all_found(store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> Iterator[Batch]:
-    return (_found(store, folder, rows) for rows in batches)  # each when there is room for it
+def _all_contents(store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> Iterator[Batch]:
+    return (_file_contents(store, folder, rows) for rows in batches)  # each when there is room for it
 
 
-def _found(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
+def _file_contents(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
     """Return what the files of ``rows`` hold, read by the process that writes them, for workers may see other drives."""
 
     def content(row: int) -> bytes | None:

@@ -132,9 +132,9 @@ def train(
         try:
             training.run()
         except BudgetSpentError as error:
-            made = record.encoder(training.encoder)
-            made.name, made.source = f"{made.name} (epoch {training.epoch}, step {training.step})", "python"
-            raise UnfinishedError(str(error), made) from error
+            encoder = record.encoder(training.encoder)
+            encoder.name, encoder.source = f"{encoder.name} (epoch {training.epoch}, step {training.step})", "python"
+            raise UnfinishedError(str(error), encoder) from error
         except AgreementLostError as error:
             if folder is None or not error.epoch or rank() != 0:
                 raise
@@ -178,8 +178,8 @@ def read_recipe(
         places = {name: read.pop(name) for name in PLACE if name in read}
         values = read
     place = {name: places.get(name) if inputs.get(name) is None else inputs[name] for name in PLACE}
-    made = recipe if isinstance(recipe, Recipe) and not settings else Recipe.of({**values, **settings})
-    return made, place
+    chosen = recipe if isinstance(recipe, Recipe) and not settings else Recipe.of({**values, **settings})
+    return chosen, place
 
 
 def fabric_of(device: str, precision: str) -> Fabric:

@@ -139,14 +139,14 @@ def embedded(divergence: Divergence, codes: Codes) -> Codes:
 class Tile:
     """Some moved points against some clean ones: who is closer than the own code, surely or perhaps."""
 
-    def __init__(self, points: Codes, mine: Codes, own: Int[Tensor, "b"], block: Float[Tensor, "k d"]) -> None:
+    def __init__(self, points: Codes, mine: Codes, originals: Int[Tensor, "b"], block: Float[Tensor, "k d"]) -> None:
         present = block.abs().amax(1).isfinite()
         if not present.all():
             block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is nobody's neighbour
         half = torch.linalg.vector_norm(block, dim=1).square() / 2
         self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
-        here = ((own >= 0) & (own < len(block))).nonzero()[:, 0]
-        self.h[here, own[here]] = torch.inf
+        here = ((originals >= 0) & (originals < len(block))).nonzero()[:, 0]
+        self.h[here, originals[here]] = torch.inf
         size = torch.linalg.vector_norm(mine, dim=1)
         level = size.square() / 2 - (points * mine).sum(1)
         # Rounding of the places, of two products of length d and of two half squares, in whatever order they are summed.
@@ -218,7 +218,7 @@ def shares_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean:
     width = max(1, TILE // max(n, 1))
     for top in range(0, n, width):
         if points is None:
-            block = _asked(divergence, clean.double(), top, width)
+            block = _divergences(divergence, clean.double(), top, width)
         else:
             block = divergence.of_distance(torch.cdist(points[top : top + width], points))
             rows = torch.arange(len(block), device=block.device)
@@ -242,7 +242,9 @@ def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"]
     n, pairs = len(clean) if points is None else len(points), 0
     width = max(1, TILE // max(n, 1))
     for top in range(0, n, width):
-        block = _asked(divergence, clean.double(), top, width) if points is None else _triangle(points, top, width)
+        block = (
+            _divergences(divergence, clean.double(), top, width) if points is None else _triangle(points, top, width)
+        )
         if points is not None:
             block = divergence.of_distance(block)
         bins = torch.searchsorted(ordered, block * (1 - TIE))  # the first threshold that is not smaller
@@ -258,7 +260,7 @@ def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"]
     return result.masked_fill(thresholds.isnan(), torch.nan)
 
 
-def _asked(divergence: Divergence, clean: Clean, top: int, width: int) -> Float[Tensor, "b n"]:
+def _divergences(divergence: Divergence, clean: Clean, top: int, width: int) -> Float[Tensor, "b n"]:
     """Divergences of some rows to all, nan to themselves."""
     block = torch.stack([divergence(code.expand_as(clean), clean) for code in clean[top : top + width]])
     rows = torch.arange(len(block), device=clean.device)

@@ -71,8 +71,10 @@ def keep(stream: Any, count: int, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
-        made = datasets.Dataset.from_generator(rows, features, cache_dir=str(partial / "made"), fingerprint=folder.name)
-        made.save_to_disk(str(partial / "saved"))
+        dataset = datasets.Dataset.from_generator(
+            rows, features, cache_dir=str(partial / "made"), fingerprint=folder.name
+        )
+        dataset.save_to_disk(str(partial / "saved"))
         if not folder.is_dir():  # another process may have been faster
             (partial / "saved").rename(folder)
     except datasets.exceptions.DatasetGenerationError as error:

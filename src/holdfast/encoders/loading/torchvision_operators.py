@@ -31,3 +31,8 @@ def declare_missing_operators() -> Library | None:
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         return library
     return None
+
+
+def operators_are_declared() -> bool:
+    """Return whether this process declared them: others that read its networks have to do so before."""
+    return declare_missing_operators.cache_info().currsize > 0 and declare_missing_operators() is not None

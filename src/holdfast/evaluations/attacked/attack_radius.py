@@ -33,8 +33,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.radii import radius_findings
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.events import EVENTS, Search, Threat
-from holdfast.evaluations.attacked.findings import UNDEFINED
-from holdfast.evaluations.attacked.observations import ATTACKS, BALLS
+from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, UNDEFINED
 from holdfast.evaluations.attacked.pictures import change
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation

@@ -27,17 +27,18 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes
 from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,
+    UNDEFINED,
     Case,
     Pairwise,
     Untargeted,
@@ -47,6 +48,7 @@ from holdfast.evaluations.attacked.observations import (
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -105,61 +107,29 @@ class Breakaway(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched = Searched(population)
-        after = [self._after(case, observed)["codes"] for case in self._cases()]
-        counted = [
-            searched.closer(rows, case.divergence, codes) for case, codes in zip(self._cases(), after, strict=True)
+        away = [neighbourhood(searched, rows, case, self._after(case, observed)["codes"]) for case in self._cases()]
+        pairwise = [(case, self.observation().of(self._pairwise(case), observed)) for case in self._strongest()]
+        retrieved = [
+            neighbourhood(searched, rows, replace(case, aim="retrieval"), moved["retrieval"])
+            for case, moved in pairwise
         ]
-        away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
-        retrieved, together, crossed = [], [], []
-        if not population.bank_images:  # whose images are given, so that none are lost together by chance
-            together = [
-                lost_together(population, rows, case, codes, count)
-                for (case, count), codes in zip(away, after, strict=True)
-            ]
-        for case in self._strongest():
-            moved = self.observation().of(self._pairwise(case), observed)
-            retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            closer = searched.closer(rows, case.divergence, moved["retrieval"])[0]
-            retrieved.append((retrieval, closer))
-            if not population.bank_images:
-                together.append(lost_together(population, rows, case, moved["retrieval"], closer))
-            crossed.append(crossed_to_partner(population, rows, crossing, moved["crossing"]))
-        shares = [
-            series_of(
-                "breakaway_share",
-                case.conditions,
-                count / searched.others,
-                "share of other images",
-                Claim.LOWER,
-                RISK,
-                LEFT_OUT,
-            )
-            for case, count in away
+        crossed = [
+            crossed_to_partner(population, rows, replace(case, aim="crossing"), moved["crossing"])
+            for case, moved in pairwise
         ]
+        shares = [each.shares_closer() for each in away]
         influences = [
-            influence(case, count / searched.others, passed, searched.others)
-            for case, (count, passed) in zip(self._cases(), counted, strict=True)
-            if passed is not None
+            influence(each.case, each.shares, each.passed, each.others) for each in away if each.passed is not None
         ]
-        kept = [
-            series_of(
-                "nearest_neighbour_kept", case.conditions, kept_nearest(count), "yes or no", Claim.UPPER, KEPT, LEFT_OUT
-            )
-            for case, count in away + retrieved
-        ]
+        kept = [each.nearest_kept() for each in away + retrieved]
         risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
         worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
-        accuracy = [summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept]
-        if together:
-            accuracy = [
-                of_clusters(estimate, sizes, paired=place < len(away))
-                for place, (estimate, sizes) in enumerate(zip(accuracy, together, strict=True))
-            ]
+        accuracy = [each.accuracy(series) for each, series in zip(away + retrieved, kept, strict=True)]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=(*shares, *influences, *kept, *crossed),
             estimates=(*risks, *worst, *accuracy),
-            curves=radius_curves(risks, self._cases()),
+            curves=radius_curves(risks),
             warnings=population_warnings(population, self.divergences),
         )
 
@@ -195,6 +165,48 @@ class Breakaway(Evaluation):
 
     def _strongest(self) -> list[Case]:
         return cases(self.balls, [self.pairwise], self.divergences)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """Which other images are closer to attacked ones than their own, and who passes whom."""
+
+    case: Case
+    closer: Float[Tensor, "b"]
+    passed: Float[Tensor, "b"] | None
+    """By how many each image is passed; None where there is a bank, whose images nobody measured passes."""
+    others: int
+    lost_together: Float[np.ndarray, "c"] | None
+    """Sizes of the clusters of images lost together; None where there is a bank: its images are given."""
+
+    @property
+    def shares(self) -> Float[Tensor, "b"]:
+        return self.closer / self.others
+
+    def shares_closer(self) -> Series:
+        return series_of(
+            "breakaway_share", self.case.conditions, self.shares, "share of other images", Claim.LOWER, RISK, LEFT_OUT
+        )
+
+    def nearest_kept(self) -> Series:
+        kept = kept_nearest(self.closer)
+        return series_of("nearest_neighbour_kept", self.case.conditions, kept, "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
+
+    def accuracy(self, kept: Series) -> Estimate:
+        """Return the share of ``kept``; attacks at retrieval are compared by clusters, those that aim at nobody pairwise."""
+        accuracy = summarise(kept, "share", "higher", "nearest_neighbour_accuracy")
+        if self.lost_together is None:
+            return accuracy
+        return of_clusters(accuracy, self.lost_together, paired=not self.case.aim)
+
+
+def neighbourhood(searched: Searched, rows: Sequence[int], case: Case, moved: Codes) -> Neighbourhood:
+    """Return what is near the images at ``rows``, moved to the codes ``moved``."""
+    population = searched.population
+    closer, passed = searched.closer(rows, case.divergence, moved)
+    lost = None if population.bank_images else lost_together(population, rows, case, moved, closer)
+    return Neighbourhood(case, closer, passed, searched.others, lost)
 
 
 def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series:

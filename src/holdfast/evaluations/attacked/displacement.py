@@ -26,11 +26,11 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
 from holdfast.core.statistics.quantile_influence import quantile_influence
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,
+    UNDEFINED,
     Case,
     Untargeted,
     cases,
@@ -38,6 +38,7 @@ from holdfast.evaluations.attacked.observations import (
 )
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.sizes import SIZES
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -131,7 +132,7 @@ class Displacement(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=(*quantiles, *influences, *moves),
             estimates=(*estimates, rank_estimate(population)),
-            curves=radius_curves(estimates, self._cases()),
+            curves=radius_curves(estimates),
             warnings=population_warnings(population, self.divergences),
         )
 

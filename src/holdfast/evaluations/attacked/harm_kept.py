@@ -103,8 +103,8 @@ class OwnAttacks:
         searched, attack = Searched(population), strongest(self.attacks)
         series, estimates = list[Series](), list[Estimate]()
         for ball, divergence in self.cases:
-            own = self.observation(ball, divergence)
-            codes = own.of_attack(attack, joint.of(own, observed))["codes"]
+            untargeted = self.observation(ball, divergence)
+            codes = untargeted.of_attack(attack, joint.of(untargeted, observed))["codes"]
             noise = joint.of(self.noise(ball), observed)["codes"]
             moved = {**others(ball, divergence), (("attack", RANDOM_NOISE),): noise}
             for further, mask in halves:

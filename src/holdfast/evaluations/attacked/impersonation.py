@@ -29,11 +29,11 @@ from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,
+    UNDEFINED,
     Case,
     Targeted,
     cases,
@@ -43,6 +43,7 @@ from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.probes.base import FittedProbe, Probe, class_names
 from holdfast.probes.linear import Linear
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint
@@ -134,7 +135,7 @@ class Impersonation(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=(*quantiles, *successes, *fooled),
             estimates=(*estimates, *rates),
-            curves=radius_curves(estimates, self._cases()),
+            curves=radius_curves(estimates),
             warnings=(*population_warnings(population, self.divergences), *warned),
         )
 

@@ -23,8 +23,7 @@ from holdfast.core.records import Claim, Estimate, Findings, Question, Series, V
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.attacked.findings import UNDEFINED
-from holdfast.evaluations.attacked.observations import BALLS, Case, Displacements
+from holdfast.evaluations.attacked.observations import BALLS, UNDEFINED, Case, Displacements
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population

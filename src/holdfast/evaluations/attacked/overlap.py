@@ -22,11 +22,11 @@ from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,
+    UNDEFINED,
     Case,
     Targeted,
     cases,
@@ -34,6 +34,7 @@ from holdfast.evaluations.attacked.observations import (
 )
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.sizes import SIZES
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -111,7 +112,7 @@ class Overlap(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=(*overlaps, *reverse, *margins),
             estimates=(*risks, *estimates, *others),
-            curves=radius_curves(estimates, self._cases()),
+            curves=radius_curves(estimates),
             warnings=population_warnings(population, self.divergences),
         )
 

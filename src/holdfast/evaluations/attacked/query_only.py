@@ -108,13 +108,13 @@ class QueryOnly(Evaluation):
                 )
 
     def observation(self) -> Joint:
-        own = self._own
+        attacks = self._own_attacks
         parts = [
             part
-            for ball, divergence in own.cases
+            for ball, divergence in attacks.cases
             for part in (
-                own.observation(ball, divergence),
-                own.noise(ball),
+                attacks.observation(ball, divergence),
+                attacks.noise(ball),
                 *(self._searched(ball, divergence, search) for search in self.searches),
             )
         ]
@@ -130,7 +130,7 @@ class QueryOnly(Evaluation):
                 for search, part in by_search.items()
             }
 
-        series, estimates = self._own.beside(population, rows, joint, observed, searched)
+        series, estimates = self._own_attacks.beside(population, rows, joint, observed, searched)
         for divergence in self.divergences:
             radii = joint.of(self._decided(divergence), observed)["radius"]
             further = {"attack": "rays", "divergence": str(divergence), "queries": str(self.decisions)}
@@ -151,7 +151,7 @@ class QueryOnly(Evaluation):
         return DecisionRadii(self.decisions, divergence, self.samples)
 
     @property
-    def _own(self) -> OwnAttacks:
+    def _own_attacks(self) -> OwnAttacks:
         return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
 
     def _searched(self, ball: Ball, divergence: Divergence, search: Attack) -> Untargeted:

@@ -121,13 +121,13 @@ class Transfer(Evaluation):
         return replace(self, surrogates=tuple(sorted(chosen)))
 
     def observation(self) -> Joint:
-        own = self._own
+        attacks = self._own_attacks
         parts = [
             part
-            for ball, divergence in own.cases
+            for ball, divergence in attacks.cases
             for part in (
-                own.observation(ball, divergence),
-                own.noise(ball),
+                attacks.observation(ball, divergence),
+                attacks.noise(ball),
                 *(self._transferred(ball, divergence, surrogate) for surrogate in self.surrogates),
             )
         ]
@@ -146,7 +146,7 @@ class Transfer(Evaluation):
             unfit.update({name: None for name, moved in codes.items() if moved.isnan().all()})
             return {(("attack", label(self.attack)), ("surrogate", name)): moved for name, moved in codes.items()}
 
-        series, estimates = self._own.beside(population, rows, joint, observed, transferred)
+        series, estimates = self._own_attacks.beside(population, rows, joint, observed, transferred)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
@@ -155,7 +155,7 @@ class Transfer(Evaluation):
         )
 
     @property
-    def _own(self) -> OwnAttacks:
+    def _own_attacks(self) -> OwnAttacks:
         return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
 
     def _transferred(self, ball: Ball, divergence: Divergence, surrogate: str) -> Transferred:

@@ -68,11 +68,15 @@ class UniversalRisk(Evaluation):
     headline = ("harm_kept", "nearest_neighbour_accuracy")
 
     def observation(self) -> Joint:
-        own = self._own
+        attacks = self._own_attacks
         parts = [
             part
-            for ball, divergence in own.cases
-            for part in (own.observation(ball, divergence), self._one(ball, divergence), own.noise(ball))
+            for ball, divergence in attacks.cases
+            for part in (
+                attacks.observation(ball, divergence),
+                self._universal(ball, divergence),
+                attacks.noise(ball),
+            )
         ]
         return Joint(tuple(dict.fromkeys(parts)))
 
@@ -80,10 +84,10 @@ class UniversalRisk(Evaluation):
         joint, masks = self.observation(), seen_and_unseen(population, rows, self.seen)
 
         def universal(ball: Ball, divergence: Divergence) -> dict[Further, Tensor]:
-            return {(("attack", ONE_FOR_ALL),): joint.of(self._one(ball, divergence), observed)["codes"]}
+            return {(("attack", ONE_FOR_ALL),): joint.of(self._universal(ball, divergence), observed)["codes"]}
 
         halves = [((("images", name),), mask) for name, mask in zip((SEEN, UNSEEN), masks, strict=True)]
-        series, estimates = self._own.beside(population, rows, joint, observed, universal, halves)
+        series, estimates = self._own_attacks.beside(population, rows, joint, observed, universal, halves)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
@@ -94,12 +98,15 @@ class UniversalRisk(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        domain, (ball, divergence) = population.encoder.domain, max(self._own.cases, key=lambda case: case[0].radius)
+        domain, (ball, divergence) = (
+            population.encoder.domain,
+            max(self._own_attacks.cases, key=lambda case: case[0].radius),
+        )
         unseen = seen_and_unseen(population, rows, self.seen)[1].nonzero()[:, 0].tolist()
         shown = [rows[place] for place in unseen[:SHOWN]]
         if not shown or len(domain.shape) != 3:
             return ()
-        way, clean = self._one(ball, divergence), population.pixels(shown)
+        way, clean = self._universal(ball, divergence), population.pixels(shown)
         moved = way.pixels(population, shown)
         parts = {
             "perturbation": change(
@@ -113,10 +120,10 @@ class UniversalRisk(Evaluation):
         return () if picture is None else (picture,)
 
     @property
-    def _own(self) -> OwnAttacks:
+    def _own_attacks(self) -> OwnAttacks:
         return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
 
-    def _one(self, ball: Ball, divergence: Divergence) -> Universal:
+    def _universal(self, ball: Ball, divergence: Divergence) -> Universal:
         return Universal(self._perturbation(ball, divergence), self.samples)
 
     def _perturbation(self, ball: Ball, divergence: Divergence) -> UniversalPerturbation:

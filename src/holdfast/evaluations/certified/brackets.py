@@ -112,7 +112,7 @@ class BracketEvaluation(Evaluation):
             witness = partial(self.witness, population, rows, ball, divergence)
             checks.append(CrossCheck(*self.refuted(values), {**case, "method": str(self.method)}, witness))
         all_series, estimates = zip(*ends, strict=True)
-        return findings(population, rows, all_series, estimates, checks, ball_curves(estimates, self.balls))
+        return findings(population, rows, all_series, estimates, checks, ball_curves(estimates))
 
     def _cases(self) -> list[tuple[Ball, Divergence]]:
         return list(product(self.balls, self.divergences))

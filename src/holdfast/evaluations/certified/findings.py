@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics import Better, summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.population import Population
 
 QUESTION = "Does every certificate withstand attack?"
@@ -153,36 +153,20 @@ def warnings(counts: Sequence[Estimate]) -> tuple[str, ...]:
     )
 
 
-def ball_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tuple[Curve, ...]:
+def ball_curves(estimates: Sequence[Estimate]) -> tuple[Curve, ...]:
     """Return quantities by the radius of the ball, where balls of one norm differ: both bounds of each in one figure."""
-    by_text = {str(ball): ball for ball in balls}
-    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
-    for estimate in estimates:
-        if estimate.better == "neither":  # the same in another unit
-            continue
-        case = dict(estimate.conditions)
-        ball = by_text[case["ball"]]
-        case["ball"] = ball.name
-        # Figures draw what differs in the attack alone as lines of one plot.
-        case["attack"] = f"certified by {case.pop('method')}" if "method" in case else case["attack"]
-        quantity = estimate.quantity
-        for prefix in PREFIXES:
-            quantity = quantity.removeprefix(prefix)
-        lines.setdefault((quantity, tuple(case.items())), []).append((ball.radius, estimate))
-    return tuple(
-        Curve(
-            quantity=quantity,
-            conditions=dict(case),
-            x_label=f"{dict(case)['ball']} radius",
-            y_label=quantity.replace("_", " "),
-            x=tuple(radius for radius, _ in points),
-            y=tuple(estimate.value for _, estimate in points),
-            low=tuple(estimate.low for _, estimate in points),
-            high=tuple(estimate.high for _, estimate in points),
-        )
-        for (quantity, case), line in lines.items()
-        if len(points := sorted(line, key=lambda point: point[0])) > 1
-    )
+    # What is the same in another unit is left out.
+    return radius_curves([_as_drawn(estimate) for estimate in estimates if estimate.better != "neither"])
+
+
+def _as_drawn(estimate: Estimate) -> Estimate:
+    """Return a bound under the name of its quantity; figures draw what differs in the attack alone as lines of one plot."""
+    case, quantity = dict(estimate.conditions), estimate.quantity
+    if "method" in case:
+        case["attack"] = f"certified by {case.pop('method')}"
+    for prefix in PREFIXES:
+        quantity = quantity.removeprefix(prefix)
+    return estimate.model_copy(update={"quantity": quantity, "conditions": case})
 
 
 def survival_curves(

@@ -101,7 +101,7 @@ class InstanceAccuracy(Evaluation):
             witness = partial(self._witness, population, rows, ball, certified)
             checks.append(CrossCheck(refuted, certified, series[-3].conditions, witness))
         estimates = [summarise(each, "mean", "higher", NAMES[each.quantity]) for each in series]
-        curves = ball_curves(estimates, self.balls)
+        curves = ball_curves(estimates)
         labelled = () if self.generate else label_share(population, rows, self.negatives)
         return findings(population, rows, series, (*estimates, *labelled), checks, curves)
 

@@ -121,17 +121,17 @@ class CorruptionError(Evaluation):
     def _errors(self, probe: str, errors: dict[str, Tensor]) -> Iterator[Series]:
         """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""
 
-        def made(values: Tensor, **case: str) -> Series:
+        def wrong_series(values: Tensor, **case: str) -> Series:
             return series_of(
                 "corrupted_wrong", {"probe": probe, **case}, values, "share of draws", Claim.ESTIMATE, ERROR, UNDEFINED
             )
 
-        yield made(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL)
+        yield wrong_series(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL)
         for name, wrong in errors.items():
-            yield made(wrong.mean(1), corruption=name)
+            yield wrong_series(wrong.mean(1), corruption=name)
         for name, wrong in errors.items():
             for severity, values in zip(self.severities, wrong.unbind(1), strict=True):
-                yield made(values, corruption=name, severity=str(severity))
+                yield wrong_series(values, corruption=name, severity=str(severity))
 
 
 def whole(series: Series) -> bool:

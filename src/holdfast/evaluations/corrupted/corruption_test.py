@@ -221,6 +221,6 @@ class Numbers:
         dropped = quantity.endswith("drop")
         unit = "fraction of clean accuracy" if dropped else "share of draws"
         of = "relative drop of accuracy" if dropped else "accuracy on corrupted images"
-        made = series_of(quantity, conditions, values, unit, Claim.ESTIMATE, of, WRONG)
-        self.series.append(made)
-        self.estimates.append(summarise(made, "mean", "lower" if dropped else "higher"))
+        series = series_of(quantity, conditions, values, unit, Claim.ESTIMATE, of, WRONG)
+        self.series.append(series)
+        self.estimates.append(summarise(series, "mean", "lower" if dropped else "higher"))

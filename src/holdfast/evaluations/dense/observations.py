@@ -51,7 +51,7 @@ class Gallery:
         """Return the tokens of all ``codes``, image by image, in float64."""
         return codes.double().unflatten(1, (self.population.encoder.tokens, -1)).flatten(0, 1)
 
-    def found(self, moved: Codes, rows: Sequence[int]) -> Observed:
+    def shares_found(self, moved: Codes, rows: Sequence[int]) -> Observed:
         """Return the share of patches of each of ``moved``, changed images of ``rows``, that find themselves.
 
         ``image``: among the patches of their image, nan where there is one alone; ``all``: among those of the others, too.
@@ -60,16 +60,16 @@ class Gallery:
         population, count = self.population, self.population.encoder.tokens
         clean = self.apart(population.codes[list(rows)])
         patches = self.apart(moved.to(clean.device))
-        own = self.divergence(patches, clean)
-        home = torch.full_like(own, torch.inf)
+        distances = self.divergence(patches, clean)
+        home = torch.full_like(distances, torch.inf)
         for image in range(len(rows)) if count > 1 else ():
             span = slice(image * count, (image + 1) * count)
             home[span] = self._nearest(patches[span], clean[span], list(range(count)))
         elsewhere = self._nearest(patches, self._patches, self._places(rows))
-        defined = own.isfinite()
+        defined = distances.isfinite()
         return {
-            "image": _shares(own < home, defined & home.isfinite(), count),
-            "all": _shares(own < torch.minimum(home, elsewhere), defined, count),
+            "image": _shares(distances < home, defined & home.isfinite(), count),
+            "all": _shares(distances < torch.minimum(home, elsewhere), defined, count),
         }
 
     @cached_property
@@ -93,15 +93,15 @@ class Gallery:
         return self.divergence(patches, clean[near])
 
 
-def _shares(found: Bool[Tensor, "p"], defined: Bool[Tensor, "p"], count: int) -> Float[Tensor, "b"]:
-    """Return the share of each image's ``count`` patches that are ``found``; nan if one of them is not ``defined``."""
-    return found.double().masked_fill(~defined, torch.nan).unflatten(0, (-1, count)).mean(1)
+def _shares(hits: Bool[Tensor, "p"], defined: Bool[Tensor, "p"], count: int) -> Float[Tensor, "b"]:
+    """Return the share of each image's ``count`` patches that are ``hits``; nan if one of them is not ``defined``."""
+    return hits.double().masked_fill(~defined, torch.nan).unflatten(0, (-1, count)).mean(1)
 
 
 @final
 @dataclass(frozen=True)
 class AttackedPatches(Observation):
-    """Shares of patches that find themselves (``Gallery.found``) after each attack on the mean divergence of all patches.
+    """``Gallery.shares_found`` after each attack on the mean divergence of all patches.
 
     Entries are ``k.name`` of attack k.
     """
@@ -124,7 +124,7 @@ class AttackedPatches(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         gallery = Gallery.of(population, self.divergence, self.searched)
         moved = self.pixels(population, rows)
-        return joined([gallery.found(population.encode(pixels), rows) for pixels in moved])
+        return joined([gallery.shares_found(population.encode(pixels), rows) for pixels in moved])
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
         """Return the shares after ``attack``, from what was ``observed``."""
@@ -162,7 +162,7 @@ class EditedPatches(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         gallery, run = Gallery.of(population, self.divergence, self.searched), population.run
-        clean = gallery.found(population.codes[list(rows)], rows)
+        clean = gallery.shares_found(population.codes[list(rows)], rows)
         # Interpolation and Fourier transforms want more digits than half precision has.
         precise = torch.promote_types(run.dtype, torch.float32)
         pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
@@ -171,6 +171,8 @@ class EditedPatches(Observation):
         shares = list[Observed]()
         for edit in self.edits:
             moved = changed(edit, pixels, noise)
-            shares.append(unknown if moved is None else gallery.found(population.encode(moved.to(run.dtype)), rows))
+            shares.append(
+                unknown if moved is None else gallery.shares_found(population.encode(moved.to(run.dtype)), rows)
+            )
         together = {f"edited.{name}": torch.stack([share[name] for share in shares], dim=1) for name in clean}
         return {**{f"clean.{name}": values for name, values in clean.items()}, **together}

@@ -34,6 +34,7 @@ from holdfast.probes.base import Probe, class_names
 from holdfast.probes.chance import accuracy_warnings
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
+from holdfast.protocol.curves import radius_curve
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
@@ -192,17 +193,8 @@ class RobustAccuracy(Evaluation):
             key = (threat.ball.name, threat.conditions["attack"], str(threat.probe))
             groups.setdefault(key, [(0.0, start[str(threat.probe)])]).append((threat.ball.radius, estimate))
         for (norm, attack, probe), points in groups.items():
-            points.sort(key=lambda point: point[0])
-            yield Curve(
-                quantity="robust_accuracy",
-                conditions={"ball": norm, "attack": attack, "probe": probe},
-                x_label=f"{norm} radius",
-                y_label="accuracy",
-                x=tuple(radius for radius, _ in points),
-                y=tuple(estimate.value for _, estimate in points),
-                low=tuple(estimate.low for _, estimate in points),
-                high=tuple(estimate.high for _, estimate in points),
-            )
+            curve = radius_curve("robust_accuracy", {"ball": norm, "attack": attack, "probe": probe}, points)
+            yield curve.model_copy(update={"y_label": "accuracy"})
 
 
 def _series(quantity: str, threat: Threat, values: Tensor, claim: Claim) -> Series:

@@ -30,10 +30,11 @@ from holdfast.core.statistics import over_references, summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.base import LEAST, SmoothedEvaluation
 from holdfast.evaluations.smoothed.center import abstains
-from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, radius_curves, sure
+from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, sure
 from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import copies_for_centres, require_centres
 from holdfast.evaluations.smoothed.sizes import CENTRES_OF_HEAVY, CENTRES_OF_LARGE, SIZES
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -106,7 +107,7 @@ class CenterSmoothing(SmoothedEvaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
             estimates=tuple(estimates),
-            curves=radius_curves(estimates, self.radii),
+            curves=radius_curves(estimates),
             warnings=(*population_warnings(population, self.divergences), *warnings),
         )
 

@@ -105,7 +105,7 @@ class View:
         """Return whether the neighbour is nearest to each point; where there is none, nothing is found."""
         return (self.index.neighbours(points) == self.neighbour) & (self.neighbour > 0)
 
-    def held(self, codes: Codes) -> Observed:
+    def in_ball(self, codes: Codes) -> Observed:
         """Return of each copy whether it lies in the ball around the centre."""
         return {"held": self.distances(self.embed(codes)) <= self.radius}
 

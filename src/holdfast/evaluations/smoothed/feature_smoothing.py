@@ -27,7 +27,7 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.smoothed.findings import radius_curves, sure
+from holdfast.evaluations.smoothed.findings import sure
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
 from holdfast.evaluations.smoothed.unit_codes import (
@@ -36,6 +36,7 @@ from holdfast.evaluations.smoothed.unit_codes import (
     UnitCodes,
     certified_cosine,
 )
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -116,7 +117,7 @@ class FeatureSmoothing(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
             estimates=tuple(estimates),
-            curves=radius_curves(estimates, self.radii),
+            curves=radius_curves(estimates),
             warnings=(*population_warnings(population, (Cosine(),)), *warnings),
         )
 

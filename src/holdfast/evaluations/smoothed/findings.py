@@ -1,17 +1,15 @@
-"""From what noisy copies say to certified distances, and from estimates to curves."""
+"""From what noisy copies say to certified distances."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine, Divergence, Rank, UnitL2
-from holdfast.core.records import Curve, Estimate
+from holdfast.core.records import Estimate
 from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
 from holdfast.evaluations.smoothed.copies import kept_ranks
 from holdfast.evaluations.smoothed.index import Smoothing
@@ -62,27 +60,3 @@ def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
         f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
     )
     return estimate.model_copy(update={"method": f"{estimate.method}; {confidence}"})
-
-
-def radius_curves(estimates: Sequence[Estimate], radii: Sequence[float]) -> tuple[Curve, ...]:
-    """Return estimates that differ in the radius alone as curves, where there are at least two radii."""
-    by_text = {str(L2(radius)): radius for radius in radii}
-    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
-    for estimate in estimates:
-        if (radius := by_text.get(estimate.conditions.get("ball", ""))) is not None:
-            case = tuple({**estimate.conditions, "ball": L2.name}.items())
-            lines.setdefault((estimate.quantity, case), []).append((radius, estimate))
-    return tuple(
-        Curve(
-            quantity=quantity,
-            conditions=dict(case),
-            x_label=f"{L2.name} radius",
-            y_label=quantity.replace("_", " "),
-            x=tuple(radius for radius, _ in points),
-            y=tuple(estimate.value for _, estimate in points),
-            low=tuple(estimate.low for _, estimate in points),
-            high=tuple(estimate.high for _, estimate in points),
-        )
-        for (quantity, case), line in lines.items()
-        if len(points := sorted(line, key=lambda point: point[0])) > 1
-    )

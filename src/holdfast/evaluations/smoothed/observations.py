@@ -78,7 +78,9 @@ class NoisyCodes(Observation):
         first = copies.reduced("centre", smoothing.selection, lambda codes: {"codes": codes})["codes"]
         views = [View.of(population, row, smoothing, divergence, first) for divergence in self.divergences]
         probes = self._answering(population)
-        second = copies.reduced("held", smoothing.selection, lambda codes: joined([view.held(codes) for view in views]))
+        second = copies.reduced(
+            "held", smoothing.selection, lambda codes: joined([view.in_ball(codes) for view in views])
+        )
         early = {k: voted(probe, first) for k, probe in probes.items()}
         drawn, third = self._in_rounds(copies, views, probes, {k: int(votes.argmax()) for k, votes in early.items()})
         summaries = [

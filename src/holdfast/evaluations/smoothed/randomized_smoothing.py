@@ -22,13 +22,14 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.base import LEAST, SmoothedEvaluation
-from holdfast.evaluations.smoothed.findings import radius_curves, sure
+from holdfast.evaluations.smoothed.findings import sure
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_votes
 from holdfast.evaluations.smoothed.sizes import SIZES
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
 from holdfast.probes.base import Probe
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 
@@ -95,7 +96,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
             estimates=tuple(estimates),
-            curves=(*curves, *radius_curves(estimates, self.radii)),
+            curves=(*curves, *radius_curves(estimates)),
             warnings=tuple(dict.fromkeys(cautions)),
         )
 

@@ -33,13 +33,14 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.base import LEAST, SmoothedEvaluation
-from holdfast.evaluations.smoothed.findings import certified_distance, radius_curves, sure
+from holdfast.evaluations.smoothed.findings import certified_distance, sure
 from holdfast.evaluations.smoothed.index import Index, embedding, told_apart
 from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import copies_for_centres, require_slack, require_votes
 from holdfast.evaluations.smoothed.sizes import CENTRES_OF_HEAVY, CENTRES_OF_LARGE, SIZES
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
+from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -107,7 +108,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
             estimates=tuple(estimates),
-            curves=(*radius_curves(estimates, self.radii), *curves),
+            curves=(*radius_curves(estimates), *curves),
             warnings=population_warnings(population, self.divergences),
         )
 
@@ -125,14 +126,14 @@ class SmoothedRetrieval(SmoothedEvaluation):
         reach, none = self._radii(counts["retrieved"], counts["copies"]), ~defined.any(1)
         flags = (reach == 0).double(), counts["agrees"].double()
         kept_radii = self._radii(counts["kept"], counts["copies"])
-        shown, own, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
+        shown, kept, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
         limits = {"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))}
         records = [
             *(
                 series_of(name, case, radii, "l2 radius", Claim.LOWER, of, UNDEFINED).model_copy(update=limits)
                 for name, radii, of in (
                     ("certified_retrieval_radius", shown, RADIUS),
-                    ("certified_nearest_neighbour_radius", own, OWN_RADIUS),
+                    ("certified_nearest_neighbour_radius", kept, OWN_RADIUS),
                 )
             ),
             series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,

@@ -138,11 +138,11 @@ class Spectral(Evaluation):
 
     def _layers(self, scores: SpectralScores, observed: Observed, seed: int) -> dict[str, Spade]:
         """Return the scores of inner layers, on the same samples."""
-        made = {}
+        by_layer = {}
         for layer in self.layers:
             y = checked(scores.x.values, observed[layer][torch.from_numpy(scores.order)])[1]
-            made[layer] = scored(draw(scores.x, y, self.k, self.graph, self.repair, seed), seed)
-        return made
+            by_layer[layer] = scored(draw(scores.x, y, self.k, self.graph, self.repair, seed), seed)
+        return by_layer
 
 
 def _groups(

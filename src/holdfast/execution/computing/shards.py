@@ -114,7 +114,7 @@ def first_held(observation: Observation, population: Population, store: Store) -
     First in random order: not the quick ones, which several workers finish early, but a fair sample of all.
     """
     rows, ids = observation.rows(population), observation.ids(population)
-    kept_ids = set.intersection(*(store.held(_key(part, population)) for part in parts(observation)))
+    kept_ids = set.intersection(*(store.kept_ids(_key(part, population)) for part in parts(observation)))
     first = set[int]()
     for row in in_random_order(rows, observation, population):
         if ids[row] not in kept_ids:
@@ -125,7 +125,7 @@ def first_held(observation: Observation, population: Population, store: Store) -
 
 def lacking(observation: Observation, population: Population, store: Store) -> int:
     """Return how many rows of ``observation`` the store does not hold."""
-    kept_ids, ids = store.held(_key(observation, population)), observation.ids(population)
+    kept_ids, ids = store.kept_ids(_key(observation, population)), observation.ids(population)
     return sum(ids[row] not in kept_ids for row in observation.rows(population))
 
 
@@ -170,7 +170,7 @@ def compute(
     done: dict[Observation, int] = {}
     for observation, rows in pieces:
         ids, most = observation.ids(population), (first or {}).get(observation)
-        kept_ids = store.held(_key(observation, population))
+        kept_ids = store.kept_ids(_key(observation, population))
         queue.waiting[observation] = _missing_shards(rows, kept_ids, observation, population, most, recut)
         done[observation] = sum(ids[row] in kept_ids for row in rows)
         on_progress(observation, done[observation], len(rows), 0.0)
@@ -235,7 +235,7 @@ def _shared(
         observe_shard,
         population,
         units,
-        is_kept=lambda shard: store.held(keys[shard[0]]).issuperset(_ids(shard, population)),
+        is_kept=lambda shard: store.kept_ids(keys[shard[0]]).issuperset(_ids(shard, population)),
         begin=queue.begins,
         patient=patient,
     ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -19,6 +20,8 @@ from typing import Any, final
 
 import torch
 
+from holdfast.core.errors import HoldfastWarning
+from holdfast.encoders.loading.reference import first_line
 from holdfast.execution.engines.base import Context, Output, Unit
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes, WorkersDiedError, cores
@@ -122,8 +125,14 @@ class Automatic:
                 reading.result()
         except (
             Exception
-        ):  # what cannot be pickled, or is of a module that a worker cannot import, has errors of all kinds
+        ) as error:  # of all kinds: what cannot be pickled, or is of a module that a worker cannot import
             self.spent = float("-inf")
+            warnings.warn(
+                f"worker processes cannot read this encoder ({first_line(error)}), so that all is computed in this one: the "
+                "numbers are the same, and take longer",
+                HoldfastWarning,
+                stacklevel=2,
+            )
             return False
         self.ready = context
         return True

@@ -133,8 +133,11 @@ class Processes:
         """Return the file that holds the ``context``: written once, also if the next call has the same."""
         import cloudpickle
 
+        from holdfast.encoders.loading.torchvision_operators import operators_are_declared
+
         if not self._sent or self._sent[0][0] is not context:
             with NamedTemporaryFile(prefix="holdfast-", suffix=".context", delete=False) as file:
+                cloudpickle.dump(operators_are_declared(), file)
                 cloudpickle.dump(context, file)
             if self._sent:
                 _delete(self._sent[0][1])
@@ -170,6 +173,10 @@ def _end_with(parent: int) -> None:
 def _loaded(path: str) -> Any:
     """Return the context, in a worker; the file was written by the process that started it."""
     with open(path, "rb") as file:
+        if pickle.load(file):  # without them, what its networks are made of cannot be imported
+            from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+
+            declare_missing_operators()
         return pickle.load(file)
 
 

@@ -17,6 +17,7 @@ from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.loading.reference import first_line
+from holdfast.encoders.loading.torchvision_operators import declare_missing_operators, operators_are_declared
 from holdfast.execution.engines.base import Context, Output, Unit
 
 
@@ -29,11 +30,16 @@ class Worker:
     def begin(self) -> None:
         """Return once there is room for this actor."""
 
-    def apply(self, task: Callable[[Any, Any], Any], where: Sequence[Any], shard: Any) -> Any:
-        """Return what ``task`` makes of ``shard`` and of the one object that ``where`` refers to."""
+    def apply(self, task: Callable[[Any, Any], Any], where: Sequence[Any], shard: Any, declared: bool) -> Any:
+        """Return what ``task`` makes of ``shard`` and of the one object that ``where`` refers to.
+
+        ``declared``: whether torchvision's operators must be declared before that object is read.
+        """
         import ray
 
         if self.reference != where[0].hex():
+            if declared:
+                declare_missing_operators()
             self.context = None  # so that both are never in memory
             self.reference, self.context = where[0].hex(), ray.get(where[0])
         return task(self.context, shard)
@@ -73,7 +79,8 @@ class Ray:
                 left.extend(islice(coming, max(0, room - at_work - len(left))))
                 while left and idle:
                     actor, shard = idle.pop(), left.popleft()
-                    waiting[actor.apply.remote(task, [self._sent[0][1]], shard)] = actor, [shard]
+                    answer = actor.apply.remote(task, [self._sent[0][1]], shard, operators_are_declared())
+                    waiting[answer] = actor, [shard]
                 for _ in range(len(left) - sum(not shards_of_actor for _, shards_of_actor in waiting.values())):
                     actor = self._hired(ray)
                     waiting[actor.begin.remote()] = actor, []

@@ -42,15 +42,15 @@ def problems(encoder: Encoder, inside: Normalised) -> list[str]:
     if not all(isfinite(value) and low <= value <= high for value in mean):
         here = [low + value / LEVELS * (high - low) for value in mean]
         levels = max(mean) > 1 and all(low <= value <= high for value in here)
-        hint = f"; in units of the input this may be mean {_said(here)}, std {_said([v / LEVELS for v in std])}"
+        hint = f"; in units of the input this may be mean {_numbers(here)}, std {_numbers([v / LEVELS for v in std])}"
         doubts.append(
-            f"its mean {_said(mean)} lies outside the input range [{low:g}, {high:g}]{hint if levels else ''}"
+            f"its mean {_numbers(mean)} lies outside the input range [{low:g}, {high:g}]{hint if levels else ''}"
         )
     shares = [value / (high - low) for value in std]
     # Networks that take 0 to 255 divide by 1/255, in round numbers by 1/256.
     if not all(NARROWEST <= share <= WIDEST or abs(share * LEVELS - 1) < 0.1 for share in shares):
         doubts.append(
-            f"its std {_said(std)} is not plausible: usual are {0.2 * (high - low):g} to {high - low:g}, or "
+            f"its std {_numbers(std)} is not plausible: usual are {0.2 * (high - low):g} to {high - low:g}, or "
             f"{(high - low) / LEVELS:.2g} for networks that take 0 to 255"
         )
     return doubts
@@ -71,7 +71,7 @@ def better_normalisation(encoder: Encoder, pixels: Pixels, codes: Codes) -> str:
     now = spread(codes)
     if not widest > FAR * now:
         return ""
-    mean, std = (_said(values[: domain.shape[0]]) for values in USUAL[name])
+    mean, std = (_numbers(values[: domain.shape[0]]) for values in USUAL[name])
     times = f"{widest / now:.0f} times as far" if now > 0 else "apart instead of not at all"
     return (
         f"codes of these images spread {times} under {name} (mean {mean}, std {std} of pixels in [0, 1]): "
@@ -127,7 +127,7 @@ def _codes(network: nn.Module | Encoder, pixels: Pixels) -> Codes:
     return codes.float() if codes.dtype in (torch.float16, torch.bfloat16) else codes
 
 
-def _said(values: Sequence[float]) -> str:
+def _numbers(values: Sequence[float]) -> str:
     """Return numbers in few digits, one for all where they are equal."""
     texts = [f"{value:.3g}" for value in values]
     return texts[0] if len(set(texts)) == 1 else ", ".join(texts)

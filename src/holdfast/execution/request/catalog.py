@@ -6,6 +6,7 @@ import inspect
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import kinds
+from holdfast.bounds.methods.base import methods
 from holdfast.core.balls import BALLS
 from holdfast.core.discovery import named_classes
 from holdfast.core.divergences import DIVERGENCES
@@ -41,7 +42,6 @@ def everything() -> dict[str, dict[str, str]]:
     """Return the whole catalogue: for each kind, what each member's name means."""
     from holdfast import data, encoders
     from holdfast.attacks.presets import PRESETS
-    from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
     from holdfast.encoders.architectures.base import architectures
     from holdfast.execution.request.suites import SUITES
@@ -56,7 +56,7 @@ def everything() -> dict[str, dict[str, str]]:
             name: f"{preset.objective} by {preset.attack} in {preset.ball} ({preset.source})"
             for name, preset in PRESETS.items()
         },
-        "bounds": {name: summary(kind) for name, kind in METHODS.items()},
+        "bounds": {name: summary(kind) for name, kind in methods().items()},
         "probes": {name: summary(kind) for name, kind in probes().items()},
         "transforms": {name: summary(kind) for name, kind in transforms().items()},
         "objectives": {name: summary(kind) for name, kind in objectives().items()},

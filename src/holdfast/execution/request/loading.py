@@ -204,12 +204,12 @@ def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
     for name in request.baselines:
         if name not in kinds:
             raise HoldfastError(f"unknown baseline {name!r}; {did_you_mean(name, list(kinds))}")
-    made: list[Encoder] = []
+    baselines: list[Encoder] = []
     if "pixels" in request.baselines:
         for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():
             pixels = raw_pixels(encoder.domain)
             pixels.geometry = encoder.geometry  # so that both see the same images
-            made.append(pixels)
+            baselines.append(pixels)
     if "random" in request.baselines:
         drawn: dict[str, tuple[Encoder, list[str]]] = {}
         for encoder in encoders:
@@ -217,5 +217,5 @@ def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
             drawn.setdefault(fresh.fingerprint, (fresh, []))[1].append(encoder.name)
         for fresh, alike in drawn.values():  # one architecture has one random baseline
             fresh.name = f"{' and '.join(alike)} (random weights)"
-            made.append(fresh)
-    return made
+            baselines.append(fresh)
+    return baselines

@@ -210,10 +210,10 @@ def _line(
         for name, cell in zip(whole.encoders, row.cells, strict=True)
     ]
     estimate = next(cell.estimate for cell in row.cells if cell)
-    return _made(question, section, estimate.conditions, answers)
+    return _line_of(question, section, estimate.conditions, answers)
 
 
-def _made(question: Question, section: Section, conditions: Conditions, answers: Sequence[Answer]) -> Line:
+def _line_of(question: Question, section: Section, conditions: Conditions, answers: Sequence[Answer]) -> Line:
     return Line(
         question=question.text,
         meaning=question.meaning,
@@ -279,7 +279,7 @@ def _checked(question: Question, sections: Sequence[Section], whole: Table, grou
         ]
         standing, group = _outcome(worst, results), groups[section.evaluation]
         answers.append(_answer(name, section.evaluation, worst, standing, group, question))
-    return _made(question, sections[0], {}, answers)
+    return _line_of(question, sections[0], {}, answers)
 
 
 def _outcome(worst: Estimate, results: Sequence[Result]) -> Standing:

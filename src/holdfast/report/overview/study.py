@@ -76,7 +76,7 @@ class Baseline(Record):
     """Its tau among encoders of which none was trained against attacks; nan where it is the same for all of these."""
 
     @property
-    def found(self) -> str:
+    def tau_in_words(self) -> str:
         """Return what was found."""
         return f"{self.name} (tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}])"
 
@@ -131,8 +131,8 @@ class Study(Record):
     def best(self) -> tuple[str, ...]:
         """Return the evaluations whose numbers have the most evidence there is, the largest tau first."""
         most = next((kind for kind in ("use", "some") if any(measure.advice == kind for measure in self.measures)), "")
-        told = sorted(self.measures, key=lambda measure: measure.place)
-        return tuple(dict.fromkeys(measure.evaluation for measure in told if measure.advice == most))
+        measures = sorted(self.measures, key=lambda measure: measure.place)
+        return tuple(dict.fromkeys(measure.evaluation for measure in measures if measure.advice == most))
 
     @property
     def order(self) -> str:
@@ -159,7 +159,7 @@ class Study(Record):
             return ""
         first = self.baselines[0]
         better = [measure for measure in self.measures if measure.tau > first.tau]
-        baselines = text.listed([baseline.found for baseline in self.baselines])
+        baselines = text.listed([baseline.tau_in_words for baseline in self.baselines])
         many = text.counted(len(better), "measure") if better else "none of the measures"
         return (
             f"Known without any measure: {baselines}; {many} had a larger tau than "
