@@ -140,17 +140,17 @@ def twice(rows: Sequence[tuple[str, Ends, Ends, str]], heads: tuple[str, str]) -
     def x(tau: float) -> float:
         return left + span * (tau + 1) / 2
 
-    lines = [*_open(width, height, f"Tau with robust area: {heads[0]} and {heads[1]}")]
+    lines = [*svg_head(width, height, f"Tau with robust area: {heads[0]} and {heads[1]}")]
     for place, (head, shade) in enumerate(zip(heads, ("#999999", "#0b6e99"), strict=True)):
         lines += [f'<rect x="{left + 215 * place}" y="10" width="16" height="6" fill="{shade}"/>']
-        lines += [_text(left + 22 + 215 * place, 17, head)]
+        lines += [label(left + 22 + 215 * place, 17, head)]
     for tau in (-1, -0.5, 0, 0.5, 1):
         dash = "" if tau == 0 else ' stroke-dasharray="2 3"'
         lines += [f'<path d="M{x(tau):g} {top - 10}V{height - 20}" stroke="{RULE}"{dash}/>']
-        lines += [_text(x(tau), height - 6, f"{tau:+g}" if tau else "0", "middle", 9)]
+        lines += [label(x(tau), height - 6, f"{tau:+g}" if tau else "0", "middle", 9)]
     for place, (name, before, after, outcome) in enumerate(rows):
         y = top + step * place + 6
-        lines += [_text(left - 8, y + 6, name, "end"), _text(left + span + 10, y + 6, outcome)]
+        lines += [label(left - 8, y + 6, name, "end"), label(left + span + 10, y + 6, outcome)]
         for (tau, low, high), shade, down in ((before, "#999999", -3), (after, "#0b6e99", 6)):
             if isfinite(tau + low + high):
                 lines += [f'<path d="M{x(low):.1f} {y + down}H{x(high):.1f}" stroke="{shade}" stroke-width="3"/>']

@@ -85,7 +85,7 @@ def _undefended(judged: Judged) -> str:
     act = "take the most accurate" if claim is None or claim.held else "accuracy is no safe guide"
     beside = f"{len(better)} of {len(HEADLINES)} measures had a larger tau" if better else "no measure had a larger tau"
     more = (
-        f", and the intervals of {listed(above)} lie above 0 one by one" if above else ", and no interval lies above 0"
+        f", and the intervals of {listed(above)} lie above 0 one by one" if above else ", and no interval of theirs lies above 0"
     )
     return (
         f"**If none was trained against attacks, {act}**: the claim that clean accuracy, with labels, ranks such "

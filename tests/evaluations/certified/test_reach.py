@@ -209,3 +209,10 @@ def test_a_corner_between_two_directions_is_not_cut_off(turn: float) -> None:
     bound = reach.farthest(L2Distance(), x)[0]
     assert worst <= bound * (1 + 1e-9)
     assert bound <= 1.04 * worst
+
+
+@each
+def test_codes_too_long_for_their_axes_are_refused(divergence: Divergence) -> None:
+    pixels = Encoder(nn.Flatten(), "pixels", Domain((3, 48, 48)))
+    with pytest.raises(HoldfastError, match=r"an axis for each of 6,912 features of pixels, more than the 5,000"):
+        reach_of(pixels, Linf(0.1)).farthest(divergence, torch.rand(1, 3, 48, 48, dtype=torch.float64))

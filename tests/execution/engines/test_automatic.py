@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Lock
 
@@ -66,7 +67,12 @@ def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatc
 
 def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Processes] = []
-    monkeypatch.setattr(Processes, "begin", lambda self: [begun.append(self)])
+
+    def begin(workers: Processes) -> list[Future[None]]:
+        begun.append(workers)
+        return []
+
+    monkeypatch.setattr(Processes, "begin", begin)
     monkeypatch.setattr(module, "_are_over", lambda _: False)  # they are waited for
     engine = Automatic(Processes(1), never)
     engine.begin()

@@ -288,6 +288,9 @@ def test_the_scorecard_comes_before_all_numbers_and_every_cell_leads_to_its_sect
     assert whole.index('class="scorecard"') < whole.index('<table class="numbers">')
     links = re.findall(r'<a href="#(evaluation-[\w-]+)">', card)
     assert len(links) == 4 * card.count('<th scope="row">') > 10
+    columns = re.findall(r'class="encoder"><i [^>]*></i>([^<]+)</th>', card)
+    cells = re.findall(r'class="whose"><i [^>]*></i>([^<]+)</span>', card)
+    assert cells == columns * (len(links) // 4), "on a narrow screen each cell says whose it is"
     for target in links:
         assert f'id="{target}"' in whole
 

@@ -33,6 +33,8 @@ from holdfast.evaluations.certified.outputs.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.outputs.linear_bounds import lower_and_upper_bounds, lower_bounds
 from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder
 
+MOST_FEATURES = 5000
+"""Of longer codes the axes alone, a matrix of features by features for each image, would take gigabytes."""
 DIRECTIONS = 12
 """Directions in each plane, an even number: bounds exceed those of infinitely many by at most 3.5 percent."""
 
@@ -47,7 +49,7 @@ class OutputBounds:
 
     def farthest(self, divergence: Divergence, pixels: Pixels) -> Float[Tensor, "b"]:
         """Return upper bounds of ``d(f(x'), f(x))``; infinite where nothing is known."""
-        codes = self.certified.codes(pixels)
+        codes = self._codes(pixels)
         if isinstance(divergence, LinfDistance):
             low, high = self._lower_and_upper(pixels, units(codes))
             return torch.maximum(high - codes, codes - low).amax(1)
@@ -59,7 +61,7 @@ class OutputBounds:
 
     def nearest(self, divergence: Divergence, pixels: Pixels, targets: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``d(f(x'), target)``, for ``x'`` in the ball around each image; at least 0."""
-        codes = self.certified.codes(pixels)
+        codes = self._codes(pixels)
         if isinstance(divergence, LinfDistance):
             low, high = self._lower_and_upper(pixels, units(codes))
             return torch.maximum(low - targets, targets - high).amax(1).clamp_min(0)
@@ -117,6 +119,15 @@ class OutputBounds:
         graph, domain = self.certified.graph, self.certified.encoder.domain
         bounds = lower_bounds(graph, self.method, pixels, self.ball, domain, specifications)[:, 0]
         return torch.where(direction.isnan().any(1), torch.nan, bounds)
+
+    def _codes(self, pixels: Pixels) -> Codes:
+        codes, name = self.certified.codes(pixels), self.certified.encoder.name
+        if codes.shape[1] > MOST_FEATURES:
+            raise HoldfastError(
+                f"bounds of moves of codes take an axis for each of {codes.shape[1]:,} features of {name}, more than the "
+                f"{MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
+            )
+        return codes
 
 
 def unsupported(divergence: Divergence) -> HoldfastError:
