@@ -84,12 +84,10 @@ def _undefended(judged: Judged) -> str:
     above = [h.name for h in HEADLINES if taus[h.name][1].above]
     act = "take the most accurate" if claim is None or claim.held else "accuracy is no safe guide"
     beside = f"{len(better)} of {len(HEADLINES)} measures had a larger tau" if better else "no measure had a larger tau"
-    more = (
-        f", and the intervals of {listed(above)} lie above 0 one by one" if above else ", and no interval of theirs lies above 0"
-    )
+    more = f"the intervals of {listed(above)} lie above 0 one by one" if above else "no interval of theirs lies above 0"
     return (
         f"**If none was trained against attacks, {act}**: the claim that clean accuracy, with labels, ranks such "
-        f"encoders {_outcome(judged, CLEAN, 'undefended')}; of {count}, {beside}{more}."
+        f"encoders {_outcome(judged, CLEAN, 'undefended')}; of {count}, {beside}, and {more}."
     )
 
 
