@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -20,8 +21,11 @@ import torch
 
 import holdfast as hf
 from studies import page
-from studies.agreement import collected
-from studies.agreement.zoo import REFUSED, ZOO, Member, Zoo
+from studies.agreement import collected, kept_apart
+from studies.agreement.kept_apart import KEPT
+from studies.agreement.members import REFUSED, ZOO, Member
+from studies.agreement.zoo import Zoo
+from studies.common import Results
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -39,30 +43,40 @@ def seconds(text: str) -> float:
     return float(found[1]) * SECONDS[found[2] or "s"]
 
 
+def results_of(member: Member, out: Path) -> Results:
+    """Return where what is found of a member is kept: of encoders kept apart, by themselves."""
+    return collected.kept_results(out / "kept") if member in KEPT else collected.results(out / "zoo")
+
+
 def work(zoo: Zoo, out: Path, member: Member, seed: int) -> Mapping[str, str]:
     """Measure one encoder in a process of its own, and return why it has no result if it has none."""
     torch.set_num_threads(1)
-    results = collected.results(out)
-    results.fill(member.case, seed, lambda: collected.found(zoo, member, seed, out / "measured"))
+    results = results_of(member, out)
+    results.fill(member.case, seed, lambda: collected.found(zoo, member, seed, results.folder / "measured"))
     return results.failed
 
 
-def planned(zoo: Zoo, seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
+def planned(zoo: Zoo, members: Sequence[Member], seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
     """Yield what to measure: seed by seed, and what is at hand before what must be trained."""
-    wanted = [member for member in ZOO if member.case not in REFUSED]
+    wanted = [member for member in members if member.case not in REFUSED]
     at_hand = [(member, seed) for seed in range(seeds) for member in wanted if zoo.made(member, seed)]
     yield from ((member, seed) for member, seed in at_hand if seed == 0 or not (member.weights or member.degenerate))
     if train:
         yield from ((member, seed) for seed in range(seeds) for member in wanted if not zoo.made(member, seed))
 
 
-def measure(zoo: Zoo, out: Path, seeds: int, budget: float, workers: int, train: bool) -> None:
+def planned_apart(zoo: Zoo, seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
+    """Yield which encoders kept apart to measure, seed by seed in their order."""
+    for seed in range(seeds):
+        yield from ((m, seed) for m in KEPT if (train or zoo.made(m, seed)) and (seed == 0 or not m.degenerate))
+
+
+def measure(work_list: Sequence[tuple[Zoo, Member, int]], out: Path, budget: float, workers: int) -> None:
     """Measure what is planned and not done yet, until the budget is spent."""
     began, running = monotonic(), set[Future[Mapping[str, str]]]()
-    results = collected.results(out)
     with ProcessPoolExecutor(workers) as pool:
-        for member, seed in planned(zoo, seeds, train):
-            if results.path(member.case, seed).exists():
+        for zoo, member, seed in work_list:
+            if results_of(member, out).path(member.case, seed).exists():
                 continue
             if len(running) == workers:
                 running = wait(running, return_when=FIRST_COMPLETED).not_done
@@ -85,6 +99,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="train nothing: published, made and already trained encoders"
     )
+    parser.add_argument("--kept", action="store_true", help="measure encoders kept apart alone, and write no page")
     parser.add_argument(
         "--page", action="store_true", help="write the page from the stored results, and do nothing else"
     )
@@ -95,7 +110,13 @@ def main(given: Sequence[str] | None = None) -> None:
     if "HOLDFAST_REFERENCE" not in os.environ:
         raise hf.HoldfastError("the study needs HOLDFAST_REFERENCE, the folder with images/ and encoders/")
     zoo = Zoo(Path(os.environ["HOLDFAST_REFERENCE"]), asked.out / "encoders", asked.trained)
-    measure(zoo, asked.out / "zoo", asked.seeds, asked.budget, asked.workers, not asked.quick)
+    apart = replace(zoo, folder=asked.out / "kept" / "encoders", trained=None, first=collected.KEPT_APART)
+    train = not asked.quick
+    wanted = [] if asked.kept else [(zoo, *each) for each in planned(zoo, ZOO, asked.seeds, train)]
+    wanted += [(apart, *each) for each in planned_apart(apart, min(asked.seeds, kept_apart.SEEDS), train)]
+    measure(wanted, asked.out, asked.budget, asked.workers)
+    if asked.kept:
+        return
     page.write(asked.out, asked.out)
 
 

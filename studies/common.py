@@ -32,11 +32,13 @@ OPTIMISED: dict[str, Any] = {"optimiser": "adam:rate=0.001", "schedule": "consta
 class Results:
     """What was found of each case with each seed, a JSON file each in ``folder``.
 
-    ``size`` is what decides the numbers beside case and seed: a folder of another size is refused.
+    ``size`` is what decides the numbers beside case and seed: a folder of another size is refused; None only reads.
     """
 
-    def __init__(self, folder: Path, size: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, size: Mapping[str, Any] | None) -> None:
         self.folder, self.failed = folder, dict[str, str]()
+        if size is None:  # only to be read
+            return
         said, path = json.dumps(dict(size), indent=1, sort_keys=True), folder / "size.json"
         if path.exists() and path.read_text() != said:
             raise hf.HoldfastError(f"{folder} holds this study with other settings, see {path}; choose another --out")

@@ -7,14 +7,15 @@ from pathlib import Path
 from holdfast.core.files import write_whole
 from studies.agreement import sections as agreement_page
 from studies.agreement.judged import judged, quoted
+from studies.agreement.opening import opening
+from studies.certified import frontier_page
 from studies.claims import ledger
 
 STORED = Path(__file__).parent / "stored"
 QUOTED = "src/holdfast/report/overview/study.json"
 """Read by the library, which knows nothing else of the study."""
-OPENING = """\
-# Which number to trust
-
+TITLE = "# Which number to trust"
+ORIGIN = """
 A measure without labels is of use if it tells how robust a later, labelled use of the encoder will be. This page says for
 which measures that was seen, in one study of many encoders. Each of its sentences follows from the numbers in
 `studies/stored`; `python -m studies --page` writes it from these alone. Reports of this version of the library
@@ -24,10 +25,12 @@ of it, and an encoder is called the most robust only by numbers to use or with s
 
 def render(folder: Path) -> dict[str, str]:
     """Return the page, its figures and what reports quote of it by their paths, from the results in ``folder``."""
-    found = judged(folder / "zoo")
+    found = judged(folder)
+    first, picture = opening(found)
     lines, figures = agreement_page.render(found)
     claims = ledger.ledger_section(ledger.stored(folder / "claims"))
-    docs = {"study.md": "\n".join([OPENING, *lines, "", *claims]) + "\n", **figures}
+    docs = {"study.md": "\n".join([TITLE, *first, ORIGIN, *lines, "", *claims]) + "\n", **picture, **figures}
+    docs |= frontier_page.render(folder / "frontier")
     return {**{f"docs/{path}": text for path, text in docs.items()}, QUOTED: quoted(found)}
 
 

@@ -14,6 +14,7 @@ from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
+from holdfast.execution.computing.tuning import keep_freed_memory
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, ObjectiveFunction
 
@@ -59,6 +60,7 @@ def encoders() -> dict[str, tuple[Encoder, int]]:
 def main() -> None:
     """Print the cost per step of each attack as a ratio to the floor."""
     given = arguments(__doc__ or "")
+    keep_freed_memory()  # as runs do
     for name, (encoder, batch) in encoders().items():
         encoder = encoder.to(given.device, torch.float32)
         pixels = torch.rand(batch, *encoder.domain.shape, device=given.device)

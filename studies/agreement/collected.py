@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import nan
@@ -12,8 +12,9 @@ from time import process_time
 import numpy as np
 from jaxtyping import Float
 
-from studies.agreement import measures, references
-from studies.agreement.zoo import DOMAINS, EPOCHS, TAUGHT, TUNED_EPOCHS, ZOO, Member, Zoo
+from studies.agreement import kept_apart, measures, references, threats
+from studies.agreement.members import EPOCHS, FIRST, TAUGHT, TUNED_EPOCHS, ZOO, Member
+from studies.agreement.zoo import Zoo
 from studies.common import Kept, Results
 
 DIGITS = 5
@@ -23,23 +24,45 @@ SEEDS = 3
 """Looked for in a folder of results."""
 
 
+KEPT_APART, SECOND = 5000, ("fashion", "mnist")
+"""Place of the first test image of encoders kept apart, and their data sets."""
+
+
 def results(folder: Path) -> Results:
     """Return the results in a folder; one that was filled under other settings is refused."""
     decides = {
-        "measures": {name: measures.settings(name) for name in DOMAINS},
-        "references": {name: references.settings(name) for name in DOMAINS},
+        "measures": {name: measures.settings(name) for name in FIRST},
+        "references": {name: references.settings(name) for name in FIRST},
         "images": [measures.IMAGES, references.IMAGES],
         "training": [EPOCHS, TUNED_EPOCHS, TAUGHT],
     }
     return Results(folder, decides)
 
 
+def kept_results(folder: Path) -> Results:
+    """Return the results of encoders kept apart in a folder, in the same way."""
+    decides = {
+        "measures": {name: measures.settings(name) for name in SECOND},
+        "references": {name: references.settings(name) for name in SECOND},
+        "threats": {name: threats.settings(name) for name in SECOND},
+        "images": [measures.IMAGES, references.IMAGES, threats.IMAGES, KEPT_APART],
+        "training": [kept_apart.EPOCHS, kept_apart.TUNED_EPOCHS, kept_apart.TAUGHT],
+    }
+    return Results(folder, decides)
+
+
 def found(zoo: Zoo, member: Member, seed: int, out: Path) -> dict[str, Kept]:
-    """Return all numbers of a member, and the values of the images that they are made of as "NAME: images"."""
+    """Return all numbers of a member, and the values of the images that they are made of as "NAME: images".
+
+    Encoders kept apart are measured under other threats as well.
+    """
     encoder, place, began = zoo.encoder(member, seed), out / member.case.replace(" ", "-") / str(seed), process_time()
     kept: dict[str, Kept] = {"weights": encoder.fingerprint}
-    for name, part in (("measures", measures), ("references", references)):
-        values, series = part.measured(zoo, member, encoder, place / name)
+    parts = {"measures": measures.measured, "references": references.measured}
+    if member in kept_apart.KEPT:
+        parts["threats"] = threats.measured
+    for name, part in parts.items():
+        values, series = part(zoo, member, encoder, place / name)
         kept |= {quantity: _short(value) for quantity, value in values.items()}
         kept |= {f"{quantity}: images": [_short(one) for one in values] for quantity, values in series.items()}
     return kept | {SECONDS: _short(process_time() - began)}
@@ -104,14 +127,23 @@ def _codes(names: list[str]) -> Float[np.ndarray, "e"]:
 @cache
 def read(folder: Path) -> Found:
     """Return what a folder of results holds of the members of the zoo."""
-    kept = results(folder)
+    return _read(results(folder), ZOO)
+
+
+@cache
+def read_kept(folder: Path) -> Found:
+    """Return what a folder of results holds of the encoders kept apart."""
+    return _read(kept_results(folder), kept_apart.KEPT)
+
+
+def _read(kept: Results, everyone: Sequence[Member]) -> Found:
     members, seeds, values, series = (
         list[Member](),
         list[int](),
         list[dict[str, float]](),
         list[dict[str, np.ndarray]](),
     )
-    for member in ZOO:
+    for member in everyone:
         there = [seed for seed in range(SEEDS) if kept.path(member.case, seed).exists()]
         if not there:
             continue

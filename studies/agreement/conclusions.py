@@ -13,7 +13,7 @@ from studies.agreement import rankings as agreement
 from studies.agreement.collected import Found
 from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS, REDUCED, Headline, Reduce, mean
 from studies.agreement.rankings import Interval, interval
-from studies.agreement.references import PRIMARY, REFERENCES
+from studies.agreement.references import PRIMARY, REFERENCES, Reference
 
 REPLICATES, SHUFFLES, SPLITS, SEED = 10_000, 10_000, 20, 0
 SCALE, ALL = "median distance", "all three"
@@ -24,12 +24,12 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
     ALL: (CLEAN, SCALE, RADIUS),
 }
 """What encoders differ in besides; a baseline is taken given the others."""
-NAMES = (*(headline.name for headline in JUDGED), *(reference.name for reference in REFERENCES), SCALE)
 PIECE = 25
 """Replicates that are ranked at a time: so few fit the cache of a processor."""
 FEWEST = 6
 """Encoders of a data set below which a measure is not judged on them."""
 Values = Float[np.ndarray, "e"]
+Taus = Float[np.ndarray, "b q q"]
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,33 @@ class Resampled:
 
     found: Found
     draws: Mapping[str, Float[np.ndarray, "b e"]]
+    references: tuple[Reference, ...] = REFERENCES
+    """What measures are compared with, the primary one first."""
 
     @classmethod
-    def of(cls, found: Found) -> Resampled:
+    def of(cls, found: Found, references: tuple[Reference, ...] = REFERENCES) -> Resampled:
         """Return ``REPLICATES`` draws of all quantities; measures and references have images, and so draws, of their own."""
         measured = {h.name: h.sign * _draws(found, h.name, REDUCED[h.statistic], SEED + 1) for h in HEADLINES}
-        served = {name: _draws(found, name, mean, SEED + 2) for name in (CLEAN, *(one.name for one in REFERENCES))}
+        served = {name: _draws(found, name, mean, SEED + 2) for name in (CLEAN, *(one.name for one in references))}
         served["share retained"] = served[PRIMARY] / served[CLEAN]
         beside = {name: _draws(found, name, mean, SEED) for name in (SCALE, RADIUS)}
-        return cls(found, {**measured, **served, **beside})
+        return cls(found, {**measured, **served, **beside}, references)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the quantities of which taus are taken, in the order of their matrices."""
+        return (*(headline.name for headline in JUDGED), *(reference.name for reference in self.references), SCALE)
 
     def only(self, chosen: Bool[np.ndarray, "e"]) -> Resampled:
         """Return the same draws of those encoders that are ``chosen``."""
-        return Resampled(self.found.only(chosen), {name: values[:, chosen] for name, values in self.draws.items()})
+        draws = {name: values[:, chosen] for name, values in self.draws.items()}
+        return Resampled(self.found.only(chosen), draws, self.references)
 
     def pieces(self) -> Iterator[tuple[slice, Float[np.ndarray, "b q e"]]]:
-        """Yield some replicates of all of ``NAMES`` at a time, and which they are."""
+        """Yield some replicates of all of ``names`` at a time, and which they are."""
         for start in range(0, REPLICATES, PIECE):
             rows = slice(start, min(start + PIECE, REPLICATES))
-            yield rows, np.stack([self.draws[name][rows] for name in NAMES], axis=1)
+            yield rows, np.stack([self.draws[name][rows] for name in self.names], axis=1)
 
 
 def _draws(found: Found, name: str, reduce: Reduce, seed: int) -> Float[np.ndarray, "b e"]:
@@ -93,17 +101,16 @@ def _draws(found: Found, name: str, reduce: Reduce, seed: int) -> Float[np.ndarr
     return agreement.resampled(series, found.values[name], reduce, REPLICATES, seed, mean=reduce is mean)
 
 
-def _values(found: Found) -> Float[np.ndarray, "q e"]:
-    """Return the numbers of ``NAMES``, larger where they say more robust."""
+def _values(resampled: Resampled) -> Float[np.ndarray, "q e"]:
+    """Return the numbers themselves, larger where they say more robust."""
     signs = {headline.name: headline.sign for headline in HEADLINES}
-    return np.stack([signs.get(name, 1) * found.values[name] for name in NAMES])
+    return np.stack([signs.get(name, 1) * resampled.found.values[name] for name in resampled.names])
 
 
-Taus = Float[np.ndarray, "b q q"]
-
-
-def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> dict[str, tuple[float, Interval]]:
-    """Return tau of each of ``JUDGED`` with the primary reference, and its interval over images and encoders.
+def replicates(
+    resampled: Resampled, group: Int[np.ndarray, "e"] | None = None
+) -> tuple[Float[np.ndarray, "q q"], Taus]:
+    """Return the taus of every two of ``names``, and those of redrawn encoders on redrawn images.
 
     Pairs within a ``group`` are compared; by default that is a data set.
     """
@@ -111,7 +118,13 @@ def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> di
     group = found.dataset if group is None else group
     drawn = agreement.draw_families(found.family, REPLICATES, SEED)
     both = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, values in resampled.pieces()])
-    seen, reference = agreement.taus(_values(found), group), NAMES.index(PRIMARY)
+    return agreement.taus(_values(resampled), group), both
+
+
+def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> dict[str, tuple[float, Interval]]:
+    """Return tau of each of ``JUDGED`` with the primary reference, and its interval over images and encoders."""
+    seen, both = replicates(resampled, group)
+    reference = resampled.names.index(PRIMARY)
     return {
         headline.name: (float(seen[place, reference]), interval(both[:, place, reference]))
         for place, headline in enumerate(JUDGED)
@@ -121,15 +134,15 @@ def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> di
 def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
     """Return what is found of each of ``JUDGED`` with each reference."""
     found, made = resampled.found, dict[tuple[str, str], Agreement]()
-    drawn, halves = agreement.draw_families(found.family, REPLICATES, SEED), _halves(found)
-    values, group = _values(found), found.dataset
+    drawn, halves = agreement.draw_families(found.family, REPLICATES, SEED), _halves(resampled)
+    values, group = _values(resampled), found.dataset
     images = np.concatenate([agreement.taus(part, group) for _, part in resampled.pieces()])
-    both = np.concatenate([agreement.taus(part, group, drawn[rows]) for rows, part in resampled.pieces()])
+    seen, both = replicates(resampled)
     encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.pieces()])
-    for reference in REFERENCES:
+    for reference in resampled.references:
         for headline in JUDGED:
-            of = Compared(headline, reference.name, images, encoders, both)
-            made[headline.name, reference.name] = of.agreement(found, agreement.taus(values, group), halves)
+            of = Compared(headline, reference.name, resampled.names, images, encoders, both)
+            made[headline.name, reference.name] = of.agreement(found, seen, halves)
     return made | _adjusted(made, primary=True) | _adjusted(made, primary=False)
 
 
@@ -139,6 +152,7 @@ class Compared:
 
     headline: Headline
     reference: str
+    names: tuple[str, ...]
     images: Taus
     encoders: Taus
     both: Taus
@@ -147,7 +161,7 @@ class Compared:
         """Return how far they agree; ``seen`` are the taus of the numbers themselves."""
         name, reference = self.headline.name, self.reference
         x, y = oriented(found, self.headline), found.values[reference]
-        place = NAMES.index(name), NAMES.index(reference)
+        place = self.names.index(name), self.names.index(reference)
         block = found.dataset * 1000 + found.family
         shuffled = agreement.permutation_p(x, y, found.dataset, block, SHUFFLES, SEED)
         over_images, over_encoders, over_both = (
@@ -171,7 +185,7 @@ class Compared:
     def _given(self, place: tuple[int, int], seen: Float[np.ndarray, "q q"]) -> dict[str, tuple[float, Interval]]:
         found = dict[str, tuple[float, Interval]]()
         for name, all_others in GIVEN.items():
-            others: Sequence[int] = [NAMES.index(one) for one in all_others if one != self.headline.name]
+            others: Sequence[int] = [self.names.index(one) for one in all_others if one != self.headline.name]
             partial = float(agreement.partial(seen, *place, others)) if others else nan
             replicates = agreement.partial(self.both, *place, others) if others else np.array([nan])
             found[name] = (partial, interval(replicates))
@@ -183,10 +197,11 @@ def oriented(found: Found, headline: Headline) -> Values:
     return headline.sign * found.values[headline.name]
 
 
-def _halves(found: Found) -> dict[str, float]:
+def _halves(resampled: Resampled) -> dict[str, float]:
     """Return how far each quantity agrees with itself on two halves of its images, nan where it is not made of images."""
     reduce: dict[str, Reduce] = {headline.name: REDUCED[headline.statistic] for headline in JUDGED}
-    reduce |= {reference.name: mean for reference in REFERENCES}
+    reduce |= {reference.name: mean for reference in resampled.references}
+    found = resampled.found
     nothing = (None,) * len(found.members)
     return {
         name: agreement.halves(found.series.get(name, nothing), how, found.dataset, SPLITS, SEED)

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
 
-from studies.agreement.collected import Found, read
-from studies.agreement.conclusions import Resampled, concluded
+from studies.agreement.collected import Found, read, read_kept
+from studies.agreement.conclusions import Resampled, among, concluded
+from studies.agreement.confirmation import Confirmed, confirmed, lowered
+from studies.agreement.kept_apart import ENOUGH
 from studies.agreement.limits import EQUAL, TRAINED, UNDEFENDED, Strata, stratified
 from studies.agreement.measures import BASELINES, HEADLINES, Headline
-from studies.agreement.references import PRIMARY
+from studies.agreement.rankings import Interval
+from studies.agreement.references import PRIMARY, REFERENCES
+from studies.agreement.threats import THREATS
 from studies.agreement.verdicts import Verdict, deceived, verdict
 from studies.agreement.words import Agreements
 
 DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What encoders say that were kept apart until the advice was fixed."""
+
+    everyone: Found
+    found: Agreements
+    """Of trained ones, also under threats that no measure was computed with."""
+    undefended: tuple[int, Mapping[str, tuple[float, Interval]]]
+    """How many were not trained against attacks, and tau among these."""
+    claims: Sequence[Confirmed]
+
+    @property
+    def trained(self) -> Found:
+        """Return what was found of the encoders that learned something."""
+        return self.everyone.only(~self.everyone.degenerate)
+
+    def claim(self, name: str, kind: str) -> Confirmed | None:
+        """Return what became of a claim, if it was made."""
+        return next((one for one in self.claims if (one.claim.name, one.claim.kind) == (name, kind)), None)
 
 
 @dataclass(frozen=True)
@@ -28,7 +53,11 @@ class Judged:
     """Of trained encoders."""
     strata: Strata
     verdicts: Sequence[Verdict]
-    """One for each headline number, in their order."""
+    """One for each headline number, in their order, none better than encoders kept apart allow."""
+    again: Confirmation | None = None
+    """None where too few of these were measured."""
+    apart: int = 0
+    """How many of these were measured that learned something."""
 
     @property
     def trained(self) -> Found:
@@ -38,7 +67,7 @@ class Judged:
 
 def judged(folder: Path) -> Judged:
     """Return what the results in ``folder`` allow to say."""
-    everyone = read(folder)
+    everyone = read(folder / "zoo")
     resampled = Resampled.of(everyone)
     found, strata = concluded(resampled.only(~everyone.degenerate)), stratified(resampled)
     verdicts = [
@@ -49,13 +78,31 @@ def judged(folder: Path) -> Judged:
         )
         for headline in HEADLINES
     ]
-    return Judged(everyone, found, strata, verdicts)
+    kept = read_kept(folder / "kept")
+    again = confirmation(kept)
+    verdicts = lowered(verdicts, again.claims if again else [])
+    return Judged(everyone, found, strata, verdicts, again, sum(not member.degenerate for member in kept.members))
+
+
+def confirmation(everyone: Found) -> Confirmation | None:
+    """Return what encoders kept apart allow to say, None where they are too few."""
+    if sum(~everyone.degenerate) < ENOUGH:
+        return None
+    kept = Resampled.of(everyone.only(~everyone.degenerate), (REFERENCES[0], *THREATS))
+    undefended = kept.found.eps == 0
+    return Confirmation(
+        everyone,
+        concluded(kept),
+        (int(undefended.sum()), among(kept.only(undefended))),
+        confirmed(kept),
+    )
 
 
 def quoted(one: Judged) -> str:
     """Return what reports quote, as JSON: the measures under the names that the library has for them."""
     said = {
         "encoders": len(one.trained.members),
+        "kept_apart": len(one.again.trained.members) if one.again else 0,
         "learned_nothing": len(one.everyone.members) - len(one.trained.members),
         "reference": "robust-accuracy",
         "baselines": [_baseline(one, headline.name) for headline in BASELINES],
@@ -91,5 +138,16 @@ def _quoted(one: Judged, headline: Headline, said: Verdict) -> dict[str, object]
         "advice": said.kind,
         **_taus(one, headline.name),
         "encoders": one.found[headline.name, PRIMARY].n,
+        "again": _again(one, headline.name),
         "won": [winner.case for winner in deceived(one.everyone, headline)],
     }
+
+
+def _again(one: Judged, name: str) -> dict[str, object] | None:
+    """Return what encoders kept apart said of a measure; whether it held is known of those with evidence alone."""
+    if one.again is None:
+        return None
+    agreement, claim = one.again.found[name, PRIMARY], one.again.claim(name, "agrees")
+    values = {"tau": agreement.tau, "low": agreement.over_both.low, "high": agreement.over_both.high}
+    numbers = {key: round(value, DIGITS) if isfinite(value) else None for key, value in values.items()}
+    return {"encoders": agreement.n, **numbers, "held": claim.held if claim else None}

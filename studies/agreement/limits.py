@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from studies.agreement import kept_apart
 from studies.agreement.collected import SEEDS, Found
 from studies.agreement.conclusions import FEWEST, Resampled, among, oriented
 from studies.agreement.measures import CLEAN, HEADLINES
+from studies.agreement.members import FIRST, REFUSED, TITLES, ZOO, Member
 from studies.agreement.rankings import LEVEL, Interval, tau
 from studies.agreement.references import PRIMARY
 from studies.agreement.verdicts import deceived, tied
 from studies.agreement.words import Agreements, listed, primary, value
-from studies.agreement.zoo import DOMAINS, REFUSED, TITLES, ZOO
 from studies.common import table
 
 Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, Interval]]]]
@@ -99,10 +100,10 @@ def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
     )
 
 
-def silence(trained: Found, found: Agreements) -> Iterator[str]:
-    """Yield what nobody should read into the study."""
+def silence(trained: Found, found: Agreements, threatened: bool) -> Iterator[str]:
+    """Yield what nobody should read into the study; ``threatened`` says whether others met other threats."""
     yield from ("", "## What this study cannot say", "")
-    counts = {name: sum(member.dataset == name for member in trained.members) for name in DOMAINS}
+    counts = {name: sum(member.dataset == name for member in trained.members) for name in FIRST}
     few = [f"{TITLES[name]} ({count})" for name, count in counts.items() if count < FEWEST]
     if few:
         yield f"- Anything about {listed(few)} by itself: that is too few encoders of it."
@@ -113,8 +114,10 @@ def silence(trained: Found, found: Agreements) -> Iterator[str]:
     yield "- Anything about other uses than those listed: detection, segmentation, fine-tuning of the encoder itself."
     yield "- Whether stronger attacks would change the order: these take ten steps from one start."
     yield (
-        "- Anything about other threats: the reference is an attack by the same program in the same ball as those of the "
-        "attacked measures, which in part foretell themselves."
+        "- How these encoders fare under other threats: that was measured of encoders kept apart alone."
+        if threatened
+        else "- Anything about other threats: the reference is an attack by the same program in the same ball as those of "
+        "the attacked measures, which in part foretell themselves."
     )
     missing = [headline.name for headline in HEADLINES if np.isnan(trained.values[headline.name]).all()]
     if missing:
@@ -125,9 +128,10 @@ def silence(trained: Found, found: Agreements) -> Iterator[str]:
         yield f"- Where {listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
 
 
-def encoders(everyone: Found) -> Iterator[str]:
-    """Yield the encoders that were measured, and those that were not."""
-    yield from ("", "## The encoders")
+def encoders(everyone: Found, planned: Sequence[Member]) -> Iterator[str]:
+    """Yield the encoders that were measured, and those of the plan that were not."""
+    apart = planned is not ZOO
+    yield from ("", "## The encoders kept apart" if apart else "## The encoders")
     heads = ["encoder", "family", "adversarial training", "made", "seeds", CLEAN, PRIMARY]
     rows = [
         [
@@ -145,13 +149,14 @@ def encoders(everyone: Found) -> Iterator[str]:
     ]
     yield from table("Measured", heads, rows)
     there = {member.case: seeds for member, seeds in zip(everyone.members, everyone.seeds, strict=True)}
-    lacking = [member.case for member in ZOO if member.case not in {**there, **REFUSED}]
+    lacking = [member.case for member in planned if member.case not in {**there, **REFUSED}]
     ended = f"Not measured yet, for the budget ended: {listed(lacking)}." if lacking else "Nobody else is missing."
-    once = [case for case, seeds in there.items() if seeds < SEEDS]
+    wanted = kept_apart.SEEDS if apart else SEEDS
+    once = [case for case, seeds in there.items() if seeds < wanted]
     yield from (
         "",
-        *(f"Not measured: {case}, for {why}." for case, why in REFUSED.items()),
+        *(f"Not measured: {case}, for {why}." for case, why in REFUSED.items() if not apart),
         ended,
     )
     yield ""
-    yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."
+    yield f"{len(once)} of {len(there)} were measured with fewer than {wanted} seeds; those that are not trained have one."

@@ -18,7 +18,8 @@ from jaxtyping import Float
 
 import holdfast as hf
 from holdfast.core.records import Result, Series
-from studies.agreement.zoo import Member, Zoo
+from studies.agreement.members import Member
+from studies.agreement.zoo import Zoo
 
 IMAGES, ATTACKED, FEW = 500, 150, 40
 """Test images, those of them that are attacked, and those that smoothing and gradients are sampled at."""
@@ -26,9 +27,10 @@ ATTACK = "adaptive:restarts=1,steps=10"
 LADDERS = {
     "mnist": (0.02, 0.05, 0.1, 0.2, 0.3, 0.4),
     "cifar10": tuple(k / 255 for k in (1, 2, 4, 8, 16, 32)),
+    "fashion": (0.01, 0.02, 0.05, 0.1, 0.2, 0.3),
 }
 RUNGS = 6
-BALLS = {"mnist": 0.1, "cifar10": 4 / 255}
+BALLS = {"mnist": 0.1, "cifar10": 4 / 255, "fashion": 0.05}
 CERTIFIED = {
     "method": "crown",
     "samples": 6,

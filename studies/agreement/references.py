@@ -15,11 +15,16 @@ import numpy as np
 import holdfast as hf
 from holdfast.core.records import Series
 from studies.agreement.measures import ATTACK, CLEAN, FEW, KINDS, Values, one
-from studies.agreement.zoo import Member, Zoo
+from studies.agreement.members import Member
+from studies.agreement.zoo import Zoo
 
 IMAGES, SEED = 150, 1
 PROBES = ("knn:k=20", "linear")
-LADDERS = {"mnist": (0.03, 0.06, 0.1, 0.2, 0.3), "cifar10": tuple(k / 255 for k in (1, 2, 4, 8, 16))}
+LADDERS = {
+    "mnist": (0.03, 0.06, 0.1, 0.2, 0.3),
+    "cifar10": tuple(k / 255 for k in (1, 2, 4, 8, 16)),
+    "fashion": (0.01, 0.02, 0.05, 0.1, 0.2),
+}
 PRIMARY = "robust area"
 
 

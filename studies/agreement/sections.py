@@ -8,16 +8,18 @@ from math import isfinite
 import numpy as np
 
 from studies.agreement import figures, measures, references
+from studies.agreement.again import put_to_the_test, waiting
 from studies.agreement.collected import SECONDS, Found
 from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, SCALE, Choice, choices
 from studies.agreement.judged import Judged
+from studies.agreement.kept_apart import KEPT
 from studies.agreement.limits import EQUAL, Strata, by_stratum, encoders, silence, traps
 from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
+from studies.agreement.members import TITLES, ZOO
 from studies.agreement.rankings import LEVEL, detectable
 from studies.agreement.references import PRIMARY, REFERENCES
 from studies.agreement.verdicts import NOT_JUDGED, Verdict, deceived
 from studies.agreement.words import Agreements, listed, primary, spread, value
-from studies.agreement.zoo import TITLES
 from studies.common import table
 
 FIGURES = "images/study"
@@ -27,17 +29,20 @@ def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the lines of the section and its figures by path."""
     everyone, trained, found = judged.everyone, judged.trained, judged.found
     costs = choices(trained)
+    tested, drawn = put_to_the_test(judged.again) if judged.again else ([*waiting(judged.apart)], {})
     lines = [
         *_advice(costs, everyone, found, judged.verdicts, judged.strata),
+        *tested,
         *_measured(trained),
         *_agreements(found),
         *_doubts(trained, found, judged.verdicts),
         *_choices(costs),
         *traps(everyone, found, judged.strata),
-        *silence(trained, found),
-        *encoders(everyone),
+        *silence(trained, found, judged.again is not None),
+        *encoders(everyone, ZOO),
+        *(encoders(judged.again.everyone, KEPT) if judged.again else ()),
     ]
-    drawn = {
+    drawn |= {
         f"{FIGURES}/agreement.svg": figures.heat_map(found),
         f"{FIGURES}/scatters.svg": figures.scatters(_panels(trained), PRIMARY),
     }
@@ -85,8 +90,11 @@ def _advice(
     yield from by_stratum(strata)
     if kinds["some"]:
         yield f"- **Some evidence** for {_named(kinds['some'], found)}; what is missing stands under [doubts](#doubts)."
-    if kinds["none"]:
-        yield f"- **No evidence** for {listed([one.measure for one in kinds['none']])}: their intervals contain 0."
+    failed, empty = ([one for one in kinds["none"] if bool(one.reasons) is known] for known in (True, False))
+    if failed:
+        yield f"- **No longer advised**: {_named(failed, found)}, for that did not hold among encoders kept apart."
+    if empty:
+        yield f"- **No evidence** for {listed([one.measure for one in empty])}: their intervals contain 0."
     if kinds["against"]:
         yield f"- **Do not choose by {_named(kinds['against'], found)}**: here they point the wrong way."
     for one in kinds[NOT_JUDGED]:

@@ -14,12 +14,10 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.pairwise import pairs
-from holdfast.evaluations.certified.pairwise.pairs import bounded, traced
-from holdfast.protocol.population import Population
+from holdfast.evaluations.certified.pairwise.pairs import traced
 from tests.bounds.networks import OPERATIONS, SHAPE, shared
-from tests.samples import builtin, digits
+from tests.samples import builtin
 
 
 def exactly(encoder: Encoder) -> int:
@@ -65,4 +63,4 @@ def test_a_network_too_large_is_refused_before_it_is_traced(monkeypatch: pytest.
     monkeypatch.setattr(pairs, "trace", slow)
     said = r"at least 192 nonlinear entries, more than the 191 .*--method smoothing.*raise the setting neurons"
     with pytest.raises(HoldfastError, match=said):
-        bounded(Population(builtin(), digits(2), RunSettings()), 191)
+        traced(builtin(), 191, "cpu")

@@ -15,13 +15,14 @@ from torch import nn
 import holdfast as hf
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.cli import run as command
+from holdfast.commands.certify.counterexamples import UNCERTAIN
 from holdfast.commands.certify.instances import Answer
-from holdfast.commands.certify.queries import Specified, _answers, onnx_network
+from holdfast.commands.certify.queries import _answers, onnx_network
 from holdfast.commands.certify.vnnlib import Disjunct, decimal, read, write
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified.pairwise.pairs import image_pairs
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs
 from holdfast.protocol.population import Population
 from tests.hidden import BALL, Hidden, hidden
 
@@ -129,32 +130,47 @@ class Cancelling(nn.Module):
         return self.second(self.first(x.flatten(1)).relu())
 
 
-def test_what_violates_in_float64_alone_is_no_counterexample():
-    encoder = Encoder(Cancelling().eval(), "cancelling", Domain((1, 4, 4)))
-    pixels = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(3))
-    pairs = image_pairs(Population(encoder, hf.Images(pixels), RunSettings()), [0], 1, 100)
-    network = Specified(encoder.module, pairs.specifications[0].float())
-    box = Box(*(torch.full((1, 1, 4, 4), end, dtype=torch.float64) for end in (0.0, 1.0)))
+def in_another_order(encoder: Encoder, rows: torch.Tensor, point: torch.Tensor, seed: int) -> float:
+    """What float32 makes of ``rows @ f(point)`` where pixels and hidden neurons are summed in another order."""
+    assert isinstance(encoder.module, Cancelling)
+    first, second = encoder.module.first, encoder.module.second
+    generator = torch.Generator().manual_seed(seed)
+    pixels, neurons, codes = (torch.randperm(n, generator=generator) for n in (16, 16, 4))
+    hidden = nn.functional.linear(point.flatten()[pixels], first.weight[neurons][:, pixels], first.bias[neurons]).relu()
+    code = nn.functional.linear(hidden, second.weight[codes][:, neurons], second.bias[codes])
+    return float(rows[codes] @ code)
 
-    def value(share: float, dtype: torch.dtype) -> float:
-        point = (pairs.anchors + share * (pairs.negatives[0] - pairs.anchors)).float()
-        with torch.no_grad():
-            return float(network.to(dtype)(point.to(dtype)))
 
-    def answer(share: float) -> str:
-        point = (pairs.anchors + share * (pairs.negatives[0] - pairs.anchors)).float().double()
-        return _answers(pairs, torch.tensor([-1.0]), point, box)[0]
+def test_a_counterexample_is_one_in_any_order_of_summation():
+    """Along the way to the other image, which certainly refutes, float32 says one thing and another near the boundary."""
+    refuted_here = refuted_nowhere = 0
+    for seed in range(2):
+        encoder = Encoder(Cancelling().eval(), "cancelling", Domain((1, 4, 4)))
+        pixels = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+        pairs = image_pairs(Population(encoder, hf.Images(pixels), RunSettings()), [0], 1, 100)
+        rows = pairs.specifications[0, 0].float()
+        box = Box(*(torch.full((1, 1, 4, 4), end, dtype=torch.float64) for end in (0.0, 1.0)))
 
-    low, high = 0.0, 1.0
-    assert value(low, torch.float64) > 0 > value(high, torch.float64)
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (middle, high) if value(middle, torch.float64) > 0 else (low, middle)
-    shares = [high + step * 1e-5 for step in range(200)]
-    alone = [s for s in shares if value(s, torch.float64) < 0 <= value(s, torch.float32)]
-    assert alone, "vacuous: float32 says what float64 does"
-    assert {answer(share) for share in alone} == {"unknown"}
-    assert answer(1.0) == "sat"
+        def at(share: float, pairs: Pairs = pairs) -> torch.Tensor:
+            return (pairs.anchors + share * (pairs.negatives[0] - pairs.anchors)).float().double()
+
+        def exact(share: float, pairs: Pairs = pairs, rows: torch.Tensor = rows) -> float:
+            return float(pairs.encoder(at(share))[0] @ rows.double())
+
+        low, high = 0.0, 1.0
+        assert exact(low) > 0 > exact(high)
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if exact(middle) > 0 else (low, middle)
+        for share in [*(high + step * 1e-5 for step in range(-3, 8)), 1.0]:
+            answer, note = _answers(pairs, torch.tensor([-1.0]), at(share), box)[0]
+            values = [in_another_order(encoder, rows, at(share)[0].float(), order) for order in range(20)]
+            assert answer == "unknown" or max(values) < 0
+            assert (answer == "sat") == (share == 1.0), "a counterexample far from the boundary is one"
+            refuted_here += note == UNCERTAIN
+            refuted_nowhere += note == UNCERTAIN and max(values) >= 0
+    assert refuted_here, "vacuous: what is below zero here is so everywhere"
+    assert refuted_nowhere, "vacuous: no other order of summation says otherwise"
 
 
 @pytest.mark.slow
@@ -187,7 +203,7 @@ def spiked() -> Hidden:
 def exported(encoder: Encoder) -> bytes:
     """Its ONNX file, which takes a second to write."""
     pytest.importorskip("onnxscript")
-    return onnx_network(encoder, torch.ones(1, 1))
+    return onnx_network(encoder, torch.ones(1, encoder(torch.zeros(1, *encoder.domain.shape)).shape[1]))
 
 
 def benchmark(folder: Path, encoder: Encoder, text: str, name: str) -> Answer:
@@ -211,6 +227,22 @@ def test_networks_with_hidden_counterexamples_are_never_proved(tmp_path, name):
     near = write(Disjunct(at - 1e-6, at + 1e-6, np.ones((1, 1)), np.zeros(1)))
     assert benchmark(tmp_path, case.encoder, near, name).answer == "sat"
     assert benchmark(tmp_path, case.harmless, text, name).answer == "unsat"
+
+
+@pytest.mark.slow
+def test_a_counterexample_that_another_order_of_summation_may_not_reach_is_unknown(tmp_path):
+    encoder = Encoder(Cancelling().eval(), "cancelling", Domain((1, 4, 4)))
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    value, at = float(encoder.to("cpu", torch.float64)(x.double()).sum()), x.double().flatten().numpy()
+    answers = {}
+    for name, offset in (("near", 1e-6), ("far", 1.0)):
+        asked = write(Disjunct(at, at, np.ones((1, 1)), np.array([value + offset])))
+        (tmp_path / name).mkdir()
+        answers[name] = benchmark(tmp_path / name, encoder, asked, "crown")
+    assert answers["far"].answer == "sat"
+    assert answers["near"].answer == "unknown"
+    # Whether it is below the offset as computed here is the machine's to say.
+    assert answers["near"].reason.endswith((UNCERTAIN, "no attack reaches it"))
 
 
 DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"

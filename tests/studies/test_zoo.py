@@ -15,10 +15,11 @@ from studies.agreement import collected, conclusions, measures, references
 from studies.agreement.collected import Found, read
 from studies.agreement.conclusions import ALL, SCALE, Resampled, among, choices, concluded
 from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS
+from studies.agreement.members import DOMAINS, ZOO, Member
 from studies.agreement.rankings import Interval
 from studies.agreement.references import PRIMARY, PROBES, REFERENCES, areas
 from studies.agreement.verdicts import deceived, tied, verdict
-from studies.agreement.zoo import DOMAINS, ZOO, Member, Zoo, degenerate, find, principal_components
+from studies.agreement.zoo import Zoo, degenerate, find, principal_components
 
 import holdfast as hf
 from holdfast.core.records import Claim, Series
@@ -59,11 +60,11 @@ def test_what_is_trained_is_made_before_what_must_be(tmp_path: Path) -> None:
     zoo = Zoo(tmp_path, tmp_path / "own", tmp_path / "small")
     (tmp_path / "small" / "simclr-1").mkdir(parents=True)
     (tmp_path / "small" / "simclr-1" / "encoder.safetensors").touch()
-    planned = [(member.case, seed) for member, seed in __main__.planned(zoo, 2, train=False)]
+    planned = [(member.case, seed) for member, seed in __main__.planned(zoo, ZOO, 2, train=False)]
     assert ("mnist simclr", 1) in planned
     assert ("mnist simclr", 0) not in planned
     assert all(seed == 0 or case == "mnist simclr" for case, seed in planned), "published weights have no seed"
-    assert len([*__main__.planned(zoo, 2, train=True)]) > len(planned)
+    assert len([*__main__.planned(zoo, ZOO, 2, train=True)]) > len(planned)
 
 
 def test_durations_are_read() -> None:
@@ -77,7 +78,7 @@ def test_numbers_are_found_in_what_evaluations_say(monkeypatch: pytest.MonkeyPat
     """Every headline and reference is read from real results, at a small size."""
     generator = torch.Generator().manual_seed(0)
     pixels, labels = torch.rand(80, 1, 28, 28, generator=generator), torch.arange(80) % 4
-    monkeypatch.setattr(Zoo, "_arrays", lambda self, name: (pixels, labels))
+    monkeypatch.setattr(Zoo, "_arrays", lambda self, dataset, part: (pixels, labels))
     monkeypatch.setattr(measures, "IMAGES", 40)
     monkeypatch.setattr(references, "IMAGES", 12)
     monkeypatch.setattr(measures, "ATTACKED", 6)

@@ -129,7 +129,9 @@ def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball
     """Assert that ``attacked`` lies in the domain and, up to rounding, in the ball."""
     domain = encoder.domain
     low, high = torch.tensor([domain.low, domain.high], dtype=attacked.dtype).tolist()
-    assert bool(((attacked >= low) & (attacked <= high)).all()), "an attack left the domain"
+    least, most = (float(end) for end in torch.aminmax(attacked))  # a NaN is both, and fails
+    assert low <= least, "an attack left the domain"
+    assert most <= high, "an attack left the domain"
     assert bool(within(pixels, attacked, ball).all()), f"an attack left its {ball} ball"
 
 
@@ -137,5 +139,6 @@ def within(pixels: Pixels, attacked: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
     """Return which of ``attacked`` lie in the ball around ``pixels``, up to rounding."""
     # One rounding per pixel of x + delta and of its difference with x, in proportion to their size.
     eps = torch.finfo(attacked.dtype).eps
-    slack = ball.norm(2 * eps * pixels.abs().maximum(attacked.abs()).clamp_min(ball.radius)) + 8 * eps * ball.radius
+    largest = torch.maximum(pixels.abs(), attacked.abs()).clamp_min_(ball.radius)
+    slack = ball.norm(largest.mul_(2 * eps)) + 8 * eps * ball.radius
     return ball.norm(attacked - pixels) <= ball.radius + slack

@@ -10,6 +10,7 @@ from holdfast.bounds.methods.alpha import Alpha
 from holdfast.bounds.methods.base import Crown, Interval, Method, read_method, vacuous_unless_finite
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
+from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.methods.sdp_crown import SdpCrown
 from holdfast.bounds.methods.semidefinite import Semidefinite
 from holdfast.bounds.network.calls import EXACT, precision_of
@@ -30,6 +31,7 @@ __all__ = [
     "Crown",
     "Exact",
     "Interval",
+    "Lipschitz",
     "Method",
     "SdpCrown",
     "Semidefinite",

@@ -33,7 +33,8 @@ def command(
     method: Annotated[
         str,
         typer.Option(
-            help="interval, crown, alpha, sdp-crown, branch, semidefinite, exact or smoothing.", rich_help_panel=HOW
+            help="interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite, exact or smoothing.",
+            rich_help_panel=HOW,
         ),
     ] = "crown",
     attack: Annotated[

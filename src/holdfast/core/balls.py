@@ -112,7 +112,7 @@ class Linf(Ball):
         return delta.clamp(-self.radius, self.radius)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
-        return (2 * noise.uniform(shape, dtype) - 1) * self.radius
+        return noise.uniform(shape, dtype).mul_(2).sub_(1).mul_(self.radius)
 
 
 @final

@@ -32,13 +32,13 @@ CACHED = 1 << 18
 
 def _shift(bits: Tensor, by: int) -> Tensor:
     """Logical right shift: torch's own is arithmetic on its signed 64-bit integers."""
-    return (bits >> by) & ((1 << (64 - by)) - 1)
+    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
 def _mix(bits: Tensor) -> Tensor:
-    bits = (bits ^ _shift(bits, 30)) * MULTIPLIERS[0]
-    bits = (bits ^ _shift(bits, 27)) * MULTIPLIERS[1]
-    return bits ^ _shift(bits, 31)
+    bits = _shift(bits, 30).bitwise_xor_(bits).mul_(MULTIPLIERS[0])
+    bits = _shift(bits, 27).bitwise_xor_(bits).mul_(MULTIPLIERS[1])
+    return _shift(bits, 31).bitwise_xor_(bits)
 
 
 def hashed(*parts: object) -> int:
@@ -98,7 +98,7 @@ class Noise:
         """Return uniform draws in [0, 1), shape ``(b, *shape)``."""
         # As many as the type holds exactly: one more would round up to 1 now and then.
         digits = 1 - round(log2(torch.finfo(dtype).eps))
-        return _shift(self.bits(shape), 64 - digits).to(dtype) * 2.0**-digits
+        return _shift(self.bits(shape), 64 - digits).to(dtype).mul_(2.0**-digits)
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
         """Return standard normal draws, shape ``(b, *shape)``, by inverting the distribution function."""

@@ -195,8 +195,9 @@ class Question(Record):
     """What the number is."""
     place: int = 1000
     """Questions stand in this order where the study says nothing; those of negative places stand first whatever it says."""
-    select: Literal["worst", "first"] = "worst"
-    """Which of the conditions is shown: the one in which the encoders fare worst, or the first one recorded."""
+    select: Literal["worst", "first", "best"] = "worst"
+    """Which of the conditions is shown: the one in which the encoders fare worst, the first one recorded, or, of bounds of
+    one quantity by several methods, the tightest in the ball that was recorded first."""
     counts: str = ""
     """What n counts, where that is not images: pairs."""
     check: bool = False

@@ -14,9 +14,11 @@ from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.deadline import Deadline
+from holdfast.execution.engines.automatic import Automatic
 from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import leads
-from holdfast.execution.engines.requested import engine_of, run_settings
+from holdfast.execution.engines.requested import engine_of, left_to_threads, run_settings
 from holdfast.execution.request import Request, planned
 from holdfast.execution.request.informative_radii import changed, informative_radii, left_open
 from holdfast.execution.request.loading import NOTHING, AtHand, Inputs
@@ -26,6 +28,8 @@ from holdfast.execution.table.interim import WriteReport
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.store.store import Store, some
 
+MANY = 10
+"""Cells of a new run that take so long that workers are started at once."""
 EARLIER = " Earlier results in this folder are of other radii and stay beside these."
 
 
@@ -82,6 +86,9 @@ class Session:
         """
         request = self.request
         engine = engine_of(request.cluster, request.device, request.workers, self.store.folder)
+        cells = len(self.plan) * sum(not left_to_threads(encoder) for encoder in self.inputs.encoders)
+        if isinstance(engine, (Automatic, Processes)) and cells >= MANY and not self.store.cells():
+            engine.begin()
         if leads(engine):
             self.store.request(request.model_dump_json(indent=1))
         plan, radii = self.in_informative_balls(engine, progress)

@@ -12,6 +12,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
+from holdfast.core.pictures import SHOWN
 from holdfast.core.records import Findings, Picture, Question, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import convert, fields_of, spelled, types_of
@@ -53,6 +54,8 @@ class Evaluation(ABC):
     partial: ClassVar[bool] = False
     """Whether ``conclude`` makes of the first rows in random order what it makes of all if so few ``samples`` are asked
     for. A spent budget then leaves a partial result; of others it leaves none."""
+    pictured: ClassVar[int] = 2 * SHOWN
+    """How many rows' worth of the observation ``illustrate`` makes again, about: what is planned with."""
     title: ClassVar[str]
     heading: ClassVar[str] = ""
     """What a report on it alone is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""

@@ -23,8 +23,6 @@ class Contents:
     """Everything measured."""
     failures: Sequence[Failure]
     """The results that are missing."""
-    drawn: bool = True
-    """Whether there are plots, which take longer than all else."""
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -54,4 +52,4 @@ class Contents:
     @cached_property
     def plates(self) -> dict[str, tuple[Plate, ...]]:
         """Return the plots by the key of their group."""
-        return {group.key: plates(group, self.comparison.encoders) if self.drawn else () for group in self.groups}
+        return {group.key: plates(group, self.comparison.encoders) for group in self.groups}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
@@ -50,12 +51,12 @@ def write(
     """Write the report of stored records into ``folder`` and return the path of each of its files by kind.
 
     Nothing else is read: no model, no images, no clock, so that old runs render again at any time. ``state`` says how far
-    a run is that lasts; nothing is plotted of it, which would take long.
+    a run is that lasts.
 
     Raises:
         HoldfastError: the folder cannot be written; what was there before stays whole.
     """
-    contents = Contents(with_relative_errors(results), failures, drawn=state is None)
+    contents = Contents(with_relative_errors(results), failures)
     texts = {
         "report.html": render(contents, [str(folder)], state),
         "report.json": report(contents).model_dump_json(indent=1),
@@ -69,8 +70,8 @@ def write(
         },
     }
     try:
-        for name, content in texts.items():
-            write_whole(folder / name, content.encode())
+        with ThreadPoolExecutor() as threads:  # a file waits for the disk, and there are hundreds
+            list(threads.map(lambda name: write_whole(folder / name, texts[name].encode()), texts))
     except OSError as error:
         raise HoldfastError(f"the report cannot be written to {folder} ({error}); choose a folder with room") from error
     return {name: folder / name for name in texts}

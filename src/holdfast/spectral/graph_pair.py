@@ -109,7 +109,15 @@ def checked(inputs: object, outputs: object) -> tuple[Points, Points]:
     return x, y
 
 
-def draw(x: Points, y: Points, k: int, manifold: GraphConstruction, repair: str = "none", seed: int = 0) -> GraphPair:
+def draw(
+    x: Points,
+    y: Points,
+    k: int,
+    manifold: GraphConstruction,
+    repair: str = "none",
+    seed: int = 0,
+    near: Neighbours | None = None,
+) -> GraphPair:
     """Return the graphs of the distinct samples.
 
     Args:
@@ -118,6 +126,7 @@ def draw(x: Points, y: Points, k: int, manifold: GraphConstruction, repair: str 
         manifold: which graph is drawn from them.
         repair: what to do about an infinite score: ``none``, ``increase_k``, ``largest`` or ``mst``.
         seed: of the approximate search, above the size that is searched exactly.
+        near: the nearest ``k`` of each input, if they are known: of distinct ones, and for graphs without repair.
 
     Raises:
         HoldfastError: there are too few samples for ``k``, or no such repair.
@@ -127,11 +136,12 @@ def draw(x: Points, y: Points, k: int, manifold: GraphConstruction, repair: str 
     kept, node_of = distinct(x)
     _enough(k, len(kept), len(x) - len(kept))
     if len(kept) < len(x):
+        assert near is None, "neighbours are known of distinct inputs alone"
         x, y = x.subset(kept), y.subset(kept)
     shown = manifold.view(x), manifold.view(y)
     most = min(WIDEST * k, len(kept) // SAMPLES_PER_NEIGHBOUR) if repair == "increase_k" else k
-    near = neighbours(shown[0], most, seed), neighbours(shown[1], most, seed)
-    sketch = _Sketch(near, manifold, shown[1], kept, node_of, manifold.remark(x))
+    near = neighbours(shown[0], most, seed) if near is None else near
+    sketch = _Sketch((near, neighbours(shown[1], most, seed)), manifold, shown[1], kept, node_of, manifold.remark(x))
     graphs = sketch.drawn(k)
     if graphs.split is not None:
         graphs = sketch.repaired(graphs, repair)

@@ -20,6 +20,7 @@ from holdfast.core.points import BLOCK, Points, points
 from holdfast.spectral.analysis import TOP, edge_scores_all
 from holdfast.spectral.eigen import DENSE, SCORES, all_values, spectrum
 from holdfast.spectral.graph_pair import SAMPLES_PER_NEIGHBOUR, GraphPair, draw
+from holdfast.spectral.graphs.approximate import neighbours
 from holdfast.spectral.graphs.base import GraphConstruction
 from holdfast.spectral.hops import edge_hops
 from holdfast.spectral.scores import edge_scores, riemannian
@@ -186,10 +187,11 @@ def baselines(
 ) -> dict[str, list[Numbers]]:
     """Return the numbers of maps that have learned nothing, at the n, k and inputs of the graphs ``first``."""
     x = x.subset(first.rows)
-    near = coordinates(x) if len(x) < min(x.features, DRAWS * features) else x
+    moved = coordinates(x) if len(x) < min(x.features, DRAWS * features) else x
+    near = neighbours(manifold.view(x), first.k, seed)  # once for all draws: of images this takes seconds
     return {
         name: [
-            numbers(draw(x, make(near, features, seed + part), first.k, manifold, "none", seed), seed)
+            numbers(draw(x, make(moved, features, seed + part), first.k, manifold, "none", seed, near), seed)
             for part in range(DRAWS)
         ]
         for name, make in BASELINES.items()

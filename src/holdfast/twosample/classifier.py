@@ -14,7 +14,6 @@ from math import hypot
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from scipy.stats import rankdata
 from torch import Tensor
 
 from holdfast.core.statistics.intervals import bounded_interval
@@ -56,9 +55,9 @@ def area(values: Float[np.ndarray, "m"], first: Bool[np.ndarray, "m"]) -> Area:
         >>> area(np.array([0.0, 1.0, 2.0, 3.0]), np.array([True, True, False, False])).value
         1.0
     """
-    ranks = rankdata(values)
-    above = (ranks[~first] - rankdata(values[~first])) / first.sum()  # of each of the second set, the first beaten
-    below = 1 - (ranks[first] - rankdata(values[first])) / (~first).sum()
+    ranks = mid_ranks(values)
+    above = (ranks[~first] - mid_ranks(values[~first])) / first.sum()  # of each of the second set, the first beaten
+    below = 1 - (ranks[first] - mid_ranks(values[first])) / (~first).sum()
     value = float(above.mean())
     ends = [bounded_interval(shares, (0.0, 1.0)) for shares in (above, below)]
     low = value - hypot(*(value - end[0] for end in ends))
@@ -66,6 +65,17 @@ def area(values: Float[np.ndarray, "m"], first: Bool[np.ndarray, "m"]) -> Area:
     return Area(value, max(0.0, low), min(1.0, high))
 
 
+def mid_ranks(values: Float[np.ndarray, "m"]) -> Float[np.ndarray, "m"]:
+    """Return the place of each value from 1 on; equal ones share the mean of theirs.
+
+    Example:
+        >>> mid_ranks(np.array([5.0, 1.0, 5.0, 7.0]))
+        array([2.5, 1. , 2.5, 4. ])
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[place]
+
+
 def rank_statistics(values: Float[np.ndarray, "m"], weights: Weights) -> Float[Tensor, "r"]:
     """Return the difference of the mean ranks of the second set and the first under each assignment."""
-    return -(torch.from_numpy(rankdata(values)).float() - (len(values) + 1) / 2) @ weights
+    return -(torch.from_numpy(mid_ranks(values)).float() - (len(values) + 1) / 2) @ weights

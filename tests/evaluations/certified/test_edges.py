@@ -15,6 +15,7 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.linear_head import classifier
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder
 from holdfast.evaluations.certified.witness import replay
 from holdfast.protocol.population import Population
 
@@ -31,7 +32,7 @@ def affine(weight: list[list[float]], bias: list[float]) -> Encoder:
 
 
 def bounds(encoder: Encoder, ball: Ball) -> OutputBounds:
-    return OutputBounds(encoder, trace(encoder, torch.float64), Crown(), ball)
+    return OutputBounds(CertifiedEncoder(encoder, trace(encoder, torch.float64)), Crown(), ball)
 
 
 def everywhere(pixels: Tensor, ball: Ball) -> Tensor:
@@ -68,7 +69,7 @@ def test_no_direction_of_a_code_is_denied_that_a_point_of_the_ball_has(ball: Bal
     """Cosines of all points of a fine grid, with codes that cannot, may and must point away from the target."""
     reach = bounds(affine(IDENTITY, [bias, bias]), ball)
     x = torch.tensor([[0.6, 0.45]], dtype=torch.float64)
-    codes, clean = reach.encoder.forward(everywhere(x, ball)), reach.encoder.forward(x)
+    codes, clean = reach.certified.encoder.forward(everywhere(x, ball)), reach.certified.encoder.forward(x)
     tight = 0
     for target in ([1.0, 0.2], [0.2, 1.0], [-1.0, 0.3], [0.1, -1.0], [1.0, 1.0]):
         to = torch.tensor([target], dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,29 @@ from holdfast.bounds import Crown, Exact, Method, certified_radius
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.commands.certify import certify
 from holdfast.core.balls import Linf
+from holdfast.core.divergences import Divergence, L2Distance, LinfDistance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.certified_breakaway import CertifiedBreakaway
+from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement, DisplacementBounds
+from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
+from holdfast.evaluations.certified.linear_head import classifier, margins
+from holdfast.evaluations.certified.linear_radius import LinearRadius
+from holdfast.evaluations.certified.margin_distribution import MarginDistribution
+from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs
 from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii, cross_check, nearest_confusion
+from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from tests.marks import rest_slow
-from tests.samples import builtin, digits, published
+from tests.samples import builtin, classes, digits, published
 
 WEAK = AdaptiveAttack(restarts=1, steps=10)
 TYPES = ["bfloat16", "float16", "float32"]
@@ -186,3 +198,73 @@ def test_what_rounding_costs_published_encoders(reference: Path, name: str) -> N
     real, executed = (certified_radii(each, Linf(1.0), Crown(), 1e-6) for each in (in_real_numbers(pairs), pairs))
     pixel = 0.225 if "cifar" in name else 1.0
     assert 0 < float((real - executed).mean()) * pixel < 1e-4
+
+
+EVERY: list[tuple[Callable[..., Evaluation], dict[str, Any], str]] = [
+    (CertifiedDisplacement, {"balls": (Linf(0.05),)}, "tau"),
+    (CertifiedOverlap, {"balls": (Linf(0.02),)}, "certified_overlap_risk"),
+    (CertifiedBreakaway, {"balls": (Linf(0.05),), "others": 20, "rivals": 2}, "certified_breakaway_risk"),
+    (LinearRadius, {"rivals": 1}, "average_linear_radius"),
+    (MarginDistribution, {"tail": 5, "negatives": 2, "rivals": 1}, "order_obeyed"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize(("kind", "settings", "quantity"), EVERY, ids=lambda part: getattr(part, "name", ""))
+def test_every_certified_evaluation_certifies_what_is_executed(
+    kind: Callable[..., Evaluation], settings: dict[str, Any], quantity: str, precision: str
+) -> None:
+    images = digits(24)
+    images = Images(images.pixels(range(24)), images.ids, classes(24) % 3)
+    evaluation = kind(samples=4, attack=WEAK, arithmetic="executed", **settings)
+    result = evaluation(builtin("digits-robust"), images, RunSettings(precision=precision))
+    sums = "" if precision == "float32" else ", sums in float32"
+    for estimate in (e for e in result.estimates if e.quantity.startswith(("certified", quantity))):
+        assert estimate.conditions["arithmetic"] == f"executed in {precision}{sums}"
+    assert all(e.value == 0 for e in result.estimates if e.quantity == "contradictions")
+    assert any(e.quantity == "contradictions" for e in result.estimates)
+
+
+@pytest.mark.parametrize("divergence", rest_slow([L2Distance(), LinfDistance()]), ids=str)
+def test_codes_move_farther_as_executed_than_real_numbers_allow_and_never_farther_than_certified(
+    divergence: Divergence,
+) -> None:
+    """In balls smaller than the last digit of biases that cancel, all that moves is rounding."""
+    ball, exceeded = Linf(2e-3), 0
+    for seed in range(2):
+        population = Population(*flat(4.0, seed), RunSettings(precision="bfloat16"))
+        certification = Certification(8, Crown(), AdaptiveAttack(restarts=1, steps=10), 50_000)
+        observed = DisplacementBounds(certification, ball, divergence).observe(population, range(8))
+        pixels = population.pixels(range(8)).double()
+        certified = certification.encoder(population, pixels)
+        real = replace(certified, graph=rigorous(replace(certified.graph, steps=())))
+        in_real = OutputBounds(real, Crown(), ball).farthest(divergence, pixels)
+        moved = observed["attacked"]
+        for trial in range(10):
+            noise = torch.rand(pixels.shape, generator=torch.Generator().manual_seed(trial)).double()
+            points = (pixels + ball.radius * (2 * noise - 1)).clamp(0, 1)
+            moved = torch.maximum(moved, divergence(certified.codes(points), certified.codes(pixels)))
+        assert (moved <= observed["certified"]).all()
+        exceeded += int((moved > in_real).sum())
+    assert exceeded, "vacuous: rounding moves no code past what is proved of real numbers"
+
+
+@pytest.mark.slow
+def test_heads_in_float64_on_codes_of_half_precision() -> None:
+    crossed = proved = 0
+    for seed in range(4):
+        encoder, images = flat(2.0, seed)
+        population = Population(encoder, images, RunSettings(precision="bfloat16"))
+        pixels = population.pixels(range(8)).double()
+        certified = Certification(8, Crown(), WEAK, 50_000).encoder(population, pixels)
+        weight, bias = torch.randn(3, 4).double(), 0.1 * torch.randn(3).double()
+        head = classifier(population.double, weight, bias, torch.arange(3)).on_codes_of(certified)
+        assert torch.equal(head.logits(pixels), certified.codes(pixels) @ weight.T + bias)
+        noise = Noise.of(seed, [f"{image} {k}" for image in range(8) for k in range(2)])
+        pairs = margins(head, pixels, head.logits(pixels).argmax(1), pixels, noise)
+        real, executed = (certified_radii(each, Linf(1.0), Crown(), 1e-4) for each in (in_real_numbers(pairs), pairs))
+        assert not entered(pairs, executed).any()
+        crossed, proved = crossed + int(entered(pairs, real).sum()), proved + int((executed > 0).sum())
+    assert crossed, "vacuous: rounding crosses nothing"
+    assert proved, "vacuous: nothing is certified"

@@ -111,7 +111,9 @@ def test_bounding_logits_one_by_one_gives_less() -> None:
         for share, holds in ((0.999, True), (1.01, False)):
             ball = type(unit_ball("linf"))(float(apart[k]) * share)
             rows = torch.cat([eye[places[k]][None], -eye])[None]
-            found = lower_bounds(told.graph, Crown(), x[k : k + 1], ball, told.encoder.domain, rows)[0]
+            found = lower_bounds(
+                told.certified.graph, Crown(), x[k : k + 1], ball, told.certified.encoder.domain, rows
+            )[0]
             others = [j for j in range(3) if j != places[k]]
             assert bool((found[0] + found[1:][others] > 0).all()) == holds
 

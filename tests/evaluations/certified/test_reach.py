@@ -25,6 +25,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certified_displacement import SHARE, CertifiedDisplacement
 from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds, across, one_minus_cosine, principal
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder
 from holdfast.execution.table import fill_table
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -40,7 +41,7 @@ each = pytest.mark.parametrize("divergence", DIVERGENCES, ids=str)
 
 def reach_of(encoder: Encoder, ball: Ball, method: Method | None = None) -> OutputBounds:
     double = doubled(encoder)
-    return OutputBounds(double, trace(double, torch.float64), method or Crown(), ball)
+    return OutputBounds(CertifiedEncoder(double, trace(double, torch.float64)), method or Crown(), ball)
 
 
 def corners(x: Float[Tensor, "1 ..."], eps: float) -> Float[Tensor, "c ..."]:
@@ -56,8 +57,8 @@ def test_a_linear_encoder_moves_as_far_as_its_farthest_corner(divergence: Diverg
     reach = reach_of(encoder, ball)
     bound = reach.farthest(divergence, x)
     for k in range(6):
-        codes = reach.encoder(corners(x[k : k + 1], 0.05))
-        worst = divergence(codes, reach.encoder(x[k : k + 1]).expand_as(codes)).max()
+        codes = reach.certified.encoder(corners(x[k : k + 1], 0.05))
+        worst = divergence(codes, reach.certified.encoder(x[k : k + 1]).expand_as(codes)).max()
         assert worst <= bound[k] * (1 + 1e-9)
         assert bound[k] <= worst * {"linf": 1 + 1e-9, "l2": 1.4, "cosine": 3.5}[divergence.name]
 
@@ -79,13 +80,13 @@ def test_codes_stay_within_what_is_proved(divergence: Divergence, ball: Ball) ->
     x = digits().pixels(range(6)).double()
     generator = torch.Generator().manual_seed(0)
     reach = reach_of(builtin(), ball)
-    clean = reach.encoder(x)
+    clean = reach.certified.encoder(x)
     far, near = reach.farthest(divergence, x), reach.nearest(divergence, x, clean.roll(1, 0))
     assert (near > 0).any(), "vacuous"
     for k in range(6):
         steps = torch.randn(400, 1, 8, 8, generator=generator).double()
         steps = torch.cat([ball.steepest(steps), ball.steepest(steps) * 0.5]) * ball.radius
-        codes = reach.encoder((x[k] + steps).clamp(0, 1))
+        codes = reach.certified.encoder((x[k] + steps).clamp(0, 1))
         assert (divergence(codes, clean[k].expand_as(codes)) <= far[k]).all()
         assert (divergence(codes, clean.roll(1, 0)[k].expand_as(codes)) >= near[k]).all()
 
@@ -94,7 +95,7 @@ def test_codes_stay_within_what_is_proved(divergence: Divergence, ball: Ball) ->
 def test_tighter_bounds_come_nearer_to_the_truth(divergence: Divergence) -> None:
     x = digits().pixels(range(4)).double()
     loose, tight = (reach_of(builtin(), Linf(0.03), m) for m in (Interval(), Crown()))
-    targets = tight.encoder(x).roll(1, 0)
+    targets = tight.certified.encoder(x).roll(1, 0)
     assert (tight.farthest(divergence, x) < loose.farthest(divergence, x)).all()
     assert (tight.nearest(divergence, x, targets) >= loose.nearest(divergence, x, targets)).all()
 
@@ -175,7 +176,7 @@ def test_what_nothing_is_known_of_is_never_certified(claim: float) -> None:
     assert reach.farthest(LinfDistance(), x).isinf().all()
     assert (reach.farthest(Cosine(), x) == 2).all()
     for divergence in DIVERGENCES:
-        assert (reach.nearest(divergence, x, reach.encoder(x).flip(0)) == 0).all()
+        assert (reach.nearest(divergence, x, reach.certified.encoder(x).flip(0)) == 0).all()
     result = replace(OVERLAP, method=Boast(claim))(builtin(), digits())
     assert set(result.series[0].values) == {1.0}
 
@@ -204,7 +205,14 @@ def test_a_corner_between_two_directions_is_not_cut_off(turn: float) -> None:
     rotation = torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
     reach = reach_of(linear((rotation @ weight).float(), (1, 1, 2)), Linf(0.1))
     x = torch.full((1, 1, 1, 2), 0.5).double()
-    worst = (reach.encoder(corners(x, 0.1)) - reach.encoder(x)).norm(dim=1).max()
+    worst = (reach.certified.encoder(corners(x, 0.1)) - reach.certified.encoder(x)).norm(dim=1).max()
     bound = reach.farthest(L2Distance(), x)[0]
     assert worst <= bound * (1 + 1e-9)
     assert bound <= 1.04 * worst
+
+
+@each
+def test_codes_too_long_for_their_axes_are_refused(divergence: Divergence) -> None:
+    pixels = Encoder(nn.Flatten(), "pixels", Domain((3, 48, 48)))
+    with pytest.raises(HoldfastError, match=r"an axis for each of 6,912 features of pixels, more than the 5,000"):
+        reach_of(pixels, Linf(0.1)).farthest(divergence, torch.rand(1, 3, 48, 48, dtype=torch.float64))

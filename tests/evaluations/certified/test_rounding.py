@@ -18,6 +18,7 @@ from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder
 
 WEAK = AdaptiveAttack(restarts=1, steps=10)
 SHAPE = (1, 4, 4)
@@ -47,7 +48,7 @@ def test_parallel_codes_can_be_brought_together(seed: int) -> None:
     encoder = Encoder(module, "homogeneous", Domain((4,)))
     near = torch.rand(1, 4).double() * 0.5 + 0.1
     far = near * 1.5
-    reach = OutputBounds(encoder, trace(encoder), Crown(), Linf(0.01))
+    reach = OutputBounds(CertifiedEncoder(encoder, trace(encoder)), Crown(), Linf(0.01))
     assert reach.nearest(Cosine(), far, encoder(near)).item() <= Cosine()(encoder(far), encoder(near)).item() + 1e-15
 
 

@@ -78,6 +78,11 @@ def test_quantiles_are_shares_of_pairs() -> None:
     expected = [float((pairs <= one).double().mean()) for one in moved]
     assert under(result, "universal_quantile", edit="noise", rung="0.2", divergence="l2") == pytest.approx(expected)
     assert 0 < max(expected) < 1, "vacuous"
+    estimate = result.estimate("universal_quantile", edit="noise", rung="0.2", divergence="l2")
+    assert (estimate.statistic, estimate.series) == ("mean", "universal_quantile_influence"), "compared image by image"
+    moves = under(result, "universal_quantile_influence", edit="noise", rung="0.2", divergence="l2")
+    assert float(torch.tensor(moves).mean()) == pytest.approx(estimate.value)
+    assert max(moves) > min(moves), "vacuous"
 
 
 def test_the_search_is_no_milder_than_what_it_starts_from() -> None:

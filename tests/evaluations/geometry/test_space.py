@@ -125,6 +125,21 @@ def test_low_rank_codes_fill_their_dimensions_alone():
     assert found.estimate("rankme").value == pytest.approx(3, abs=0.02)
 
 
+def test_rankme_is_compared_image_by_image_where_that_says_enough():
+    codes = gaussian(200, 8) * torch.linspace(0.5, 2, 8)
+    lengths = torch.ones(200, 1, dtype=torch.float64)
+    lengths[:2] = 20.0
+    few, far = codes[:39], codes * lengths
+    for case, paired in ((codes, True), (few, False), (far, False)):
+        found = SpaceGeometry(k=3, clusters=1)(*population(case), EXACT)
+        rank = found.estimate("rankme")
+        assert (rank.statistic == "mean") == (rank.series == "rankme_influence") == paired
+    series = next(
+        one for one in SpaceGeometry()(*population(codes), EXACT).series if one.quantity == "rankme_influence"
+    )
+    assert np.mean(series.values) == pytest.approx(SpaceGeometry()(*population(codes), EXACT).estimate("rankme").value)
+
+
 def test_series_average_to_their_estimates_and_lengths_are_norms():
     codes = gaussian(300, 6) * torch.linspace(1, 3, 300)[:, None]
     found = SpaceGeometry()(*population(codes, torch.arange(300) % 3), EXACT)

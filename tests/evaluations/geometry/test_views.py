@@ -19,7 +19,7 @@ from holdfast.evaluations.geometry.activation_maps import gradcam
 from holdfast.evaluations.geometry.alignment import Alignment, relative_to_others
 from holdfast.evaluations.geometry.fluctuation import semantic_fluctuation
 from holdfast.evaluations.geometry.grad_cam import GradCam, overlap
-from holdfast.evaluations.geometry.spectrum import RIDGE, entropy_rank, lidar, rankme
+from holdfast.evaluations.geometry.spectrum import RIDGE, entropy_rank, lidar, rankme, rankme_influence
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.transforms.base import Transform
 from tests.evaluations.geometry.known import EXACT, gaussian, population
@@ -35,6 +35,18 @@ def test_rankme_is_that_of_the_singular_values(n, d):
     assert found == pytest.approx(exp(-(p * np.log(p)).sum()), rel=1e-5)
     assert spectrum[: min(n, d)].numpy() == pytest.approx(values, rel=1e-4)
     assert low <= found <= high
+
+
+def test_an_image_moves_rankme_as_a_little_more_of_it_does():
+    """An image that counts ``1 + step`` times has its code longer by the root of that."""
+    codes, step = gaussian(80, 6) * torch.linspace(0.1, 3, 6), 1e-6
+    moves = rankme_influence(codes)
+    assert float(moves.mean()) == pytest.approx(0, abs=1e-9)
+    for row in (0, 17, 53):
+        more = codes.clone()
+        more[row] *= (1 + step) ** 0.5
+        slope = (rankme(more)[0][0] - rankme(codes)[0][0]) / step
+        assert float(moves[row]) == pytest.approx(80 * slope, rel=1e-3)
 
 
 def of_rows(codes, rows):

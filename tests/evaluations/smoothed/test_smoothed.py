@@ -67,6 +67,15 @@ def test_no_attack_moves_the_smoothed_code_farther_than_certified(centred: Resul
     assert not centred.findings.warnings
 
 
+def test_under_cosine_a_displacement_is_said_as_a_similarity_too(centred: Result):
+    for kind in ("certified", "attacked"):
+        moved = numbers(centred, f"{kind}_smoothed_displacement", divergence="cosine", ball="l2:0.1")
+        assert numbers(centred, f"{kind}_cosine_similarity", ball="l2:0.1") == pytest.approx(
+            [1 - x for x in moved], nan_ok=True
+        )
+    assert any(0 < value < 1 for value in numbers(centred, "certified_cosine_similarity", ball="l2:0.1"))
+
+
 def test_abstentions_are_apart_and_never_a_radius():
     asked = CenterSmoothing(**{**FEW, "selection": 1300, "samples": 12, "slack": 0.063}, divergences=(L2Distance(),))
     centred = asked(builtin("digits-robust"), digits(40), FAST)

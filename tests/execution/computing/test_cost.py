@@ -23,7 +23,7 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.smoothed.index import NoisyIndex
 from holdfast.execution import table
-from holdfast.execution.computing.cost import Forecast, pace
+from holdfast.execution.computing.cost import CONCLUSION, Forecast, pace
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from tests import tiny
@@ -107,6 +107,24 @@ def test_what_takes_long_beside_few_forwards_tells_nothing_of_others() -> None:
     assert forecast.expected(waiting, 4) == pytest.approx(5 * 4 * 70.0), "nothing else is known"
     forecast.tell(attacks, 4, 1.5 * 24.0, 4, 30)
     assert forecast.expected(waiting, 4) == pytest.approx(1.5 * 4 * 70.0)
+
+
+def test_conclusions_and_their_pictures_are_counted_from_the_beginning() -> None:
+    """They were not, and took a tenth of the time of a large network; workers draw them side by side."""
+    forecast = Forecast({"a": 0.5}, beside=2)
+    seen, short, illustrated = ("a", tiny.Seen()), ("a", tiny.Mean()), ("a", tiny.Mean(pause=1.0))
+    forecast.plan(seen, 30)
+    for piece in (short, illustrated):
+        forecast.expect(piece)
+    forecast.pictures[illustrated] = {seen: 6}
+    assert forecast.conclusions == pytest.approx(CONCLUSION + 90.0), "no two workers share one"
+    forecast.tell(seen, 10, 20.0, 10, 10)
+    assert forecast.seconds_left == forecast.conclusions == pytest.approx(CONCLUSION + 12.0)
+    forecast.concluding[short] = 14.0
+    assert forecast.conclusions == pytest.approx(14.0)
+    forecast.drop(illustrated)
+    forecast.tell(short, 1, 3.0, 0, 1)
+    assert forecast.conclusions == pytest.approx(3.0)
 
 
 def test_the_index_of_noisy_copies_is_learned_where_it_is_needed() -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Lock
 
@@ -37,6 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are started at once, and waited for."""
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     monkeypatch.setattr(module, "_are_over", lambda _: True)
+    monkeypatch.setattr(Processes, "begin", lambda _: [])  # they need no torch
 
 
 def test_little_work_starts_no_worker() -> None:
@@ -55,11 +57,27 @@ def test_much_work_is_done_by_workers_and_a_single_shard_here(impatient: None) -
 
 def test_while_workers_start_shards_are_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(Processes, "begin", lambda _: [])
     over = iter([False, False, True])
     monkeypatch.setattr(module, "_are_over", lambda _: next(over))
     engine = Automatic(Processes(1), never)
     places = [done == os.getpid() for _, done in engine.map(process, "context", range(6))]
     assert places == [True, True, False, False, False, False]
+
+
+def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Processes] = []
+
+    def begin(workers: Processes) -> list[Future[None]]:
+        begun.append(workers)
+        return []
+
+    monkeypatch.setattr(Processes, "begin", begin)
+    monkeypatch.setattr(module, "_are_over", lambda _: False)  # they are waited for
+    engine = Automatic(Processes(1), never)
+    engine.begin()
+    assert begun == [engine.workers]
+    assert {done for _, done in engine.map(process, "context", range(3))}.isdisjoint({os.getpid()})
 
 
 def test_what_workers_cannot_be_given_stays_here(impatient: None) -> None:

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
+from holdfast.encoders.baseline import raw_pixels
 from holdfast.execution.request import Request, planned
+from holdfast.execution.request.plan import drop_unreachable
 from holdfast.execution.request.suites import HEAVY, TOTAL
 from holdfast.protocol.evaluation import learning, parts
 from holdfast.protocol.population import Population
@@ -49,3 +51,20 @@ def test_attacks_on_heavy_encoders_look_at_thirty_images() -> None:
     plan = {evaluation.name: evaluation for evaluation in planned(Request(), HEAVY)}
     for name in ("breakaway", "displacement", "overlap", "impersonation", "masking"):
         assert vars(plan[name])["samples"] == 30
+
+
+def test_pixels_beside_a_network_too_large_for_bounds_bring_no_proofs_back() -> None:
+    domain, whole = Domain((3, 32, 32)), planned(Request())
+
+    def encoder(name: str, *parts: nn.Module) -> Encoder:
+        return Encoder(nn.Sequential(*parts, nn.Flatten()), name, domain, mean=[0.0] * 3, std=[1.0] * 3)
+
+    large, small = encoder("large", nn.Conv2d(3, 64, 1), nn.ReLU()), encoder("small")
+    with pytest.warns(HoldfastWarning, match=r"certified-displacement.* are left out: .* large has at least 65,536;"):
+        left = drop_unreachable(Request(), whole, [large, raw_pixels(domain)])
+    assert {each.name for each in whole} - {each.name for each in left} >= {
+        "certified-displacement",
+        "certified-radius",
+    }
+    assert drop_unreachable(Request(), whole, [large, small]) == whole, "vacuous: they are left out of every run"
+    assert drop_unreachable(Request(), whole, [raw_pixels(domain)]) == whole

@@ -93,8 +93,9 @@ def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clo
     assert 0 < len(seen) < 80
 
 
-def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
+def test_the_time_left_counts_work(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One evaluation takes twenty times as long as the other; after the first shards that is known."""
+    monkeypatch.setattr(work, "CONCLUSION", 0.0)
     told: list[tuple[float, float]] = []
     images = tiny.images(COUNT)
     fill_table(
@@ -311,3 +312,30 @@ def test_parts_of_a_joint_observation_go_on_side_by_side() -> None:
     left = {part: len(own) for part, own in waiting.items()}
     assert left[alone] == 0, "what soonest has an answer comes first"
     assert left[cheap] == left[dear] == 14
+
+
+def test_where_all_is_computed_the_longest_shard_comes_first() -> None:
+    """So that no process waits in the end for another's long one."""
+    pauses = (1.0, 5.0, 3.0)
+    pace: dict[Observation, float] = {tiny.Seen(pause=pause): pause for pause in pauses}
+    waiting: dict[Observation, list[list[int]]] = {part: [[0]] * 2 for part in pace}
+    turns = Turns(list(pace), lambda part, rows: rows * pace[part], lambda seconds: True, longest_first=True)
+    order = []
+    while left := {part: shards for part, shards in waiting.items() if shards}:
+        chosen = turns.choose(left)
+        assert chosen is not None
+        waiting[chosen].pop()
+        order.append(pace[chosen])
+    assert order == [5.0, 5.0, 3.0, 3.0, 1.0, 1.0]
+
+
+def test_what_is_nothing_before_all_is_seen_is_begun_by_the_time_that_passes() -> None:
+    """Two workers take half of the time of one."""
+    part = tiny.Seen(pause=1.0)
+    waiting: dict[Observation, list[list[int]]] = {part: [[row] for row in range(12)]}
+    alone, both = (
+        Turns([part], lambda _, rows: 1.0 * rows, lambda seconds: seconds <= 8, None, [part], side_by_side)
+        for side_by_side in (lambda: 1.0, lambda: 0.5)
+    )
+    assert alone.choose(waiting) is None
+    assert both.choose(waiting) == part

@@ -87,7 +87,7 @@ def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
     assert [panel.title for panel in plate.panels] == [
         f"encoder {name} · by {colouring}" for name in ("one", "two") for colouring in ("score", "label")
     ]
-    by_score, by_label = (re.findall(r"<use[^>]*fill: (#\w{6})", panel.svg) for panel in plate.panels[:2])
+    by_score, by_label = (re.findall(r"<circle[^>]*fill: (#\w{6})", panel.svg) for panel in plate.panels[:2])
     assert len(by_score) == len(by_label) == DOTS
     assert len(set(by_score)) > 100
     assert len(set(by_label)) == 3
@@ -146,8 +146,8 @@ def test_certified_is_drawn_against_attacked_radius_from_the_stored_series():
     assert tightness.title == "Certified radius by attacked radius"
     (panel,) = tightness.panels
     # A dot for each image that has both radii, and no line through them.
-    assert len(re.findall(r"<use [^>]*var\(--e0\)", panel.svg)) == 2
-    assert len(re.findall(r"<use [^>]*var\(--e1\)", panel.svg)) == 2
+    assert len(re.findall(r"<circle [^>]*var\(--e0\)", panel.svg)) == 2
+    assert len(re.findall(r"<circle [^>]*var\(--e1\)", panel.svg)) == 2
     assert len(plates(groups([results[0]])[0], ["a"])) == 3
 
 

@@ -48,6 +48,18 @@ def test_a_sentence_says_what_was_found_and_who_won_by_the_number():
     assert unknown.badge == "not judged"
 
 
+def test_what_encoders_kept_apart_said_is_part_of_the_sentence():
+    again = {"encoders": 48, "tau": 0.5, "low": 0.2, "high": 0.7, "held": True}
+    assert (
+        "; among 48 encoders kept apart until then this held (tau 0.50 [0.20, 0.70]); none of"
+        in made(again=again).sentence
+    )
+    lost = made(advice="none", again={**again, "held": False}).sentence
+    assert "ranked them somewhat as robust probes did, with doubts (tau 0.80" in lost
+    assert "this did not hold" in lost
+    assert "then tau was 0.50 [0.20, 0.70]" in made(advice="none", again={**again, "held": None}).sentence
+
+
 def test_what_is_said_of_a_number_was_found_of_exactly_this_one():
     (only,) = (one for one in study().measures if one.evaluation == "overlap")
     assert study().of("overlap", only.quantity) is only

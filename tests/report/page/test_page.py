@@ -59,11 +59,10 @@ def test_tags_are_closed_and_ids_distinct(whole):
     page = Page(whole)
     assert page.open == []
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
-    assert len(ids) > 30
+    assert len(ids) > 10
     assert len(set(ids)) == len(ids)
-    links = [a.get("href") or a.get("xlink:href") for t, a in page.elements if t in ("a", "use")]
-    targets = {str(link).removeprefix("#") for link in links}
-    assert len(targets) > 10
+    targets = {str(attributes.get("href")).removeprefix("#") for tag, attributes in page.elements if tag == "a"}
+    assert len(targets) > 5
     assert targets <= set(ids)
 
 
@@ -289,6 +288,9 @@ def test_the_scorecard_comes_before_all_numbers_and_every_cell_leads_to_its_sect
     assert whole.index('class="scorecard"') < whole.index('<table class="numbers">')
     links = re.findall(r'<a href="#(evaluation-[\w-]+)">', card)
     assert len(links) == 4 * card.count('<th scope="row">') > 10
+    columns = re.findall(r'class="encoder"><i [^>]*></i>([^<]+)</th>', card)
+    cells = re.findall(r'class="whose"><i [^>]*></i>([^<]+)</span>', card)
+    assert cells == columns * (len(links) // 4), "on a narrow screen each cell says whose it is"
     for target in links:
         assert f'id="{target}"' in whole
 

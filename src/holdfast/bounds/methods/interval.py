@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -46,15 +46,27 @@ def intermediate_bounds(
     return boxes
 
 
+def least_in_box(box: Box, form: Form) -> Float[Tensor, "b s"]:
+    """Return the minimum of a form over a box."""
+    radius = Form(form.coef.abs(), form.shape).dot((box.upper - box.lower) / 2)
+    return form.dot((box.lower + box.upper) / 2) - radius
+
+
 def output_bounds(
     graph: Graph,
     boxes: Sequence[Box],
     specifications: Float[Tensor, "b s d"],
     rounding: Mapping[int, Float[Tensor, "b ..."]] | None = None,
+    least: Callable[[int, Form], Float[Tensor, "b s"]] | None = None,
 ) -> Float[Tensor, "b s"]:
     """Return lower bounds of ``specifications . code``, with the affine maps at the end of the graph merged into them.
 
-    ``rounding`` is by how much it may lower a form of each node, for each unit of its coefficients.
+    Args:
+        graph: the network.
+        boxes: of its nodes.
+        specifications: the linear functions.
+        rounding: by how much it may lower a form of each node, for each unit of its coefficients.
+        least: returns lower bounds of a form of a node, by more than its box.
     """
     output = graph.nodes[-1]
     pending, total = {output.index: dense_form(specifications, output.shape)}, torch.zeros_like(specifications[..., 0])
@@ -65,9 +77,7 @@ def output_bounds(
         if rounding and node.index in rounding:
             total = total - form.like(form.coef.abs()).dot(rounding[node.index])
         if not isinstance(node.operation, Affine):
-            lower, upper = boxes[node.index]
-            radius = Form(form.coef.abs(), form.shape).dot((upper - lower) / 2)
-            total = total + form.dot((lower + upper) / 2) - radius
+            total = total + (least(node.index, form) if least else least_in_box(boxes[node.index], form))
             continue
         total = total if node.operation.offset is None else total + form.dot(node.operation.offset)
         for source, part in zip(node.inputs, node.operation.transpose(form), strict=True):

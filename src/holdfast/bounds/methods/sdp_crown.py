@@ -25,6 +25,7 @@ from holdfast.bounds.methods.alpha import OptimisedSlopes, ascend, ascend_slopes
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import NetworkRelaxation
 from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
+from holdfast.bounds.methods.lipschitz import bounds_by_norms
 from holdfast.bounds.network.forms import Form
 from holdfast.bounds.network.graph import RULES, Graph
 from holdfast.bounds.regions import Region
@@ -96,10 +97,9 @@ class SdpCrown(Method):
 
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        return optimised_bounds(
-            graph,
-            region,
-            specifications,
-            partial(ascend_in_balls, steps=self.inner, rate=self.rate),
-            partial(ascend_in_balls, steps=self.steps, rate=self.rate),
-        )
+        def last(network: NetworkRelaxation, target: int, form: Form) -> Float[Tensor, "b s"]:
+            by_balls = ascend_in_balls(network, target, form, self.steps, self.rate)
+            return torch.fmax(by_balls, bounds_by_norms(network, form.coef.flatten(2)))
+
+        inner = partial(ascend_in_balls, steps=self.inner, rate=self.rate)
+        return optimised_bounds(graph, region, specifications, inner, last)

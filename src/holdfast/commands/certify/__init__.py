@@ -72,7 +72,7 @@ def certify(
         ball: the changes, as ``Linf(1 / 255)`` or ``"linf:1/255"``.
         eps: radius of a linf ball, instead of ``ball``.
         negatives: how many of the other images each must stay apart from.
-        method: interval, crown, alpha, sdp-crown, branch, semidefinite or exact; or smoothing, as in
+        method: interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite or exact; or smoothing, as in
             ``"smoothing:sigma=0.25"``, which certifies noisy copies of any encoder in a l2 ball.
         attack: what tries to refute; smoothing runs none.
         limit: certify at most so many images, chosen by ``seed``.

@@ -2,7 +2,7 @@
 
 A query is ``unsat`` once each of its disjuncts is: one of its inequalities, or their sum, is proved to be violated by all
 inputs of its box. It is ``sat`` once an attack reaches an input in the box whose outputs satisfy all inequalities of a
-disjunct, in float32 as the network is executed and in float64 as it is bounded. Otherwise it is ``unknown``.
+disjunct: in real numbers, and in float32 for any order of summation. Otherwise it is ``unknown``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from holdfast.bounds import Method, read_method
 from holdfast.bounds.methods.base import vacuous_unless_finite
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations.rules import Box
+from holdfast.commands.certify.counterexamples import UNCERTAIN, codes_in_float32, highest
 from holdfast.commands.certify.queries import counterexample_text, inside
 from holdfast.commands.certify.vnnlib import Disjunct, read
 from holdfast.core.arguments import check_whole
@@ -73,7 +74,7 @@ def verify(
 
     Args:
         instances: a list of instances as competitions of verifiers have them (network, query, seconds), or its folder.
-        method: interval, crown, alpha, sdp-crown, branch, semidefinite or exact; a query's seconds are the most
+        method: interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite or exact; a query's seconds are the most
             that it takes.
         attack: what looks for counterexamples.
         neurons: networks with more nonlinear entries are not bounded.
@@ -179,8 +180,11 @@ class _Problem:
                 raise HoldfastError(
                     f"{query} has {sizes[0]} inputs and {sizes[1]} outputs, and {network} {np.prod(shape)} and {features}"
                 )
+        uncertain = ""
         for disjunct in disjuncts:
-            if (point := self.counterexample(disjunct)) is not None:
+            if (point := self.counterexample(disjunct)) is None:
+                continue
+            if not (uncertain := self.doubts(disjunct, point)):
                 outputs = tuple(self.encoder(point[None])[0, :-1].tolist())
                 return Answer(network, query, "sat", 0.0, counterexample=point, outputs=outputs)
         end = time.monotonic() + self.seconds
@@ -188,7 +192,8 @@ class _Problem:
             left = (end - time.monotonic()) / (len(disjuncts) - position)
             if not self.refuted(disjunct, left):
                 reason = f"no bound by {self.method.name} refutes disjunct {position + 1} of {len(disjuncts)}"
-                return Answer(network, query, "unknown", 0.0, f"{reason}, and no attack reaches it")
+                reached = uncertain or "no attack reaches it"
+                return Answer(network, query, "unknown", 0.0, f"{reason}, and {reached}")
         return Answer(network, query, "unsat", 0.0)
 
     def refuted(self, disjunct: Disjunct, seconds: float) -> bool:
@@ -229,6 +234,18 @@ class _Problem:
             for encoder, dtype in ((self.encoder, torch.float32), (double, torch.float64))
         )
         return point[0].float() if reached else None
+
+    def doubts(self, disjunct: Disjunct, point: Float[Tensor, "*shape"]) -> str:
+        """Return why ``point``, whose outputs satisfy all inequalities here, may not do so elsewhere; nothing if it must."""
+        if not len(disjunct.rows):
+            return ""
+        rows, offsets = torch.from_numpy(disjunct.rows), torch.from_numpy(disjunct.offsets)
+        try:
+            lower, upper = codes_in_float32(self.encoder, point[None].double())
+        except HoldfastError as error:
+            return f"{UNCERTAIN} ({first_line(error)})"
+        ends = highest(rows[None], Box(lower[:, :-1], upper[:, :-1]), torch.float64, -offsets)
+        return "" if bool((ends <= 0).all()) else UNCERTAIN
 
     def _box(self, disjunct: Disjunct) -> Box:
         shape = (1, *self.encoder.domain.shape)

@@ -29,7 +29,7 @@ from holdfast.commands.certify.observation import Certificates
 from holdfast.commands.certify.record import Certificate
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, traced
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 
@@ -55,7 +55,7 @@ def require_proofs(observation: Certificates, population: Population) -> None:
     """Raise unless proofs can be kept of this network and method."""
     certification = observation.pairs.certification
     require_provable(certification.method)
-    require_plain(bounded(population, certification.neurons))
+    require_plain(traced(population.encoder, certification.neurons, population.run.device))
 
 
 def write_proofs(

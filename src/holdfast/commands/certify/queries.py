@@ -8,10 +8,9 @@ vnnlib/counterexamples/NAME-against-K.txt   an input of the ball whose output is
 
 Networks are in float32, so that ``W``, which is computed in float64, is rounded. What is expected is the answer to the
 query as it is written: a bound counts once it exceeds what the rounding of ``W`` can change, a counterexample if it is a
-float32 input inside the box whose rounded ``W f`` is negative, computed in float32 and in float64, by more than twice what
-the two differ, so that other float32 runtimes are likely to agree. ``unsat`` is of the
-network's real numbers: what executes it in float32 rounds, and may compute an output at or below zero where the least real
-one is above zero by less than that.
+float32 input inside the box whose rounded ``W f`` is negative in real numbers, and in float32 for any order of summation.
+``unsat`` is of the network's real numbers: what executes it in float32 rounds, and may compute an output at or below zero
+where the least real one is above zero by less than that.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ from holdfast.bounds.methods.interval import intermediate_bounds
 from holdfast.bounds.network.calls import precision_of
 from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations.rules import Box
+from holdfast.commands.certify.counterexamples import UNCERTAIN, codes_in_float32, highest
 from holdfast.commands.certify.files import file_stem
 from holdfast.commands.certify.observation import Certificates
 from holdfast.commands.certify.vnnlib import Disjunct, decimal, write
@@ -40,7 +40,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
-from holdfast.encoders.loading.reference import require
+from holdfast.encoders.loading.reference import first_line, require
 from holdfast.evaluations.certified.pairwise.pairs import Pairs
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -120,13 +120,13 @@ def write_queries(
                 continue
             query, counterexample = f"vnnlib/{stem}-against-{j}.vnnlib", ""
             store.write_file(f"{FOLDER}/{query}", _query(pairs, j, box, answer).encode())
-            if answer == "sat":
+            if answer.answer == "sat":
                 assert points is not None
                 counterexample = f"counterexamples/{stem}-against-{j}.txt"
                 value = float(_values(pairs, points, torch.float64)[j])
                 store.write_file(f"{FOLDER}/{counterexample}", counterexample_text(points[j], {j: value}).encode())
             instances.append((network, query, SECONDS))
-            expected.append((network, query, answer, counterexample))
+            expected.append((network, query, answer.answer, counterexample))
     store.write_file(f"{FOLDER}/expected.csv", _table(expected))
     store.write_file(f"{FOLDER}/instances.csv", _table(instances))
     return store.folder / FOLDER / "instances.csv"
@@ -182,23 +182,42 @@ def _values(pairs: Pairs, points: Float[Tensor, "k *pixels"], dtype: torch.dtype
     return torch.stack(outputs).double()
 
 
+class Expected(NamedTuple):
+    """What is known of a query: unsat, sat or unknown, and why it is not more."""
+
+    answer: str
+    note: str = ""
+
+
 def _answers(
     pairs: Pairs, bounds: Float[Tensor, "k"], points: Float[Tensor, "k *pixels"] | None, box: Box
-) -> list[str]:
-    """Return for each pair of a single anchor what is known of its query: unsat, sat or unknown."""
+) -> list[Expected]:
+    """Return for each pair of a single anchor what is known of its query."""
     around = region(pairs.anchors, Linf, torch.zeros_like(pairs.specifications[:, 0, 0]), pairs.encoder.domain)
     around = type(around)(around.centre, box.lower[:, None], box.upper[:, None], around.eps, Linf)
     low, high = intermediate_bounds(pairs.graph, around)[-1]
     change = (pairs.specifications[0] - _rounded(pairs)).abs() @ torch.maximum(low.abs(), high.abs())[0, 0]
     proved = (bounds.to(change) - change > 0).tolist()
-    refuted = [False] * len(proved)
-    if points is not None:
-        outside = ((points < box.lower) | (points > box.upper)).flatten(1).any(1)  # a box may hold no float32
-        single, double = (_values(pairs, points, dtype) for dtype in (torch.float32, torch.float64))
-        clearly = torch.maximum(single, double) < -2 * (single - double).abs()  # another runtime rounds differently
-        refuted = (clearly & ~outside.cpu()).tolist()
+    refuted = _refuted(pairs, points, box) if points is not None else [Expected("unknown")] * len(proved)
     return [
-        "unknown" if unsat == sat else "unsat" if unsat else "sat" for unsat, sat in zip(proved, refuted, strict=True)
+        other if not unsat else Expected("unsat" if other.answer == "unknown" else "unknown")
+        for unsat, other in zip(proved, refuted, strict=True)
+    ]
+
+
+def _refuted(pairs: Pairs, points: Float[Tensor, "k *pixels"], box: Box) -> list[Expected]:
+    """Return which pairs their own point certainly refutes, and of the others which it refutes as computed here."""
+    inside_box = ((points >= box.lower) & (points <= box.upper)).flatten(1).all(1).cpu()  # a box may hold no float32
+    here = torch.maximum(*(_values(pairs, points, dtype) for dtype in (torch.float32, torch.float64))) < 0
+    try:
+        codes = codes_in_float32(pairs.encoder, points)
+        certain = highest(_rounded(pairs)[:, None].cpu(), codes, torch.float32)[:, 0] < 0
+        note = UNCERTAIN
+    except HoldfastError as error:
+        certain, note = torch.zeros_like(here), f"{UNCERTAIN} ({first_line(error)})"
+    return [
+        Expected("sat") if sure else Expected("unknown", note if likely else "")
+        for sure, likely in zip((certain & here & inside_box).tolist(), (here & inside_box).tolist(), strict=True)
     ]
 
 
@@ -211,14 +230,15 @@ def inside(points: Float[Tensor, "k *pixels"], box: Box) -> Float[Tensor, "k *pi
     return torch.where(rounded.double() > box.upper, torch.nextafter(rounded, down), rounded).double()
 
 
-def _query(pairs: Pairs, j: int, box: Box, answer: str) -> str:
+def _query(pairs: Pairs, j: int, box: Box, expected: Expected) -> str:
     """Return the query whether output ``j`` can be at most zero in the box."""
     row = np.zeros((1, pairs.shape[1]))
     row[0, j] = 1.0
     low, high = (end.flatten().cpu().numpy() for end in box)
     anchor, negative = pairs.ids[0][0], pairs.ids[0][1 + j]
     about = f"Y_{j} <= 0: {anchor!r} is more similar to {negative!r} than to itself"
-    return write(Disjunct(low, high, row, np.zeros(1)), (about.replace("\n", " "), f"expected: {answer}"))
+    comments = [about, f"expected: {expected.answer}", *([expected.note] if expected.note else [])]
+    return write(Disjunct(low, high, row, np.zeros(1)), [comment.replace("\n", " ") for comment in comments])
 
 
 def _table(lines: Sequence[Sequence[object]]) -> bytes:

@@ -16,6 +16,7 @@ from holdfast.bounds.proofs.float64 import Array
 from holdfast.bounds.proofs.lowering import plain_network
 from holdfast.bounds.proofs.network import PlainNetwork
 from holdfast.bounds.proofs.proof import Proof
+from holdfast.bounds.rounding.executed_encoder import executes
 from holdfast.commands.certify.proofs import INDEX, NETWORK, unpacked
 from holdfast.commands.certify.record import Certificate, CertificateRecord
 from holdfast.commands.inputs import NamedEncoder, NamedImages, population_of
@@ -24,7 +25,7 @@ from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.encoders.loading.reference import first_line
-from holdfast.evaluations.certified.pairwise.pairs import bounded
+from holdfast.evaluations.certified.pairwise.pairs import traced
 from holdfast.protocol.population import Population
 
 SAME = 1e-9
@@ -97,9 +98,12 @@ def _missing(index: Any, name: str) -> str:
 def _run(record: CertificateRecord) -> RunSettings:
     """Return the seed and precision of a run, which decide on its negatives and pixels."""
     try:
-        return RunSettings(seed=int(record.settings["seed"]), precision=record.settings["precision"])
+        run = RunSettings(seed=int(record.settings["seed"]), precision=record.settings["precision"])
     except (KeyError, ValueError) as error:
         raise HoldfastError(f"certify.json names no seed or no precision ({error}); certify again") from error
+    if executes("real", run.dtype):
+        raise HoldfastError(f"proofs are of real arithmetic, and certify.json says that the run was in {run.precision}")
+    return run
 
 
 def _own(population: Population, network: PlainNetwork, record: CertificateRecord) -> PlainNetwork:
@@ -109,7 +113,9 @@ def _own(population: Population, network: PlainNetwork, record: CertificateRecor
         raise HoldfastError(f"{name} is not the encoder that was certified, {record.encoder.name}")
     if population.images.fingerprint != record.images.fingerprint:
         raise HoldfastError(f"{population.images.name} are not the images that were certified, {record.images.name}")
-    own = plain_network(bounded(population, int(record.settings["neurons"])), population.encoder.domain)
+    own = plain_network(
+        traced(population.encoder, int(record.settings["neurons"]), population.run.device), population.encoder.domain
+    )
     rows = range(min(len(population.images), 16))
     pixels = population.pixels(rows).double()
     with torch.no_grad():

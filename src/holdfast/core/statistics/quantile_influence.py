@@ -47,6 +47,6 @@ def quantile_influence(quantiles: Series, near: Values, references: int) -> Seri
         # One more image may be carried to the other side, or be near as many as any that was seen and one pair more.
         pair = weight / max(1, references - 1)
         reach = max(spread / 2, weight * float(np.abs(others).max()) + pair)
-        limits = (median - reach, median + reach)
+        limits = (float(median - reach), float(median + reach))
     update = {"quantity": f"{quantiles.quantity}_influence", "values": tuple(influence.tolist()), "limits": limits}
     return quantiles.model_copy(update=update)

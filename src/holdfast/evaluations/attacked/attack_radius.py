@@ -136,6 +136,7 @@ class AttackRadius(Evaluation):
     name = "attack-radius"
     version = 1
     partial = True
+    pictured = 1
     uses_bank = True
     title = "Attack radius"
     meaning = (

@@ -83,6 +83,7 @@ class Breakaway(Evaluation):
     name = "breakaway"
     version = 7
     partial = True
+    pictured = 3
     uses_bank = True
     title = "Breakaway risk"
     meaning = (

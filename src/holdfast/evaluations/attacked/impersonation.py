@@ -67,6 +67,7 @@ class Impersonation(Evaluation):
     name = "impersonation"
     version = 4
     partial = True
+    pictured = 3
     uses_labels = True
     uses_bank = True
     title = "Impersonation"

@@ -57,6 +57,7 @@ class UniversalRisk(Evaluation):
     name = "universal"
     version = 2
     partial = True
+    pictured = 0
     uses_bank = True
     needs_gradients = True
     title = "Universal perturbations"

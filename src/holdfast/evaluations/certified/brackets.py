@@ -20,7 +20,7 @@ from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import Better, Scale, over_scale, summarise
-from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
@@ -72,12 +72,13 @@ class BracketEvaluation(Evaluation):
     method: Method = Crown()
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
+    arithmetic: str = "real"
     partial = True
 
     @property
     def certification(self) -> Certification:
         """The settings that its observations share."""
-        return Certification(self.samples, self.method, self.attack, self.neurons)
+        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
 
     @abstractmethod
     def bounds(self, ball: Ball, divergence: Divergence) -> Observation:
@@ -103,10 +104,11 @@ class BracketEvaluation(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         ends: list[tuple[Series, Estimate]] = []
         checks: list[CrossCheck] = []
+        arithmetic = arithmetic_of(population, self.arithmetic)
         for ball, divergence in self._cases():
             bounds = self.observation().of(self.bounds(ball, divergence), observed)
             values = {name: value.double() for name, value in bounds.items()}
-            case: Conditions = {"ball": str(ball), "divergence": str(divergence)}
+            case: Conditions = {"ball": str(ball), "divergence": str(divergence), **arithmetic}
             for bracket in self.brackets(population, divergence, values):
                 ends += bracket.ends(case, self.method, self.attack)
             witness = partial(self.witness, population, rows, ball, divergence)

@@ -8,7 +8,9 @@ from typing import final
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.rounding.executed_encoder import check_arithmetic, executes, stated
+from holdfast.core.encoder import Pixels
 from holdfast.core.records import Conditions
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder, certified_encoder
 from holdfast.protocol.observation import SharedSettings
 from holdfast.protocol.population import Population
 
@@ -34,6 +36,10 @@ class Certification(SharedSettings):
 
     def __post_init__(self) -> None:
         check_arithmetic(self.arithmetic)
+
+    def encoder(self, population: Population, pixels: Pixels) -> CertifiedEncoder:
+        """Return what is certified around ``pixels``."""
+        return certified_encoder(population, self.neurons, self.arithmetic, pixels)
 
     def by_bounds(self, norm: str) -> Conditions:
         """Return the conditions of what is proved in a norm."""

@@ -31,7 +31,7 @@ from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.outputs.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.outputs.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded
+from holdfast.evaluations.certified.pairwise.pairs import Pairs
 from holdfast.evaluations.certified.pairwise.radius_bounds import cross_check
 from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
@@ -100,27 +100,27 @@ class BreakawayBounds(Observation):
 
     def breakaway_pairs(self, population: Population, rows: Sequence[int]) -> BreakawayPairs:
         """Return bounds and attacks of the images at ``rows``."""
-        graph, domain = bounded(population, self.certification.neurons), population.encoder.domain
         codes, anchors = population.codes.double(), population.pixels(rows).double()
+        certified, domain = self.certification.encoder(population, anchors), population.encoder.domain
         others = population.others(rows, self.others)
         hyperplanes = bisector_hyperplanes(self.divergence, codes[list(rows)], codes[others])
         normals, method = hyperplanes.normals, self.certification.method
-        bound = lower_bounds(graph, method, anchors, self.ball, domain, normals) - hyperplanes.offsets
+        bound = lower_bounds(certified.graph, method, anchors, self.ball, domain, normals) - hyperplanes.offsets
         # Those without much of a proof are the most likely to be passed.
         rivals = bound.topk(min(self.rivals, bound.shape[1]), dim=1, largest=False).indices
         noise = population.run.noise([population.images.ids[row] for row in rows for _ in rivals[0]])
         pairs = Pairs(
-            encoder=population.double,
-            graph=graph,
+            encoder=certified.encoder,
+            graph=certified.graph,
             ids=(),
             anchors=anchors,
             negatives=anchors[:, None].expand(-1, rivals.shape[1], *anchors.shape[1:]),
             specifications=normals.gather(1, rivals[..., None].expand(-1, -1, normals.shape[2])),
             noise=noise.fork("escape"),
+            executed=certified.executed,
         )
         points = worst_points(pairs, self.ball, self.certification.attack)
-        with torch.no_grad():
-            attacked = pairs.encoder.forward(points).unflatten(0, pairs.shape)
+        attacked = certified.codes(points).unflatten(0, pairs.shape)
         distances = hyperplanes.signed_distances(attacked)
         return BreakawayPairs(others, hyperplanes.defined, bound, distances, points.unflatten(0, pairs.shape))
 

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import Scale, chained_median
@@ -26,7 +25,6 @@ from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
-from holdfast.evaluations.certified.pairwise.pairs import bounded
 from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.away import Away
@@ -58,25 +56,19 @@ class DisplacementBounds(Observation):
         return self.certification.attack.forwards
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        encoder, pixels = in_float64(population, rows)
-        graph = bounded(population, self.certification.neurons)
-        bounds = OutputBounds(encoder, graph, self.certification.method, self.ball)
+        pixels = population.pixels(rows).double()
+        certified = self.certification.encoder(population, pixels)
+        bounds = OutputBounds(certified, self.certification.method, self.ball)
         points = farthest_attacked(population, rows, self.divergence, self.certification.attack, self.ball)
-        with torch.no_grad():
-            attacked = self.divergence(encoder.forward(points), encoder.forward(pixels))
+        attacked = self.divergence(certified.codes(points), certified.codes(pixels))
         return {"certified": bounds.farthest(self.divergence, pixels), "attacked": attacked}
-
-
-def in_float64(population: Population, rows: Sequence[int]) -> tuple[Encoder, Pixels]:
-    """Return the encoder and the images at ``rows`` in float64."""
-    return population.double, population.pixels(rows).double()
 
 
 def farthest_attacked(
     population: Population, rows: Sequence[int], divergence: Divergence, attack: Attack, ball: Ball
 ) -> Pixels:
     """Return points in the balls around the images at ``rows`` whose codes ``attack`` moved as far as it could."""
-    encoder, pixels = in_float64(population, rows)
+    encoder, pixels = population.double, population.pixels(rows).double()
     noise = population.run.noise([population.images.ids[row] for row in rows]).fork("moved")
     return attack(encoder, pixels, Away(divergence)(AttackContext(encoder, pixels, noise)), ball, noise)
 
@@ -120,8 +112,9 @@ class CertifiedDisplacement(BracketEvaluation):
     ) -> dict[str, str]:
         row = rows[image]
         (point,) = farthest_attacked(population, [row], divergence, self.attack, ball)
-        encoder, pixels = in_float64(population, [row])
-        distance = divergence(encoder.forward(point[None]), encoder.forward(pixels))
+        pixels = population.pixels([row]).double()
+        certified = self.certification.encoder(population, pixels)
+        distance = divergence(certified.codes(point[None]), certified.codes(pixels))
         facts = {
             "image": population.images.ids[row],
             "divergence": str(divergence),

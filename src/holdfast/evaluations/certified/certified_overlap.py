@@ -27,11 +27,10 @@ from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.certified_displacement import exceeds, farthest_attacked, in_float64
+from holdfast.evaluations.certified.certified_displacement import exceeds, farthest_attacked
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.outputs.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
-from holdfast.evaluations.certified.pairwise.pairs import bounded
 from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.base import AttackContext
@@ -66,16 +65,14 @@ class OverlapBounds(Observation):
         return 2 * self.certification.attack.forwards
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        encoder, pixels = in_float64(population, rows)
-        _, partners = in_float64(population, population.partners[list(rows)].tolist())
-        graph = bounded(population, self.certification.neurons)
-        bounds = OutputBounds(encoder, graph, self.certification.method, self.ball)
+        pixels, partners = self._pixels(population, rows)
+        certified = self.certification.encoder(population, torch.cat([pixels, partners]))
+        bounds = OutputBounds(certified, self.certification.method, self.ball)
         moved_anchor, impostor = self.attacked(population, rows)
-        with torch.no_grad():
-            codes, targets = encoder.forward(pixels), encoder.forward(partners)
-            apart, same = self.divergence(targets, codes), same_codes(self.divergence, targets, codes)
-            moved = self.divergence(encoder.forward(moved_anchor), codes)
-            came = self.divergence(encoder.forward(impostor), codes)
+        codes, targets = certified.codes(pixels), certified.codes(partners)
+        apart, same = self.divergence(targets, codes), same_codes(self.divergence, targets, codes)
+        moved = self.divergence(certified.codes(moved_anchor), codes)
+        came = self.divergence(certified.codes(impostor), codes)
         return {
             "apart": apart.masked_fill(same, torch.nan),
             "moved": moved,
@@ -86,13 +83,18 @@ class OverlapBounds(Observation):
 
     def attacked(self, population: Population, rows: Sequence[int]) -> tuple[Pixels, Pixels]:
         """Return each image moved as far as attacks move it, and its partner moved as close to the image as they can."""
-        attack = self.certification.attack
-        encoder, pixels = in_float64(population, rows)
-        _, partners = in_float64(population, population.partners[list(rows)].tolist())
+        attack, encoder = self.certification.attack, population.double
+        pixels, partners = self._pixels(population, rows)
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("between")
         objective = Toward(self.divergence)(AttackContext(encoder, partners, noise, pixels))
         impostor = attack(encoder, partners, objective, self.ball, noise)
         return farthest_attacked(population, rows, self.divergence, attack, self.ball), impostor
+
+    @staticmethod
+    def _pixels(population: Population, rows: Sequence[int]) -> tuple[Pixels, Pixels]:
+        """Return the images at ``rows`` and their partners, in float64."""
+        partners = population.partners[list(rows)].tolist()
+        return population.pixels(rows).double(), population.pixels(partners).double()
 
 
 @final

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.affine import General
+from holdfast.bounds.network.graph import Graph, Node
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.rounding.arithmetic import rigorous
+from holdfast.bounds.rounding.executed_encoder import ExecutedEncoder
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.pairwise.pairs import Pairs
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder, Pairs
 from holdfast.probes.linear import logistic_regression
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
@@ -28,14 +31,25 @@ TRAINING, POOL = 10_000, 1000
 class Classifier:
     """An encoder with a head, as an encoder whose codes are logits, in float64; ``classes`` are the labels they mean."""
 
-    encoder: Encoder
-    graph: Graph
+    certified: CertifiedEncoder
+    head: nn.Linear
     classes: Int[Tensor, "c"]
 
     def logits(self, pixels: Pixels) -> Float[Tensor, "b c"]:
         """Return the logits of ``pixels``."""
-        with torch.no_grad():
-            return self.encoder.forward(pixels)
+        return self.certified.codes(pixels)
+
+    def on_codes_of(self, encoder: CertifiedEncoder) -> Classifier:
+        """Return the same head, in float64, on the codes that certificates of ``encoder`` speak about."""
+        if (executed := encoder.executed) is None:
+            return self
+        graph = with_head(executed.graph, self.head)
+        computed, reference = (
+            Encoder(HeadOnCodes(part.module, self.head), part.name, part.domain, caution=part.caution)
+            for part in (executed.encoder, executed.reference)
+        )
+        executed = ExecutedEncoder(computed, reference, graph, executed.format)
+        return replace(self, certified=CertifiedEncoder(self.certified.encoder, graph, executed))
 
     def places(self, labels: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """Return which logit each label means; -1 for labels that no logit means."""
@@ -47,6 +61,33 @@ class Classifier:
         logits = self.logits(pixels)
         logits_of_class = logits.gather(1, columns.clamp_min(0)[:, None])
         return (columns >= 0) & ((logits >= logits_of_class).sum(1) == 1)
+
+
+@final
+class HeadOnCodes(nn.Module):
+    """A head in float64 on codes of any precision."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, pixels: Pixels) -> Float[Tensor, "b c"]:
+        logits: Float[Tensor, "b c"] = self.head(self.encoder(pixels).double())
+        return logits
+
+
+def with_head(graph: Graph, head: nn.Linear) -> Graph:
+    """Return the graph with ``head``, which rounds nothing but in the type of bounds, as its last operation."""
+    codes, weight, bias = graph.nodes[-1], head.weight.detach(), head.bias.detach()
+    operation = General(
+        lambda x: linear(x, weight, bias),
+        lambda radii: linear(radii, weight.abs()),
+        [codes.shape],
+        graph.dtype,
+        graph.device,
+    )
+    node = Node(len(graph.nodes), "linear head", (*codes.shape[:-1], len(bias)), (codes.index,), operation)
+    return replace(graph, nodes=(*graph.nodes, node))
 
 
 @final
@@ -95,7 +136,7 @@ def classifier(
     double = encoder.to(device, torch.float64)
     module = nn.Sequential(double.module, head.to(device)).eval()
     whole = Encoder(module, encoder.name, encoder.domain, caution=encoder.caution)
-    return Classifier(whole, rigorous(trace(whole, torch.float64, device)), classes.to(device))
+    return Classifier(CertifiedEncoder(whole, rigorous(trace(whole, torch.float64, device))), head, classes.to(device))
 
 
 def margins(
@@ -121,16 +162,18 @@ def margins(
     kept[torch.arange(len(pixels)), columns] = False
     specifications = (classes_of_rows - others)[kept].reshape(len(pixels), count - 1, count)
     scores, chosen = (specifications @ classifier.logits(pool).mT).min(2)
-    low, high = classifier.encoder.domain.low, classifier.encoder.domain.high
+    certified = classifier.certified
+    low, high = certified.encoder.domain.low, certified.encoder.domain.high
     corner = torch.where(pixels < (low + high) / 2, high, low)[:, None]
     corner = torch.where(corner.isfinite(), corner, pool[chosen])  # a range without end has no corners
     misclassified = (scores < 0).reshape(*scores.shape, *(1,) * (pixels.ndim - 1))
     return Pairs(
-        encoder=classifier.encoder,
-        graph=classifier.graph,
+        encoder=certified.encoder,
+        graph=certified.graph,
         ids=(),
         anchors=pixels,
         negatives=torch.where(misclassified, pool[chosen], corner),
         specifications=specifications,
         noise=noise,
+        executed=certified.executed,
     )

@@ -29,14 +29,14 @@ from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
 from holdfast.bounds.radii.bracketing import bracket_radii
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
-from holdfast.core.records import Claim, Curve, Findings, Series
+from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series, survival_curves
 from holdfast.evaluations.certified.linear_head import POOL, Classifier, LinearHead, margins
 from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded, unit_ball
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, unit_ball
 from holdfast.evaluations.certified.pairwise.radius_bounds import (
     INSIDE,
     certified_radii,
@@ -82,20 +82,21 @@ class HeadRadii(Observation):
         return self.rivals * self.certification.attack.forwards
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        bounded(population, self.certification.neurons)  # says why not, labels or none
+        pixels = population.pixels(rows).double()
+        encoder = self.certification.encoder(population, pixels)  # says why not, labels or none
         observed = {name: torch.full((len(rows),), torch.nan).double() for name in OBSERVED}
         head, labels = population.learned(*self.fits()), population.images.labels
         if head is None or labels is None:
             return observed
+        head = head.on_codes_of(encoder)
         columns = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
-        right = head.right(population.pixels(rows).double(), columns).cpu()
+        right = head.right(pixels, columns).cpu()
         observed["right"] = right.double()
         if bool(right.any()):
             chosen = right.nonzero()[:, 0].tolist()
             names = [population.images.ids[rows[k]] for k in chosen for _ in head.classes[1:]]
             pool = population.pixels(population.shuffled[:POOL].tolist()).double()
-            pixels = population.pixels([rows[k] for k in chosen]).double()
-            pairs = margins(head, pixels, columns[chosen], pool, population.run.noise(names).fork("linear"))
+            pairs = margins(head, pixels[chosen], columns[chosen], pool, population.run.noise(names).fork("linear"))
             for name, values in self.radii(pairs, head, columns[chosen]).items():
                 observed[name][right] = values.cpu()
         return observed
@@ -131,6 +132,7 @@ class HeadRadii(Observation):
             negatives=pairs.negatives[images, chosen],
             specifications=pairs.specifications[images, chosen],
             noise=pairs.noise[(images * classes + chosen).flatten()],
+            executed=pairs.executed,
         )
         pair_attack = PairAttack(weakest, unit_ball(self.norm), self.certification.attack)
         radius = certified.amin(1, keepdim=True)
@@ -156,7 +158,8 @@ def separate_radii(
     clean = pairs.values(pairs.images).reshape(pairs.shape)
 
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a s"]) -> Float[Tensor, "a s"]:
-        balls = region(pairs.anchors[images], type(ball), shares * reach[images], pairs.encoder.domain)
+        domain, inputs = pairs.encoder.domain, pairs.graph.inputs
+        balls = region(pairs.anchors[images], type(ball), shares * reach[images], domain, inputs=inputs)
         specifications = torch.cat([class_rows[images], -others[images[:, None], chosen]], 1)
         bounds = vacuous_unless_finite(method(pairs.graph, balls, specifications))
         return bounds[:, :1] + bounds[:, 1:]
@@ -176,6 +179,7 @@ class LinearRadius(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
+    arithmetic: str = "real"
     sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "linear-radius"
     version = 5
@@ -197,7 +201,7 @@ class LinearRadius(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         values = {name: value.double() for name, value in observed.items()}
-        radii = self._series(values)
+        radii = self._series(values, arithmetic_of(population, self.arithmetic))
         names = ["average_linear_radius", "average_attacked_linear_radius", "average_separate_radius"]
         estimates = [summarise(each, "mean", "higher", name) for each, name in zip(radii, names, strict=False)]
         accuracy = summarise(radii[-1], "share", "higher", "linear_accuracy")
@@ -206,15 +210,16 @@ class LinearRadius(Evaluation):
         curves = () if bool(values["right"].isnan().all()) else self._curves(values)
         return findings(population, rows, radii, (*estimates, accuracy), [check], curves)
 
-    def _series(self, values: Observed) -> list[Series]:
-        by_bounds, by_attack = self._certification.by_bounds(self.norm), self._certification.by_attack(self.norm)
+    def _series(self, values: Observed, arithmetic: Conditions) -> list[Series]:
+        by_bounds: Conditions = {**self._certification.by_bounds(self.norm), **arithmetic}
+        by_attack: Conditions = {**self._certification.by_attack(self.norm), **arithmetic}
         reason = UNLABELLED if bool(values["right"].isnan().all()) else UNDEFINED
         unit, accuracy = f"{self.norm} distance", "accuracy of the head on clean images"
         each = [
             ("linear_radius", by_bounds, values["certified"], unit, Claim.LOWER, RADIUS),
             ("attacked_linear_radius", by_attack, values["attacked"], unit, Claim.UPPER, RADIUS),
             ("separate_radius", by_bounds, values["separate"], unit, Claim.LOWER, RADIUS),
-            ("classified_right", {}, values["right"], "yes or no", Claim.ESTIMATE, accuracy),
+            ("classified_right", arithmetic, values["right"], "yes or no", Claim.ESTIMATE, accuracy),
         ]
         return [series(name, where, v, kind, claim, of, reason) for name, where, v, kind, claim, of in each]
 
@@ -231,16 +236,18 @@ class LinearRadius(Evaluation):
 
     @property
     def _certification(self) -> Certification:
-        return Certification(self.samples, self.method, self.attack, self.neurons)
+        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
 
     def _witness(self, population: Population, rows: Sequence[int], image: int) -> dict[str, str]:
         row, labels = rows[image], torch.as_tensor(population.images.labels)
         head = population.learned(LinearHead(self.samples))
         assert head is not None, "nothing is certified without labels"
+        pixels = population.pixels([row]).double()
+        head = head.on_codes_of(self._certification.encoder(population, pixels))
         columns = head.places(labels.to(head.classes.device)[[row]])
         name, pool = population.images.ids[row], population.pixels(population.shuffled[:POOL].tolist()).double()
         noise = population.run.noise([name for _ in head.classes[1:]]).fork("linear")
-        pairs = margins(head, population.pixels([row]).double(), columns, pool, noise)
+        pairs = margins(head, pixels, columns, pool, noise)
         certified = certified_radii(pairs, unit_ball(self.norm), self.method, self.tolerance)
         nearest, inside = self.observation().attacks(pairs, certified)
         result = inside if bool((inside.values <= 0).any()) else nearest

@@ -29,7 +29,7 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.certified_radius import refuted
 from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series
 from holdfast.evaluations.certified.linear_radius import HeadRadii
@@ -82,7 +82,8 @@ class SharedNegatives(Observation):
         shared = negatives(population, self.negatives).tolist()
         others = population.pixels(shared)
         others = others[None].expand(len(rows), *others.shape)
-        pairs = image_pairs(population, rows, len(shared), self.certification.neurons, others)
+        neurons, arithmetic = self.certification.neurons, self.certification.arithmetic
+        pairs = image_pairs(population, rows, len(shared), neurons, others, arithmetic)
         names = tuple(population.images.ids[other] for other in shared)
         pairs = replace(pairs, ids=tuple((anchor, *names) for anchor, *_ in pairs.ids))
         return PairAttack(pairs, unit_ball(self.norm), self.certification.attack)
@@ -107,6 +108,7 @@ class MarginDistribution(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
+    arithmetic: str = "real"
     sizes = Sizes(quick={**SIZES.quick, "negatives": 2, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "margin-distribution"
     version = 6
@@ -133,12 +135,15 @@ class MarginDistribution(Evaluation):
         similar = similarity(population, rows, negatives(population, self.negatives))
         order, head = by_similarity(shared, similar), by_head(shared, linear, foreign(population, rows, self.negatives))
         laws = self._laws(population, rows, shared["view"])
-        shares = [*self._shares("order", order, NO_PAIR), *self._shares("head", head, NO_LABEL)]
+        where: Conditions = {"ball": self.norm, "method": str(self.method), "attack": str(self.attack)}
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        where = {**where, **arithmetic}
+        shares = [*self._shares("order", order, where, NO_PAIR), *self._shares("head", head, where, NO_LABEL)]
         estimates = [summarise(law, "median", "neither") for law in laws[:3]]
         estimates += [summarise(laws[3], "mean", "higher")]
         estimates += [without_interval(summarise(share, "mean", "neither")) for share in shares[:2]]
         estimates += [summarise(share, "mean", "neither") for share in shares[2:]]
-        case: Conditions = {"ball": self.norm, "method": str(self.method)}
+        case: Conditions = {"ball": self.norm, "method": str(self.method), **arithmetic}
         witness = partial(self._witness, population, rows, shared)
         # The contradictions of heads have their witness in ``linear-radius``.
         checks = [
@@ -156,11 +161,11 @@ class MarginDistribution(Evaluation):
         return findings(population, rows, [*laws, *shares], estimates, checks, verdicts=verdicts)
 
     def _shared(self) -> SharedNegatives:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
         return SharedNegatives(certification, self.norm, self.negatives, self.tolerance)
 
     def _head(self) -> HeadRadii:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
         return HeadRadii(certification, self.norm, self.rivals, self.tolerance)
 
     def _witness(self, population: Population, rows: Sequence[int], shared: Observed, image: int) -> dict[str, str]:
@@ -194,8 +199,8 @@ class MarginDistribution(Evaluation):
         near = margins[margins > 1e-12].sort().values[: self.tail]
         return fit(near.numpy()) if len(near) == self.tail else None
 
-    def _shares(self, name: str, counts: TheoremCounts, reason: str) -> list[Series]:
-        where: Conditions = {"ball": self.norm, "method": str(self.method), "attack": str(self.attack)}
+    @staticmethod
+    def _shares(name: str, counts: TheoremCounts, where: Conditions, reason: str) -> list[Series]:
         of, unit = f"share of comparisons that obey theorem {THEOREMS[name]}", "share of comparisons"
         n = counts.count.double().masked_fill(counts.count == 0, torch.nan)
         least, most = counts.holds / n, 1 - counts.fails / n

@@ -41,8 +41,9 @@ class CommonCorruptions(Evaluation):
         heavy={"samples": 30, "severities": [2, 4]},
     )
     name = "common-corruptions"
-    version = 1
+    version = 2
     partial = True
+    pictured = 0
     uses_bank = True
     title = "Common corruptions"
     meaning = (

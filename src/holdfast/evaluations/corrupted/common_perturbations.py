@@ -50,8 +50,9 @@ class CommonPerturbations(Evaluation):
         heavy={"samples": 30},
     )
     name = "common-perturbations"
-    version = 1
+    version = 2
     partial = True
+    pictured = 0
     uses_bank = True
     title = "Everyday edits"
     meaning = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import number
 from holdfast.core.statistics import over_references, summarise
+from holdfast.core.statistics.quantile_influence import quantile_influence
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.corrupted.edits import Edited, families
 from holdfast.protocol.population import Population
@@ -54,18 +56,24 @@ def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
     kept, overlap, radius = list(edited.kept()), list(edited.overlap()), list(edited.radius())
     changes, quantiles = list(edited.changes()), list(edited.quantiles())
     worst_moved, worst_kept = list(edited.worst_quantiles()), list(edited.worst_kept())
+    near, worst_near = edited.near(), edited.worst_near()
+    influences = edited.influences(quantiles, near, rows)
+    worst_influences = edited.influences(worst_moved, worst_near, rows)
     estimates = (
         summarise(survived, "mean", "higher"),
         *(summarise(series, "share", "higher", f"worst_{edited.words.singular}_accuracy") for series in worst_kept),
-        *relative(worst_moved, edited.worst_near()),
+        *relative(worst_moved, worst_near, worst_influences),
         *(summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept),
-        *relative(quantiles, edited.near()),
+        *relative(quantiles, near, influences),
         *(summarise(series, "mean", "higher") for series in overlap),
         *(summarise(radius, "mean", "lower") for radius in radius),
     )
     return Findings(
         ids=tuple(population.images.ids[row] for row in rows),
-        series=(survived, *worst_kept, *worst_moved, *kept, *quantiles, *changes, *overlap, *radius),
+        series=(
+            *(survived, *worst_kept, *worst_moved, *worst_influences),
+            *(*kept, *quantiles, *influences, *changes, *overlap, *radius),
+        ),
         estimates=estimates,
         curves=tuple(ladder_curves(estimates, edited.words)),
         warnings=(*population_warnings(population, edited.divergences), *edited.warnings()),
@@ -99,7 +107,8 @@ class Ladders:
         self.chained, self.population, self.observed = observation.chained, population, observed
         self.words = words
         self.families = families(observation.edits)
-        self.pairs = population.codes[population.choose(reference)]
+        self.references = population.choose(reference)
+        self.pairs = population.codes[self.references]
 
     def of_edits(self, name: str) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
         """Return what was observed under ``name``, edit by edit."""
@@ -186,6 +195,15 @@ class Ladders:
         within = shares_within(self.population.fitted(divergence), medians, self.pairs)
         return [share.cpu().numpy() for share in within]
 
+    def influences(self, quantiles: Sequence[Series], near: Sequence[Shares], rows: Sequence[int]) -> list[Series]:
+        """Return each median of ``quantiles`` as the images at ``rows`` move it."""
+        places = {row: place for place, row in enumerate(self.references)}
+        here = [places.get(row, -1) for row in rows]
+        return [
+            quantile_influence(series, np.append(share, nan)[here], len(share))
+            for series, share in zip(quantiles, near, strict=True)
+        ]
+
     def worst_quantiles(self) -> Iterator[Series]:
         shares = self._shares(self.divergences[0], self.observed["worst"])
         for depth, values in enumerate(shares.unbind(1), start=1):
@@ -270,11 +288,16 @@ class Ladders:
         )
 
 
-def relative(quantiles: Sequence[Series], near: Sequence[Shares]) -> list[Estimate]:
-    """Return the median of each of ``quantiles`` with an interval that allows for other reference images, too."""
+def relative(quantiles: Sequence[Series], near: Sequence[Shares], influences: Sequence[Series]) -> list[Estimate]:
+    """Return the median of each of ``quantiles`` with an interval that allows for other reference images, too.
+
+    Two encoders are compared by what each image moves.
+    """
     return [
-        over_references(summarise(series, "median", "lower"), within)
-        for series, within in zip(quantiles, near, strict=True)
+        over_references(summarise(series, "median", "lower"), within).model_copy(
+            update={"series": moves.quantity, "statistic": "mean"}
+        )
+        for series, within, moves in zip(quantiles, near, influences, strict=True)
     ]
 
 

@@ -59,6 +59,7 @@ class Drift(Evaluation):
     sizes = Sizes(full={"samples": 64})
     name = "drift"
     version = 2
+    pictured = 0
     uses_bank = True
     needs_bank = True
     partial = True

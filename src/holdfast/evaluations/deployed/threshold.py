@@ -61,6 +61,7 @@ class Threshold(Evaluation):
     sizes = Sizes()
     name = "threshold"
     version = 2
+    pictured = 0
     by_name = True
     title = "Threshold"
     heading = "Threshold of {encoders} on {images}"

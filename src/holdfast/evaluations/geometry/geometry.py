@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import Any, Literal, final
 
 import numpy as np
@@ -36,7 +36,7 @@ from holdfast.evaluations.geometry.classes import (
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
 from holdfast.evaluations.geometry.margins import FEWER, NEAREST, Margins
 from holdfast.evaluations.geometry.observations import Lengths
-from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
+from holdfast.evaluations.geometry.spectrum import GROUPS, rankme, rankme_influence
 from holdfast.evaluations.geometry.sphere import ZERO, Neighbourhoods, Sphere, Strangers, groups_of
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.evaluations.geometry.warnings import sphere_warnings
@@ -47,6 +47,8 @@ from holdfast.protocol.sizes import Sizes
 
 FEW = {"hub_skewness": 300, "hub_share": 1000}
 """Of fewer images there is no interval: it would hold the truth too rarely. Others need as many as a jackknife groups."""
+PER_FEATURE = 5
+"""Images for each feature from which on RankMe is compared image by image."""
 CLUSTERS = "clusters"
 TAG_MARGIN, TAG_LED = "tag_margin", "tag_led_share"
 DRAWN = 200
@@ -71,7 +73,7 @@ class SpaceGeometry(Evaluation):
         large={"samples": 2000},  # each is encoded once only
     )
     name = "geometry"
-    version = 2
+    version = 3
     uses_labels = True
     robustness = False
     title = "Geometry of the space"
@@ -114,10 +116,14 @@ class SpaceGeometry(Evaluation):
         ]
         groups = None if self.tags is None else groups_of(population, self.tags)
         series = [each.series(where, len(rows)) for each in measured]
-        rank, spectrum = _rank(population.codes[sphere.rows])
+        codes = population.codes[sphere.rows]
+        rank, spectrum = rank_and_spectrum(codes)
+        moves = [each.series(where, len(rows)) for each in moves_of_rank(codes, rank)]
+        if moves:
+            rank = rank.model_copy(update={"series": moves[0].quantity, "statistic": "mean"})
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
+            series=(*series, *moves),
             estimates=(
                 rank,
                 *(each.estimate(part) for each, part in zip(measured, series, strict=True) if each.better),
@@ -263,7 +269,7 @@ class Measured:
         )
 
 
-def _rank(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
+def rank_and_spectrum(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
     """Return RankMe of the codes with their lengths, and their singular values."""
     (value, low, high), spectrum = rankme(codes)
     n = len(codes)
@@ -292,3 +298,15 @@ def _rank(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
         y=tuple(shares[ranks - 1].tolist()),
     )
     return estimate, curve
+
+
+def moves_of_rank(codes: Float[Tensor, "n d"], rank: Estimate) -> Iterator[Measured]:
+    """Yield RankMe as each image moves it, unless that says too little of other images.
+
+    Of few images per feature RankMe is too small, by amounts that differ from encoder to encoder, and codes that lie far out
+    move it by more than any that were drawn may tell: there the intervals of both numbers are compared.
+    """
+    if isnan(rank.low) or len(codes) < PER_FEATURE * codes.shape[1] or far_out(codes):
+        return
+    moves = rank.value + rankme_influence(codes).cpu().numpy()
+    yield Measured("rankme", moves, "dimensions", "RankMe of the clean codes", "higher")

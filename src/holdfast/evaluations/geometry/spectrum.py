@@ -25,6 +25,8 @@ GROUPS = 10
 BLOCK = 4096
 RIDGE = 1e-4
 """Share of the mean within-image variance that is added to every direction of it (the paper's delta)."""
+SMALLEST = 1e-7
+"""Share of the largest singular value below which a direction is one of rounding."""
 Matrix = Float[Tensor, "m m"]
 Ranked = tuple[float, float, float]
 """A rank and its interval, nan where there are too few samples for one."""
@@ -55,6 +57,30 @@ def rankme(codes: Float[Tensor, "n d"]) -> tuple[Ranked, Float[Tensor, "m"]]:
     whole, *left_out = _grams(codes)
     values = singular_values(whole)
     return _jackknifed(entropy_rank(values), (entropy_rank(singular_values(gram)) for gram in left_out)), values
+
+
+def rankme_influence(codes: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Return how much RankMe moves with each of ``codes``, so that two encoders are compared image by image.
+
+    With ``s`` the singular values, ``v`` their directions, ``T`` the sum of ``s``, ``p = s / T`` and ``H`` the entropy of
+    ``p``, the influence of code ``x`` (Hampel 1974, https://doi.org/10.1080/01621459.1974.10482962) is
+
+        -exp(H) n / (2 T)  sum_k (log p_k + H) (v_k . x)^2 / s_k
+
+    and the mean of all is 0.
+    """
+    wide, gram = codes.double(), gram_of(codes)
+    squares, directions = torch.linalg.eigh(gram)
+    values = squares.clamp(min=0).sqrt()
+    kept = values > SMALLEST * values.max()
+    values, directions = values[kept], directions[:, kept]
+    if not len(values):
+        return torch.zeros_like(wide[:, 0])
+    total = values.sum()
+    logs = (values / total).log()
+    entropy = -(values / total * logs).sum()
+    slopes = -entropy.exp() / (2 * total) * len(codes) * (logs + entropy) / values
+    return torch.cat([(block @ directions).square() @ slopes for block in wide.split(BLOCK)])
 
 
 def _grams(codes: Float[Tensor, "n d"]) -> Iterator[Matrix]:

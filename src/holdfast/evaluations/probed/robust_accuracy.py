@@ -85,6 +85,7 @@ class RobustAccuracy(Evaluation):
     name = "robust-accuracy"
     version = 2
     partial = True
+    pictured = 3
     uses_labels = True
     uses_bank = True
     needs_labels = True

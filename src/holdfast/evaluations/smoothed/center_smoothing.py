@@ -22,7 +22,7 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import label
-from holdfast.core.divergences import Divergence
+from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.counting import share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
@@ -30,7 +30,14 @@ from holdfast.core.statistics import over_references, summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.base import LEAST, SmoothedEvaluation
 from holdfast.evaluations.smoothed.center import abstains
-from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, sure
+from holdfast.evaluations.smoothed.findings import (
+    ABSTAINED,
+    SIMILAR,
+    WITH_NOISE,
+    certified_distance,
+    of_distance,
+    sure,
+)
 from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import copies_for_centres, require_centres
 from holdfast.evaluations.smoothed.sizes import CENTRES_OF_HEAVY, CENTRES_OF_LARGE, SIZES
@@ -57,7 +64,7 @@ class CenterSmoothing(SmoothedEvaluation):
     reference: int = 10_000
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "center-smoothing"
-    version = 3
+    version = 4
     title = "Center smoothing"
     meaning = (
         "With noise added to its input and the centre of the noisy codes as its code, any encoder has a certificate: the "
@@ -66,6 +73,7 @@ class CenterSmoothing(SmoothedEvaluation):
         "smoothed encoder alone, so the attack beside it shows from the other side how far it can be moved."
     )
     headline = ("certified_universal_quantile", "abstentions")
+    questions = (WITH_NOISE,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,9 +151,21 @@ class CenterSmoothing(SmoothedEvaluation):
                 f"{kind}_universal_quantile", case, shares, "share of pairs", claim, QUANTILE, ABSTAINED
             )
             moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
-            both = [over_references(summarise(quantiles, "median", "lower"), near), summarise(moves, "median", "lower")]
+            summaries = [
+                over_references(summarise(quantiles, "median", "lower"), near),
+                summarise(moves, "median", "lower"),
+            ]
             records += [quantiles, moves]
-            numbers += [sure(estimate, self.alpha, images) for estimate in both] if claim is Claim.UPPER else both
+            if isinstance(divergence, Cosine):
+                opposite = Claim.LOWER if claim is Claim.UPPER else Claim.UPPER
+                of_codes = {key: value for key, value in case.items() if key != "divergence"}
+                similar = series_of(
+                    f"{kind}_cosine_similarity", of_codes, 1 - distance, "cosine", opposite, SIMILAR, ABSTAINED
+                )
+                records, summaries = [*records, similar], [*summaries, summarise(similar, "median", "higher")]
+            numbers += (
+                [sure(estimate, self.alpha, images) for estimate in summaries] if claim is Claim.UPPER else summaries
+            )
         return records, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
 
     def _on_scale(

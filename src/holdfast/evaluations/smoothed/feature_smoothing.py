@@ -27,7 +27,7 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.smoothed.findings import sure
+from holdfast.evaluations.smoothed.findings import SIMILAR, WITH_NOISE, sure
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
 from holdfast.evaluations.smoothed.unit_codes import (
@@ -43,9 +43,6 @@ from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 
-SIMILAR = (
-    "cosine similarity between the smoothed code of an image after the worst change of this l2 size and the one before"
-)
 DRAWN = "noisy copies drawn until more of them would hardly improve the certificate"
 NOTHING = "no finite code"
 
@@ -79,6 +76,7 @@ class FeatureSmoothing(Evaluation):
         "encoder alone. The attack beside it shows from the other side how low the similarity can be made."
     )
     headline = ("certified_cosine_similarity",)
+    questions = (WITH_NOISE,)
 
     def __post_init__(self) -> None:
         super().__post_init__()

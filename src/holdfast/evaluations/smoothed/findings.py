@@ -9,12 +9,24 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence, Rank, UnitL2
-from holdfast.core.records import Estimate
+from holdfast.core.records import Estimate, Question
 from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
 from holdfast.evaluations.smoothed.copies import kept_ranks
 from holdfast.evaluations.smoothed.index import Smoothing
 
 ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
+
+SIMILAR = (
+    "cosine similarity between the smoothed code of an image after the worst change of this l2 size and the one before"
+)
+WITH_NOISE = Question(
+    place=85,
+    text="What is certified once noise is added?",
+    quantities=("certified_cosine_similarity",),
+    meaning="cosine similarity that smoothed codes keep after any change of this size",
+    select="best",
+)
+"""Center smoothing and feature-space smoothing both answer it; the tighter one leads."""
 
 
 def certified_distance(

@@ -62,6 +62,7 @@ class Spectral(Evaluation):
     )
     name = "spade"
     version = 3
+    pictured = 0
     uses_labels = True
     title = "Spectral stretch (SPADE)"
     meaning = (

@@ -99,6 +99,8 @@ class Computing:
             self.deadline.affords,
             most,
             whole,
+            lambda: self.forecast.side_by_side,
+            self.deadline.budget is None,
         )
         tally = Tally(self, name, called, turns)
         pieces = [(part, part.rows(population)) for part in called]

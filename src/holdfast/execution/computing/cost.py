@@ -6,10 +6,10 @@ Work is planned in forwards of the encoder, a gradient step counted as three; fr
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, starmap
 from math import inf, log
 from statistics import median
 from time import monotonic
@@ -45,6 +45,8 @@ TIMES, TOGETHER = 5, 0.2
 """What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
 SET_UP = 0.5
 """Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
+CONCLUSION = 0.2
+"""Seconds of a conclusion of which nothing is known: most are short."""
 EARLY = 20.0
 """Seconds of work for which what is known of the engine weighs as much as what was seen of it."""
 FARTHEST = 5.0
@@ -125,8 +127,8 @@ class Forecast:
     """How many rows of each piece are planned, until it is begun."""
     concluding: dict[Piece, float] = field(default_factory=dict)
     """The seconds of conclusions that will be drawn and take long, until they are known better."""
-    pictures: dict[Piece, float] = field(default_factory=dict)
-    """The seconds that pictures of full results will take, beside their conclusions."""
+    pictures: dict[Piece, Mapping[Piece, int]] = field(default_factory=dict)
+    """Of conclusions of full results: how many rows of which observations their pictures take once more."""
     worked: float = 0.0
     """The seconds that observations took where they were computed ..."""
     passed: float = 0.0
@@ -219,28 +221,41 @@ class Forecast:
         return self._later
 
     @property
+    def side_by_side(self) -> float:
+        """Return how many seconds pass while observations take one where they are computed."""
+        return (self.passed + EARLY / self.beside) / (self.worked + EARLY)
+
+    @property
     def conclusions(self) -> float:
-        """Return the seconds of what is waiting to be concluded, as far as they are known."""
-        waiting = [(piece, rows) for piece, rows in self.waiting.items() if rows and isinstance(piece[1], Evaluation)]
-        return sum((self._left(piece, rows) for piece, rows in waiting), 0.0)
+        """Return the seconds of what is waiting to be concluded, which is done side by side."""
+        waiting = (piece for piece, rows in self.waiting.items() if rows and isinstance(piece[1], Evaluation))
+        seconds = [self._conclusion(piece) for piece in waiting]
+        return max(max(seconds, default=0.0), sum(seconds) / self.beside)
 
     @property
     def seconds_left(self) -> float:
         """Return the seconds that everything waiting will take, infinite while nothing is known of an observation in it."""
-        return sum((self._left(piece, rows) for piece, rows in self.waiting.items() if rows), 0.0)
+        waiting = [(piece, rows) for piece, rows in self.waiting.items() if rows]
+        return self.conclusions + sum(
+            (self._left(piece, rows) for piece, rows in waiting if not isinstance(piece[1], Evaluation)), 0.0
+        )
+
+    def _conclusion(self, piece: Piece) -> float:
+        """Return the seconds of a conclusion and its pictures."""
+        seconds = self.seconds(piece, 1)
+        pictures = self.pictures.get(piece, {})
+        return (CONCLUSION if seconds is None else seconds) + sum(starmap(self.expected, pictures.items()))
 
     def _left(self, piece: Piece, rows: int) -> float:
         if rows < 0:
             rows = self.planned.get(piece, self.totals.get(piece[1], 1))
         seconds = self.seconds(piece, rows)
-        if isinstance(piece[1], Evaluation):  # nothing is known of conclusions before their end; most are short
-            return (seconds or 0.0) + self.pictures.get(piece, 0.0)
         if isinstance(piece[1], Fit):
             return self.expected(piece, 1)
         if seconds is None and not self._by_forwards(piece):
             return inf
         seconds = self.expected(piece, rows) + SET_UP if seconds is None else seconds
-        return seconds * (self.passed + EARLY / self.beside) / (self.worked + EARLY)
+        return seconds * self.side_by_side
 
 
 def _later_over_first(timed: Iterable[Sequence[tuple[int, float]]]) -> float | None:

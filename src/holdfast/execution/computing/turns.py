@@ -1,4 +1,7 @@
-"""Whose turn it is: of several observations of one encoder, the one that soonest reaches what it is to reach."""
+"""Whose turn it is: of several observations of one encoder, the one that soonest reaches what it is to reach.
+
+Where all of it will be done the order is that of no idle processes: what takes longest first, and what is short in the end.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from holdfast.protocol.observation import Observation
 class Turns:
     """Chooses the next shard: that of the observation which the least work is left of, so that most of them have answers.
 
+    Or the one that takes longest, if everything is computed in any case.
+
     The parts of a joint one go on side by side, for it is concluded on the rows that all of them have.
 
     Args:
@@ -25,6 +30,8 @@ class Turns:
         affordable: whether there are so many seconds left.
         most: how many shards of each part are computed; all by default.
         whole: these say nothing before all of their waiting rows are seen: they go on only if there is time for those.
+        side_by_side: how many seconds pass while shards take one.
+        longest_first: whether the longest shard is next, for everything is computed in any case.
     """
 
     observations: Sequence[Observation]
@@ -32,6 +39,8 @@ class Turns:
     affordable: Callable[[float], bool]
     most: int | None = None
     whole: Collection[Observation] = ()
+    side_by_side: Callable[[], float] = lambda: 1.0
+    longest_first: bool = False
     begun: Counter[Observation] = field(default_factory=Counter)
     """How many shards of each part were begun."""
     refused: bool = False
@@ -40,12 +49,14 @@ class Turns:
     def choose(self, waiting: Waiting) -> Observation | None:
         """Return the part whose first shard is next, None if there is no time for any; see ``shards.compute``."""
         left = {observation: self._left(observation, waiting) for observation in self.observations}
-        for observation in sorted(left, key=left.__getitem__):
-            part = self._behind(observation, waiting)
-            if part is None:
-                continue
-            seconds = self.seconds(part, len(waiting[part][0]))
-            if self.affordable(left[observation] if observation in self.whole else seconds):
+        going = [(each, part) for each in sorted(left, key=left.__getitem__) if (part := self._behind(each, waiting))]
+        seconds_of = {part: self.seconds(part, len(waiting[part][0])) for _, part in going}
+        if self.longest_first:
+            going.sort(key=lambda pair: -seconds_of[pair[1]])
+        for observation, part in going:
+            seconds = seconds_of[part]
+            whole = max(seconds, left[observation] * self.side_by_side())
+            if self.affordable(whole if observation in self.whole else seconds):
                 self.begun[part] += 1
                 return part
         self.refused = True

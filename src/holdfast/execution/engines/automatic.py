@@ -70,8 +70,14 @@ class Automatic:
     """The seconds that shards took here."""
     ready: object = field(default=None, repr=False)
     """The context that the workers had last, and can read."""
-    readings: tuple[object, list[Future[None]]] = field(default=(None, []), repr=False)
-    """The context that was sent to the workers last, and what each of them makes of it."""
+    starts: list[Future[Any]] = field(default_factory=list, repr=False)
+    """What waits for each worker that was started."""
+    awaited: bool = False
+    """Whether they are waited for."""
+
+    def begin(self) -> None:
+        """Start the workers now, and wait for them then, for there will be much to do."""
+        self.spent, self.starts, self.awaited = PATIENCE, self.workers.begin(), True
 
     def map(
         self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
@@ -113,15 +119,17 @@ class Automatic:
             yield shard, done
 
     def _reach(self, context: object) -> bool:
-        """Return whether the workers have read the ``context``; if they cannot, nothing more is sent to them."""
+        """Return whether the workers have read the ``context``; if they cannot, nothing more is sent to them.
+
+        While they start, this process goes on; what they read then is there in a moment.
+        """
         if self.ready is context:
             return True
+        self.starts = self.starts or self.workers.begin()
+        if not (self.awaited or _are_over(self.starts)):
+            return False
         try:
-            if self.readings[0] is not context:
-                self.readings = context, self.workers.send(context)
-            if not _are_over(self.readings[1]):
-                return False
-            for reading in self.readings[1]:
+            for reading in self.workers.send(context):
                 reading.result()
         except (
             Exception
@@ -138,8 +146,8 @@ class Automatic:
         return True
 
 
-def _are_over(readings: Iterable[Future[None]]) -> bool:
-    return all(reading.done() for reading in readings)
+def _are_over(starts: Iterable[Future[Any]]) -> bool:
+    return all(start.done() for start in starts)
 
 
 def _noted(shards: Iterable[Unit], handed_out: list[Unit]) -> Iterator[Unit]:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -101,7 +102,7 @@ class Processes:
                 _stop({worker: self._pools.pop(worker)})
 
     def send(self, context: object) -> list[Future[None]]:
-        """Start the workers that do not live, and return for each of them what waits until it has read the ``context``.
+        """Return for each worker what waits until it has read the ``context``.
 
         Raises:
             Exception: the context cannot be pickled; the errors of what is in it are of all kinds.
@@ -112,22 +113,34 @@ class Processes:
     def _most(self) -> int:
         return min(self.count, len(self.gpus) or self.count)
 
+    def begin(self) -> list[Future[Any]]:
+        """Start the workers, and return what waits until each of them has loaded torch."""
+        return [self._pool(worker).submit(_load_torch) for worker in range(self._most())]
+
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
         """Send ``shard`` to a worker, which is started if it does not live."""
-        from loky import ProcessPoolExecutor
         from loky.process_executor import BrokenProcessPool
 
-        if worker in self._pools:
-            with suppress(BrokenProcessPool):
-                return self._pools[worker].submit(_apply, task, path, shard)
-        environment = {
-            "OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count)),
-            "LOKY_MAX_MEMORY_LEAK_SIZE": LEAK,
-        }
-        if self.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
-        self._pools[worker] = ProcessPoolExecutor(1, env=environment, initializer=_end_with, initargs=(os.getpid(),))
-        return self._pools[worker].submit(_apply, task, path, shard)
+        with suppress(BrokenProcessPool):
+            return self._pool(worker).submit(_apply, task, path, shard)
+        del self._pools[worker]
+        return self._pool(worker).submit(_apply, task, path, shard)
+
+    def _pool(self, worker: int) -> Any:
+        """Return the pool of a worker, made if there is none."""
+        from loky import ProcessPoolExecutor
+
+        if worker not in self._pools:
+            environment = {
+                "OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count)),
+                "LOKY_MAX_MEMORY_LEAK_SIZE": LEAK,
+            }
+            if self.gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
+            self._pools[worker] = ProcessPoolExecutor(
+                1, env=environment, initializer=_end_with, initargs=(os.getpid(),)
+            )
+        return self._pools[worker]
 
     def _file(self, context: object) -> Path:
         """Return the file that holds the ``context``: written once, also if the next call has the same."""
@@ -178,6 +191,11 @@ def _loaded(path: str) -> Any:
 
             declare_missing_operators()
         return pickle.load(file)
+
+
+def _load_torch() -> None:
+    """Load in a worker what takes longest of all that it needs."""
+    import_module("torch")
 
 
 def _read(context: object, _: None) -> None:

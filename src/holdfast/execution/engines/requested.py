@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 
 import torch
 
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.engines.automatic import automatic
@@ -80,14 +81,17 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
 
 
 def threaded(context: Any) -> bool:
-    """Return whether tasks in ``context`` are left to this process's threads.
+    """Return whether tasks in ``context`` are left to this process's threads."""
+    return isinstance(context, Population) and left_to_threads(context.encoder)
 
-    So it is if its encoder has too many weights, and of codes that were computed elsewhere: a worker wants a copy of
-    every id and has next to nothing to do.
+
+def left_to_threads(encoder: Encoder) -> bool:
+    """Return whether this process's threads compute ``encoder``.
+
+    So it is if it has too many weights, and of codes that were computed elsewhere: a worker wants a copy of every id and has
+    next to nothing to do.
     """
-    if not isinstance(context, Population):
-        return False
-    return context.encoder.recorded or sum(weights.nbytes for weights in context.encoder.module.parameters()) > THREADED
+    return encoder.recorded or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
 
 
 def _several(workers: Workers) -> bool:

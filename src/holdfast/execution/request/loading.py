@@ -15,7 +15,7 @@ from holdfast.core.images import Images
 from holdfast.data.base import Selection
 from holdfast.data.reading.remembered import Remembered
 from holdfast.encoders.baseline import random_init, raw_pixels
-from holdfast.encoders.builtin import names
+from holdfast.encoders.builtin import TOUR as TOURED
 from holdfast.encoders.embeddings import SOURCE, Embeddings
 from holdfast.encoders.loading.reference import Options, named
 from holdfast.execution.request import Request, references
@@ -202,7 +202,7 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     if not request.encoders and request.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
     loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in references(request)]
-    loaded = loaded or [encoders.load(f"builtin:{name}") for name in names()]
+    loaded = loaded or [encoders.load(f"builtin:{name}") for name in TOURED]
     everyone = [*loaded, *_baselines(request, loaded)]
     counted = Counter(encoder.name for encoder in everyone)
     return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in everyone]

@@ -104,10 +104,14 @@ def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list
 def drop_unreachable(
     request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]
 ) -> list[Evaluation]:
-    """Return ``evaluations`` without bounds of networks that are all too large for them, unless asked for by name."""
+    """Return ``evaluations`` without bounds of networks that are all too large for them, unless asked for by name.
+
+    Baselines do not count: raw pixels have no network to bound, and proofs of them alone say nothing of the others.
+    """
     neurons = [each.name for each in evaluations if hasattr(each, "neurons")]
     if request.only or not neurons:
         return list(evaluations)
+    encoders = [each for each in encoders if not each.source.startswith("baseline:")] or encoders
     largest = max(getattr(each, "neurons", 0) for each in evaluations)
     if min(map(operations, encoders)) <= largest:  # an entry takes an operation at least
         return list(evaluations)
@@ -154,7 +158,8 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
         return []
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
     kinds = {type(evaluation) for evaluation in plan}
-    missing = "".join(f", and leaves {each.name} out" for each in whole if type(each) not in kinds)
+    absent = [each.name for each in whole if type(each) not in kinds]
+    missing = f", and leaves {listed(absent)} out" if absent else ""
     warnings.warn(
         f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {_less(largest)}{missing}; --suite "
         "standard asks for everything, --device cuda is faster",

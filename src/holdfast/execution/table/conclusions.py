@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from time import monotonic
 from typing import final
 
-from holdfast.core.errors import BudgetSpentError
 from holdfast.core.records import Result
 from holdfast.core.run_settings import Observed
 from holdfast.execution.computing import Computing
@@ -21,7 +21,7 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import leads
 from holdfast.execution.table.cells import Cells
-from holdfast.execution.table.steps import FEWEST, PICTURED, illustrates
+from holdfast.execution.table.steps import FEWEST, pictured
 from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, learning, parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -29,6 +29,7 @@ from holdfast.store.keys import key_of
 from holdfast.store.provenance import provenance
 from holdfast.store.store import StoreError
 
+log = logging.getLogger("holdfast")
 HASTE = 2.0
 """Seconds: conclusions and pictures that take longer are left where somebody has stopped the run and waits."""
 
@@ -100,19 +101,29 @@ def finish(subject: Subject, cells: Cells) -> None:
     subject.rest()
     if not leads(cells.work.engine):
         return
-    engine = cells.work.engine
-    if cells.work.stopped or not isinstance(engine, (Automatic, Processes)):
-        engine = Local()
     results = {each: cells.concluded.get((subject.encoder.name, each)) for each in chain(*subject.groups.values())}
-    for (evaluation, sample), outcome in engine.map(conclude, subject.population, _waiting(subject, cells)):
+    for (evaluation, sample), outcome in _spread(_waiting(subject, cells), subject, cells):
         with cells.failing(subject.encoder, subject.images.name, [evaluation]):
             results[evaluation] = keep(subject, evaluation, sample, outcome, cells)
     cells.results += [result for result in results.values() if result is not None]
 
 
-def _waiting(subject: Subject, cells: Cells) -> Iterator[tuple[Evaluation, Sample]]:
-    """Yield what is to be concluded, with what was seen for it; note of the others why not."""
-    for observation, group in subject.groups.items():
+Task = tuple[Evaluation, Sample]
+
+
+def _spread(tasks: Iterator[Task], subject: Subject, cells: Cells) -> Iterator[tuple[Task, Outcome]]:
+    """Yield what comes of each task, concluded side by side where processes of this machine compute."""
+    engine = cells.work.engine
+    if cells.work.stopped or not isinstance(engine, (Automatic, Processes)):
+        engine = Local()
+    return engine.map(conclude, subject.population, tasks)
+
+
+def _waiting(subject: Subject, cells: Cells) -> Iterator[Task]:
+    """Yield what is to be concluded, with what was seen for it, what takes longest first; note of the others why not."""
+    for observation, group in sorted(
+        subject.groups.items(), key=lambda item: -_expected(subject, item[0], item[1], cells.work)
+    ):
         left = [evaluation for evaluation in group if (subject.encoder.name, evaluation) not in cells.concluded]
         sample = None
         with cells.failing(subject.encoder, subject.images.name, left):
@@ -137,17 +148,26 @@ def _hastened(
     if cells.work.stopped and sample.whole:
         if evaluation.concluding(subject.planning) > HASTE:
             raise cells.work.spent()
-        if _pictures(subject, observation, evaluation, sample, cells.work) > HASTE:
+        if _pictures(subject, observation, evaluation, cells.work) > HASTE:
             return Sample.of(subject, observation, cells.work, but=1)
     return sample
 
 
-def _pictures(
-    subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, work: Computing
-) -> float:
+def _expected(subject: Subject, observation: Observation, group: Sequence[Evaluation], work: Computing) -> float:
+    """Return about how many seconds the conclusions from one observation take, pictures included."""
+    seconds = 0.0
+    for evaluation in group:
+        with suppress(Exception):  # said when it is concluded
+            known = work.forecast.seconds((subject.encoder.name, evaluation), 1)
+            seconds += known or evaluation.concluding(subject.planning)
+        seconds += _pictures(subject, observation, evaluation, work)
+    return seconds
+
+
+def _pictures(subject: Subject, observation: Observation, evaluation: Evaluation, work: Computing) -> float:
     """Return the seconds that the pictures of a full result will take."""
     row = sum(work.forecast.expected((subject.encoder.name, part), 1) for part in parts(observation))
-    return min(sample.planned, PICTURED) * row if illustrates(evaluation) else 0.0
+    return pictured(evaluation) * row
 
 
 def require_enough(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
@@ -181,13 +201,21 @@ def keep(subject: Subject, evaluation: Evaluation, sample: Sample, outcome: Outc
     work.store.finish(
         key_of(evaluation, subject.encoder, subject.images, cells.run, subject.population.bank_images), result
     )
-    timed = int(not (sample.whole and illustrates(evaluation)))  # pictures are forecast by themselves
+    timed = int(not (sample.whole and pictured(evaluation)))  # pictures are forecast by themselves
     work.forecast.tell(piece, timed, outcome.seconds, int(sample.whole), 1)
     return result
 
 
 def conclude_so_far(subject: Subject, cells: Cells) -> None:
     """Keep what follows from what more was seen of an encoder: of all its images, or of some; other cells wait."""
+    for (evaluation, sample), outcome in _spread(_ready(subject, cells), subject, cells):
+        with passing():
+            result = keep(subject, evaluation, sample, outcome, cells)
+            (cells.concluded if sample.whole else cells.partial)[subject.encoder.name, evaluation] = result
+
+
+def _ready(subject: Subject, cells: Cells) -> Iterator[Task]:
+    """Yield what can be concluded now of more than before, with what was seen for it."""
     for observation, group in subject.groups.items():
         ready = [
             evaluation
@@ -195,21 +223,22 @@ def conclude_so_far(subject: Subject, cells: Cells) -> None:
             if (subject.encoder.name, evaluation) not in cells.concluded
             and all(isinstance(subject.learned.get(fit), dict) for fit in learning(evaluation))
         ]
-        with suppress(BudgetSpentError):  # which images are looked at is not learned yet
-            if not ready or subject.why_not(observation):
-                continue
+        if not ready:
+            continue
+        with passing():
             sample = Sample.of(subject, observation, cells.work)
             for evaluation in ready:
-                _keep_so_far(subject, evaluation, sample, cells)
+                with passing():
+                    require_enough(subject, evaluation, sample, cells)
+                    yield evaluation, sample
 
 
-def _keep_so_far(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
-    piece = subject.encoder.name, evaluation
+@contextmanager
+def passing() -> Iterator[None]:
+    """Pass over whatever goes wrong inside, which is said when it is concluded in the end; but a full disk ends all."""
     try:
-        require_enough(subject, evaluation, sample, cells)
-        result = keep(subject, evaluation, sample, conclude(subject.population, (evaluation, sample)), cells)
+        yield
     except StoreError:
         raise
-    except Exception:  # said when it is concluded in the end
-        return
-    (cells.concluded if sample.whole else cells.partial)[piece] = result
+    except Exception:
+        log.debug("not concluded yet", exc_info=True)

@@ -16,10 +16,14 @@ from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.table.cells import Cells, MissingCells
+from holdfast.execution.table.steps import pictures_of
 from holdfast.protocol.evaluation import parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.report.text import about, counted
+
+WRITING = 2.0
+"""Seconds of the report."""
 
 
 def plan(row: MissingCells, cells: Cells) -> float:
@@ -40,6 +44,11 @@ def plan(row: MissingCells, cells: Cells) -> float:
             forwards = part.forwards(subject.planning)
             forecast.plan((name, part), forwards)  # how many rows there are may be known only when fits are
             forecast.plan((name, part), forwards, _missing_rows(part, subject.planning, cells.work))
+    if cells.work.deadline.budget is None:  # a budget may end before there are full results
+        for observation, group in subject.groups.items():
+            with suppress(Exception):  # which rows there are may be known only when fits are
+                rows = len(observation.rows(subject.planning))
+                forecast.pictures |= pictures_of(name, observation, group, rows)
     populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
     images = sum(_missing_rows(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
     return images * forecast.paces.get(name, 0.0)
@@ -51,7 +60,7 @@ def _missing_rows(observation: Observation, population: Population, work: Comput
 
 def expectation(work: Computing, encoding: float) -> str:
     """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
-    left = work.forecast.seconds_left + encoding / work.forecast.beside
+    left = work.forecast.seconds_left + encoding / work.forecast.beside + WRITING
     if not isfinite(left) or left <= SHORT:
         return ""
     sentence = f"expected to take {about(left)}{_where(work)}"

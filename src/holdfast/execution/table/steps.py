@@ -6,12 +6,11 @@ observation belongs to its next step, and is learned only when its turn comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
-from holdfast.core.pictures import SHOWN
 from holdfast.execution.computing import Computing
 from holdfast.execution.computing.cost import Piece
 from holdfast.execution.computing.shards import first_held, rows_in_shards
@@ -22,8 +21,6 @@ from holdfast.protocol.observation import Observation
 
 FEWEST = 4
 """So many rows at least make a partial result: with fewer there is an interval of hardly anything."""
-PICTURED = 2 * SHOWN
-"""So many rows at most are looked at again for the pictures of a full result: the worst and the best."""
 LITTLE = 0.1
 """Pictures that take a smaller share of what an observation may take at once need no step of their own."""
 
@@ -44,8 +41,8 @@ class Step:
     """What all of it is expected to take, with conclusions that take long."""
     concluding: dict[Piece, float] = field(default_factory=dict)
     """Those."""
-    pictures: dict[Piece, float] = field(default_factory=dict)
-    """What the pictures of full results are expected to take, beside the conclusions."""
+    pictures: dict[Piece, dict[Piece, int]] = field(default_factory=dict)
+    """What the pictures of full results take once more, beside the conclusions."""
     alone: bool = True
     """Whether it is taken by itself, only if there is time for all of it."""
 
@@ -60,7 +57,7 @@ class Coverage:
     """So many rows are seen."""
     total: int
     row: float
-    """The seconds that another one is expected to take."""
+    """The seconds that are expected to pass for another one."""
     fits: tuple[Fit[Any], ...]
     """Not learned yet."""
     learning: float
@@ -93,12 +90,11 @@ class Coverage:
         """Return the step to the full answer, its conclusions and pictures included."""
         name, group = subject.encoder.name, subject.groups[self.observation]
         dear: dict[Piece, float] = {(name, each): long for each in group if (long := each.concluding(subject.planning))}
-        pictures: dict[Piece, float] = {
-            (name, each): min(self.total, PICTURED) * self.row for each in group if illustrates(each)
-        }
-        after = sum(dear.values()) + sum(pictures.values())
+        pictures = pictures_of(name, self.observation, group, self.total)
+        shown = sum((self.row * max(rows.values()) for rows in pictures.values()), 0.0)
+        after = sum(dear.values()) + shown
         seconds = self.learning + (self.total - self.count) * self.row + after
-        alone = bool(self.fits or dear) or sum(pictures.values()) > LITTLE * ample
+        alone = bool(self.fits or dear) or shown > LITTLE * ample
         return Step(self.observation, self.total, self.count < fewest, self.fits, seconds, dear, pictures, alone)
 
 
@@ -132,9 +128,21 @@ def next_step(subject: Subject, observation: Observation, work: Computing) -> St
     if count == total and not fits:
         return None
     row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
+    row *= work.forecast.side_by_side
     return Coverage(observation, count, total, row, fits, learned_in).next(subject, work)
 
 
-def illustrates(evaluation: Evaluation) -> bool:
-    """Return whether the full result of ``evaluation`` comes with pictures."""
-    return type(evaluation).illustrate is not Evaluation.illustrate
+def pictures_of(
+    name: str, observation: Observation, group: Iterable[Evaluation], total: int
+) -> dict[Piece, dict[Piece, int]]:
+    """Return how many rows of the parts of an observation the pictures of full results take once more."""
+    return {
+        (name, each): {(name, part): count for part in parts(observation)}
+        for each in group
+        if (count := min(total, pictured(each)))
+    }
+
+
+def pictured(evaluation: Evaluation) -> int:
+    """Return how many rows' worth of its observation the pictures of a full result take."""
+    return 0 if type(evaluation).illustrate is Evaluation.illustrate else evaluation.pictured

@@ -8,14 +8,13 @@ from html import escape
 
 from holdfast.report.comparison.protocol import Group
 from holdfast.report.figures.plots import Panel, Plate
-from holdfast.report.figures.svg import COLOURS
+from holdfast.report.figures.svg import COLOURS, PATTERNS
 
 PALETTE = ("#0f6b5c", "#c2571a", "#3b6fb6", "#a13670", "#7a7a1f", "#6a51a3", "#3c8f9e", "#8c564b")
 """Those of the page on white."""
 INK, RULE = "#1d2724", "#e2e0d8"
 LINE = 14
 """Points between two lines of text."""
-PATTERNS = {"solid": "", "dashed": "5 3", "dotted": "1.5 2.5", "dashdot": "6 2 1.5 2"}
 
 
 def drawings(groups: Sequence[Group], plates: Mapping[str, Sequence[Plate]], encoders: Sequence[str]) -> dict[str, str]:
@@ -53,7 +52,7 @@ def document(panel: Panel, plate: Plate, shown: Sequence[str], encoders: Sequenc
     body = re.sub(r"var\(--e(\d)\)", lambda match: _colour(int(match[1])), body)
     body = body.replace("currentColor", INK).replace("var(--rule)", RULE)
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        '<svg xmlns="http://www.w3.org/2000/svg" role="img" '
         f'{label[0]} viewBox="0 0 {width:g} {top + height + bottom:g}" width="{2 * width:g}" '
         f'font-family="sans-serif" stroke-linejoin="round">'
         f'<rect width="100%" height="100%" fill="#ffffff"/>{"".join(titles)}'

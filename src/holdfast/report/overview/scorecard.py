@@ -188,9 +188,25 @@ def _shown(question: Question, evaluations: Sequence[str], whole: Table) -> tupl
     if not sections or question.check:
         return None
     section = min(sections, key=lambda section: question.quantities.index(section.like.quantity))
+    if question.select == "best":
+        return _tightest([each for each in sections if each.like.quantity == section.like.quantity], whole)
     return section, section.rows[0] if question.select == "first" else max(
         reversed(section.rows), key=lambda row: _harm(row, whole)
     )
+
+
+def _tightest(sections: Sequence[Section], whole: Table) -> tuple[Section, Row]:
+    """Return the row of the ball recorded first in which the encoders have the best numbers, by whichever evaluation."""
+
+    def ball(row: Row) -> object:
+        return next(cell.estimate.conditions.get("ball") for cell in row.cells if cell)
+
+    def rank(candidate: tuple[Section, Row]) -> tuple[int, float]:
+        count, harm = _harm(candidate[1], whole)
+        return count, -harm
+
+    first = ball(sections[0].rows[0])
+    return max(((section, row) for section in sections for row in section.rows if ball(row) == first), key=rank)
 
 
 def _line(

@@ -31,6 +31,26 @@ FINDINGS = {
 }
 
 
+class Again(Record):
+    """What a number did among encoders that were kept apart until the advice was fixed."""
+
+    encoders: int
+    tau: Number
+    low: Number
+    high: Number
+    held: bool | None
+    """Whether its evidence held, for all claims together; None of numbers without any."""
+
+    @property
+    def words(self) -> str:
+        """Return it as part of a sentence."""
+        tau = f"{_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}]"
+        outcome = (
+            f"tau was {tau}" if self.held is None else f"this {'held' if self.held else 'did not hold'} (tau {tau})"
+        )
+        return f"among {self.encoders} encoders kept apart until then {outcome}"
+
+
 class Evidence(Record):
     """What the study found of one number."""
 
@@ -42,6 +62,8 @@ class Evidence(Record):
     low: Number
     high: Number
     encoders: int
+    again: Again | None = None
+    """None where no encoders were kept apart."""
     won: tuple[str, ...]
     """Encoders that learned nothing, but would be chosen by this number where a trained one serves better."""
 
@@ -60,9 +82,11 @@ class Evidence(Record):
     def sentence(self) -> str:
         """Return what was found as a sentence."""
         tau = f"tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}]"
-        evidence = FINDINGS[self.advice] + (f" ({tau})" if self.advice != "not judged" else "")
+        refuted = self.again is not None and self.again.held is False
+        evidence = FINDINGS["some" if refuted else self.advice] + (f" ({tau})" if self.advice != "not judged" else "")
+        again = f"; {self.again.words}" if self.again and self.advice != "not judged" else ""
         alone = f"{len(self.won) or 'none'} of {study().learned_nothing} encoders that learned nothing won by it"
-        return f"In a study of {self.encoders} small encoders this number {evidence}; {alone}."
+        return f"In a study of {self.encoders} small encoders this number {evidence}{again}; {alone}."
 
 
 class Baseline(Record):
@@ -102,6 +126,8 @@ class Study(Record):
     """All of the study that the library knows."""
 
     encoders: int
+    kept_apart: int = 0
+    """Encoders that had no part in the advice and tested it; evidence that did not hold among them is none."""
     learned_nothing: int
     """So many more encoders that learned nothing were measured apart."""
     reference: str
@@ -141,7 +167,12 @@ class Study(Record):
             f"The order of rows, and the word evidence, come from a study of {self.encoders} small encoders ({PAGE}): did a "
             "number rank encoders as probes under attack later did? Below the radius at which images are mistaken come such "
             "probes themselves, if they were measured; then what did, by tau (1: the same order, 0: neither); what did with "
-            "doubts; what was not looked at; last what gave no evidence."
+            "doubts; what was not looked at; last what gave no evidence"
+            + (
+                f", or whose evidence did not hold among {self.kept_apart} encoders kept apart."
+                if self.kept_apart
+                else "."
+            )
         )
         alone = [
             f"The {baseline.name} has tau {_signed(baseline.undefended)} there."

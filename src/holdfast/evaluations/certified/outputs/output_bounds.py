@@ -25,14 +25,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.methods.base import Method
-from holdfast.bounds.network.graph import Graph
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistance
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.certified.outputs.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.outputs.linear_bounds import lower_and_upper_bounds, lower_bounds
+from holdfast.evaluations.certified.pairwise.pairs import CertifiedEncoder
 
+MOST_FEATURES = 5000
+"""Of longer codes the axes alone, a matrix of features by features for each image, would take gigabytes."""
 DIRECTIONS = 12
 """Directions in each plane, an even number: bounds exceed those of infinitely many by at most 3.5 percent."""
 
@@ -41,8 +43,7 @@ DIRECTIONS = 12
 class OutputBounds:
     """Bounds by ``method`` of how far an encoder's codes can move over ``ball``, in float64."""
 
-    encoder: Encoder
-    graph: Graph
+    certified: CertifiedEncoder
     method: Method
     ball: Ball
 
@@ -53,7 +54,7 @@ class OutputBounds:
             low, high = self._lower_and_upper(pixels, units(codes))
             return torch.maximum(high - codes, codes - low).amax(1)
         if isinstance(divergence, L2Distance):
-            return self._farthest_within(pixels, codes, principal(self.encoder, pixels))
+            return self._farthest_within(pixels, codes, principal(self.certified.encoder, pixels))
         if isinstance(divergence, Cosine):
             return self._farthest_cosine(pixels, codes)
         raise unsupported(divergence)
@@ -75,7 +76,7 @@ class OutputBounds:
         """Return upper bounds of ``1 - cos`` to the clean codes."""
         clean = directions(codes)
         t = self._lower(pixels, clean)
-        q = self._farthest_within(pixels, codes, across(clean, principal(self.encoder, pixels)))
+        q = self._farthest_within(pixels, codes, across(clean, principal(self.certified.encoder, pixels)))
         # Codes that may point anywhere are at most opposite: 1 - cos = 2.
         distance = torch.where(t > 0, one_minus_cosine(t, q), 2.0)
         return torch.where(codes.norm(dim=1) > 0, distance.nan_to_num(nan=2.0), torch.nan)
@@ -109,17 +110,24 @@ class OutputBounds:
     def _lower_and_upper(
         self, pixels: Pixels, specifications: Float[Tensor, "b s d"]
     ) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-        return lower_and_upper_bounds(self.graph, self.method, pixels, self.ball, self.encoder.domain, specifications)
+        graph, domain = self.certified.graph, self.certified.encoder.domain
+        return lower_and_upper_bounds(graph, self.method, pixels, self.ball, domain, specifications)
 
     def _lower(self, pixels: Pixels, direction: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``direction . f(x')`` for each image; nan where the direction is."""
         specifications = direction.nan_to_num()[:, None]
-        bounds = lower_bounds(self.graph, self.method, pixels, self.ball, self.encoder.domain, specifications)[:, 0]
+        graph, domain = self.certified.graph, self.certified.encoder.domain
+        bounds = lower_bounds(graph, self.method, pixels, self.ball, domain, specifications)[:, 0]
         return torch.where(direction.isnan().any(1), torch.nan, bounds)
 
     def _codes(self, pixels: Pixels) -> Codes:
-        with torch.no_grad():
-            return self.encoder.forward(pixels)
+        codes, name = self.certified.codes(pixels), self.certified.encoder.name
+        if codes.shape[1] > MOST_FEATURES:
+            raise HoldfastError(
+                f"bounds of moves of codes take an axis for each of {codes.shape[1]:,} features of {name}, more than the "
+                f"{MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
+            )
+        return codes
 
 
 def unsupported(divergence: Divergence) -> HoldfastError:

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.network.calls import EXACT
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.size import nonlinear_entries, require_size
 from holdfast.bounds.network.tracing import trace
@@ -100,12 +99,8 @@ def image_pairs(
     Raises:
         HoldfastError: the encoder cannot be bounded, or has more entries than ``neurons``.
     """
-    names, encoder = population.images.ids, population.double
-    executed = as_executed(population, neurons, arithmetic)
-    graph = executed.graph if executed else bounded(population, neurons)
-    anchors = population.pixels(rows).double()
-    if executed:
-        executed.require_finite(anchors)
+    names, anchors = population.images.ids, population.pixels(rows).double()
+    certified = certified_encoder(population, neurons, arithmetic, anchors)
     if negatives is None:
         chosen = population.others(rows, count)
         ids = [[names[other] for other in line] for line in chosen.tolist()]
@@ -113,48 +108,54 @@ def image_pairs(
     else:
         ids = [[f"generated {k}" for k in range(negatives.shape[1])] for _ in rows]
     negatives = negatives.double()
-    shown = executed or encoder
-    anchor_codes, other = directions(shown, anchors)[:, None], directions(shown, negatives.flatten(0, 1))
-    difference = anchor_codes - other.unflatten(0, tuple(negatives.shape[:2]))
+    anchor_codes, other = (directions(certified.codes(pixels)) for pixels in (anchors, negatives.flatten(0, 1)))
+    difference = anchor_codes[:, None] - other.unflatten(0, tuple(negatives.shape[:2]))
     keys = [f"{names[row]}\x1f{name}" for row, line in zip(rows, ids, strict=True) for name in line]
     return Pairs(
-        encoder=encoder,
-        graph=graph,
+        encoder=certified.encoder,
+        graph=certified.graph,
         ids=tuple((names[row], *line) for row, line in zip(rows, ids, strict=True)),
         anchors=anchors,
         negatives=negatives,
         specifications=difference.nan_to_num(nan=0.0),
         noise=population.run.noise(keys),
-        executed=executed,
+        executed=certified.executed,
     )
 
 
-def directions(encoder: Encoder | ExecutedEncoder, pixels: Pixels) -> Codes:
+def directions(codes: Codes) -> Codes:
     """Return unit codes; nan for a zero code."""
-    with torch.no_grad():
-        codes = encoder.forward(pixels)
     return codes / codes.norm(dim=1, keepdim=True)
 
 
-def as_executed(population: Population, neurons: int, arithmetic: str) -> ExecutedEncoder | None:
-    """Return the encoder as it is executed in the run's precision; None where real arithmetic is certified."""
+@dataclass(frozen=True)
+class CertifiedEncoder:
+    """What certificates are of: the function of real numbers, or that as ``executed``."""
+
+    encoder: Encoder
+    """In float64, which attacks climb."""
+    graph: Graph
+    executed: ExecutedEncoder | None = None
+
+    def codes(self, pixels: Pixels) -> Codes:
+        """Return the codes that certificates speak about, as float64."""
+        with torch.no_grad():
+            return (self.executed or self.encoder).forward(pixels)
+
+
+def certified_encoder(population: Population, neurons: int, arithmetic: str, pixels: Pixels) -> CertifiedEncoder:
+    """Return the traced encoder, to be certified around ``pixels``, in this arithmetic; in half precision as executed.
+
+    Raises:
+        HoldfastError: it cannot be bounded, or on one of the images a value may exceed the largest number of its type.
+    """
     if not executes(arithmetic, population.run.dtype):
-        return None
+        return CertifiedEncoder(population.double, traced(population.encoder, neurons, population.run.device))
     require_few(population.encoder, neurons)
     executed = executed_encoder(population.encoder, population.run.dtype, population.run.device)
     _require_entries(population.encoder, executed.graph, neurons)
-    return executed
-
-
-def bounded(population: Population, neurons: int) -> Graph:
-    """Return the traced encoder, or say in one sentence why it cannot be bounded."""
-    if population.run.dtype not in EXACT:
-        raise HoldfastError(
-            f"{population.encoder.name} would be executed in {population.run.precision}, with rounding that this "
-            "certificate does not account for and that moves codes past what is proved; use --precision float32, or certify "
-            "it by certified-radius, instance-accuracy or smoothing, which do"
-        )
-    return traced(population.encoder, neurons, population.run.device)
+    executed.require_finite(pixels)
+    return CertifiedEncoder(population.double, executed.graph, executed)
 
 
 def traced(encoder: Encoder, neurons: int, device: str) -> Graph:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from holdfast.attacks.base import climb
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch
+from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.radii.search import search_radii
 from holdfast.bounds.rounding.arithmetic import rigorous
-from holdfast.core.balls import Ball, column
+from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
@@ -111,8 +112,9 @@ def _search_radii(
 def certify_cheaply_and_attack(
     pair_attack: PairAttack, method: Method, tolerance: float
 ) -> tuple[Float[Tensor, "b k"], AttackResult]:
-    """Return radii certified by ``method``, or by CROWN where ``method`` searches itself, and the nearest confusions."""
-    cheap = Crown() if isinstance(method, RadiusSearch) else method
+    """Return radii certified by ``method``, or cheaply where ``method`` searches itself, and the nearest confusions."""
+    in_linf = isinstance(pair_attack.ball, Linf)
+    cheap = (Crown() if in_linf else Lipschitz()) if isinstance(method, RadiusSearch) else method
     certified = certified_radii(pair_attack.pairs, pair_attack.ball, cheap, tolerance)
     return certified, nearest_confusion(pair_attack, certified)
 

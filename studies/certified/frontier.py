@@ -1,0 +1,194 @@
+"""Accuracy against certified radius of encoders that are made to be provable: ``python -m studies.certified.frontier``.
+
+Encoders are trained by ``certified`` adversaries of several radii and shares (docs/training/adversarial.md) and measured
+beside the published ones of RVCL (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html) of the same
+architecture: SimCLR, and RoCL at several strengths. Images and published weights are read from the folder that
+HOLDFAST_REFERENCE names. One JSON file for each encoder and seed is kept in ``--out``; what is there is not done again.
+``python -m studies --page`` writes docs/training/frontier.md and its picture from what is stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import holdfast as hf
+from holdfast.encoders import rvcl
+from studies.common import Found, Results
+
+STORED = Path(__file__).parents[1] / "stored" / "frontier"
+PUBLISHED = {
+    ("mnist", "base"): {"SimCLR": "mnist_base", "RoCL .1": "mnist_base_adv1"},
+    ("mnist", "cnn-a"): {
+        "SimCLR": "mnist_cnn_4layer_a",
+        "RoCL .1": "mnist_cnn_4layer_a_adv1",
+        "RoCL .3": "mnist_cnn_4layer_a_adv3",
+    },
+    ("cifar10", "cnn-b"): {"SimCLR": "cifar10_cnn_4layer_b", "RoCL 1.98/255": "cifar10_cnn_4layer_b_adv8"},
+}
+"""Files of weights by what made them; strengths of CIFAR-10 in pixels."""
+FILES = {"mnist": ("mnist_train", "mnist_test"), "cifar10": ("cifar10_jpeg_train12k", "cifar10_jpeg_test3k")}
+PROBE, BANK, PROBED = "knn:k=20", 5000, 1000
+ANCHORS, NEGATIVES = 40, 9
+SEARCH: dict[str, Any] = {
+    "samples": ANCHORS,
+    "attack": "adaptive:restarts=1,steps=25",
+    "tolerance": 1e-3,
+}
+BALLS = {"mnist": "linf:0.1", "cifar10": "linf:2/255"}
+"""Of breakaway, overlap and displacement."""
+RECIPE: dict[str, Any] = {
+    "objective": "simclr:temperature=0.2,head=false",
+    "optimiser": "adam:rate=0.001",
+    "schedule": "cosine",
+    "clip": 10.0,
+    "batch": 256,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One encoder: published under a name, or trained by a certified adversary."""
+
+    dataset: str
+    architecture: str
+    published: str = ""
+    radius: float = 0.0
+    share: float = 0.0
+    epochs: int = 0
+    images: int = 0
+
+    @property
+    def radius_in_words(self) -> str:
+        """Return the radius of training as it is spelled: in gray values of coloured images."""
+        return f"{self.radius:g}" if self.dataset == "mnist" else f"{round(255 * self.radius, 2):g}/255"
+
+    def __str__(self) -> str:
+        made = self.published or f"radius {self.radius_in_words}, share {self.share:g}, {self.epochs} epochs"
+        return f"{self.dataset} {self.architecture}, {made}"
+
+
+def planned() -> Iterator[tuple[Case, int]]:
+    """Yield the encoders of the study, and of how many seeds each is."""
+    yield from ((Case(*key, published=name), 1) for key, files in PUBLISHED.items() for name in files)
+    short: dict[str, Any] = {"epochs": 16, "images": 20_000}
+    yield Case("mnist", "cnn-a", radius=0.3, share=0.1, **short), 3
+    yield Case("mnist", "cnn-a", radius=0.3, share=0.2, **short), 1
+    yield Case("mnist", "cnn-a", radius=0.3, share=0.5, **short), 1
+    yield Case("mnist", "cnn-a", radius=0.2, share=0.2, **short), 1
+    yield Case("mnist", "base", radius=0.3, share=0.1, **short), 1
+    yield Case("cifar10", "cnn-b", radius=4 / 255, share=0.1, epochs=6, images=12_000), 1
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where images and weights are, and where trained encoders are kept."""
+
+    reference: Path
+    encoders: Path
+
+    def images(self, dataset: str, train: bool, rows: slice) -> hf.Images:
+        """Return labelled training or test images."""
+        name = FILES[dataset][0 if train else 1]
+        with np.load(self.reference / "images" / f"{name}.npz") as arrays:
+            pixels, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"].astype(np.int64))
+        return hf.Images(pixels[rows], labels=labels[rows], name=name)
+
+    def encoder(self, case: Case, seed: int) -> hf.Encoder:
+        """Return the encoder of ``case``, trained now if it has not been yet."""
+        if case.published:
+            weights = PUBLISHED[case.dataset, case.architecture][case.published]
+            of = "mnist" if case.dataset == "mnist" else "cifar"
+            network = f"{rvcl.__name__}:{of}_{case.architecture.replace('-', '_')}"
+            return hf.load_encoder(f"checkpoint:{self.reference / 'encoders' / weights}.pt", arch=network)
+        folder = (
+            self.encoders / f"{case.dataset}-{case.architecture}-{case.radius:.4g}-{case.share:g}-{case.epochs}-{seed}"
+        )
+        if not (folder / "card.json").exists():
+            recipe = {
+                **RECIPE,
+                "architecture": case.architecture,
+                "augmentation": "rvcl-mnist-view" if case.dataset == "mnist" else "rvcl-cifar-view",
+                "adversary": f"certified:ball=linf:{case.radius:.6g},share={case.share:g},negatives=16",
+                "epochs": case.epochs,
+                "seed": seed,
+            }
+            images = self.images(case.dataset, True, slice(None))
+            hf.train(recipe, images, limit=case.images, out=folder, progress=False)
+        return hf.load_encoder(f"trained:{folder}")
+
+    def measure(self, case: Case, seed: int) -> Found:
+        """Train the encoder and return its accuracy, its radii, and what else is certified of it."""
+        began = time.process_time()
+        encoder = self.encoder(case, seed)
+        trained = time.process_time()
+        bank, probed = self.images(case.dataset, True, slice(BANK)), self.images(case.dataset, False, slice(PROBED))
+        accuracy = evaluate(encoder, probed, {"probe-accuracy": {"probes": PROBE}}, bank=bank)["probe-accuracy"]
+        measures = {"accuracy": accuracy.estimate("top1_accuracy", probe=PROBE).value}
+        anchors = self.images(case.dataset, False, slice(ANCHORS))
+        for method in ("interval", "crown"):
+            radii = {"certified-radius": {**SEARCH, "negatives": NEGATIVES, "method": method}}
+            result = evaluate(encoder, anchors, radii)["certified-radius"]
+            measures[f"certified radius, {method}"] = result.estimate("average_certified_radius").value
+            measures[f"tightness, {method}"] = result.estimate("tightness").value
+        measures["attacked radius"] = result.estimate("average_attacked_radius").value
+        measures |= self.others(case, encoder, bank)
+        measures |= {"seconds of training": trained - began, "seconds of measuring": time.process_time() - trained}
+        return measures
+
+    def others(self, case: Case, encoder: hf.Encoder, bank: hf.Images) -> Mapping[str, float]:
+        """Return certified breakaway, overlap, displacement, and the radius of a linear head."""
+        ball = {"balls": BALLS[case.dataset], "divergences": "cosine", "samples": ANCHORS, "attack": SEARCH["attack"]}
+        linear = self.images(case.dataset, False, slice(2 * ANCHORS))
+        settings = {
+            "certified-breakaway": {**ball, "others": 300, "rivals": 3},
+            "certified-overlap": ball,
+            "certified-displacement": ball,
+            "linear-radius": SEARCH,
+        }
+        run = evaluate(encoder, linear, settings, bank=bank)
+        return {
+            "breakaway": run["certified-breakaway"].estimate("certified_breakaway_risk").value,
+            "overlap": run["certified-overlap"].estimate("certified_overlap_risk").value,
+            "displacement": run["certified-displacement"].estimate("certified_displacement").value,
+            "linear radius": run["linear-radius"].estimate("average_linear_radius").value,
+            "attacked linear radius": run["linear-radius"].estimate("average_attacked_linear_radius").value,
+        }
+
+
+def evaluate(encoder: hf.Encoder, images: hf.Images, settings: Mapping[str, Any], **more: Any) -> hf.EvaluatedRun:
+    """Return what the evaluations named in ``settings`` say."""
+    return hf.evaluate(
+        encoder, images, only=[*settings], settings=settings, suite="standard", workers=1, progress=False, **more
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train and measure what is planned and not stored yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=STORED)
+    parser.add_argument("--encoders", type=Path, default=Path("runs/frontier"), help="where trained encoders are kept")
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--seed", type=int, help="this one alone")
+    options = parser.parse_args(arguments)
+    if "HOLDFAST_REFERENCE" not in os.environ:
+        raise hf.HoldfastError("the study needs HOLDFAST_REFERENCE, the folder with images/ and encoders/")
+    study = Study(Path(os.environ["HOLDFAST_REFERENCE"]), options.encoders)
+    results = Results(options.out, {"anchors": ANCHORS, "negatives": NEGATIVES, "bank": BANK, "probed": PROBED})
+    for case, seeds in planned():
+        for seed in range(seeds):
+            if options.only in str(case) and options.seed in (None, seed):
+                results.fill(str(case), seed, partial(study.measure, case, seed))
+
+
+if __name__ == "__main__":
+    main()
