@@ -16,10 +16,8 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement
 from tests.marks import rest_slow
-from tests.samples import builtin, digits
+from tests.samples import builtin
 
 SHAPE = (2, 4, 4)
 
@@ -147,13 +145,6 @@ def test_one_weight_in_half_precision_is_enough() -> None:
     encoder.module.register_buffer("shift", torch.zeros(2, dtype=torch.bfloat16))
     with pytest.raises(HoldfastError, match=r"weights in torch\.bfloat16 \(shift\)"):
         bound(encoder)
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_runs_in_half_precision_certify_nothing_that_does_not_account_for_it(precision: str) -> None:
-    for encoder in (builtin(), Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8)))):
-        with pytest.raises(HoldfastError, match=f"{precision}.*--precision float32"):
-            CertifiedDisplacement(samples=2)(encoder, digits(4), RunSettings(precision=precision))
 
 
 @contextmanager

@@ -62,6 +62,7 @@ def test_without_time_radii_are_those_of_crown() -> None:
     assert torch.equal(found, crown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", rest_slow(range(3)))
 @pytest.mark.parametrize("radius", rest_slow([0.5, 0.15]))
 def test_bounds_of_l2_balls_lie_between_intervals_and_attacks(seed: int, radius: float) -> None:

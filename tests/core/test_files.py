@@ -47,6 +47,7 @@ def test_what_is_cut_longer_or_without_a_checksum_is_refused(content: bytes):
         unsealed(content)
 
 
+@pytest.mark.slow
 def test_two_processes_write_one_file_and_a_third_reads_it_whole(tmp_path: Path):
     path, wanted = tmp_path / "report.html", {letter.encode() * 100_000 for letter in "ab"}
     write_whole(path, min(wanted))

@@ -109,6 +109,7 @@ def test_edited_copies_are_found_by_pixels_and_lost_by_noise() -> None:
     assert copies_found(nothing, pixels, bank).mean() < 0.5
 
 
+@pytest.mark.slow
 def test_the_head_of_a_classifier_is_learned_from_the_bank() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 3
@@ -160,6 +161,7 @@ def test_claims_hold_where_measures_follow_the_reference_and_grades_only_fall(mo
     assert after[0].reasons[0] == "a doubt"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     kept = apart(agreeing=True)

@@ -55,6 +55,7 @@ def test_workers_that_always_die_end_with_a_sentence() -> None:
         list(Processes(1).map(dying, 0, [1]))
 
 
+@pytest.mark.slow
 def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPUs are made up: no task touches them."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
