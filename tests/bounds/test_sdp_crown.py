@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from holdfast.bounds import Alpha, SdpCrown, certified_radius, lower_bound
 from holdfast.bounds.methods import sdp_crown
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
-from holdfast.bounds.network.affine import Affine
+from holdfast.bounds.network.affine import Affine, Convolution
 from holdfast.bounds.network.norms import matrix, spectral_norms
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
@@ -58,6 +59,35 @@ def test_norms_of_large_operations_are_upper_bounds(monkeypatch: pytest.MonkeyPa
             zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
             (norm,) = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
             assert torch.linalg.svdvals(matrix(node.operation, zeros, 0))[0] <= norm
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": (4, 3), "stride": (2, 1), "padding": (1, 2)},
+        {"kernel_size": (3, 2), "stride": (2, 3), "dilation": (3, 2), "groups": 2},
+        {"kernel_size": 1, "stride": 2},
+    ],
+)
+def test_norms_of_large_convolutions_are_nearly_those_of_their_matrices(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(8)
+    convolution = nn.Conv2d(4, 6, **settings)
+    encoder = Encoder(nn.Sequential(convolution, nn.Flatten()).eval(), "conv", Domain((4, 13, 12)))
+    graph = trace(encoder.to("cpu", torch.float64))
+    node = next(node for node in graph.nodes if isinstance(node.operation, Convolution))
+    shapes = [graph.nodes[i].shape for i in node.inputs]
+    zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
+    assert isinstance(node.operation, Affine)
+    largest = torch.linalg.svdvals(matrix(node.operation, zeros, 0))[0]
+    (exact,) = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
+    monkeypatch.setattr("holdfast.bounds.network.norms.LARGEST", 1)
+    monkeypatch.setattr("holdfast.bounds.network.norms._NORMS", {})
+    (norm,) = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
+    assert largest * (1 - 1e-12) <= exact <= largest * (1 + 1e-5)
+    assert largest <= norm <= 1.1 * largest
 
 
 @every

@@ -3,6 +3,12 @@
 ``|L|_2^2`` is the largest eigenvalue of ``L' L`` or ``L L'``, whichever is smaller; where both are large, it is at most the
 largest row sum times the largest column sum of absolute entries (Golub and Van Loan 2013, section 2.3.3). Rounding moves
 eigenvalues of an ``n x n`` matrix by some ``n^2`` roundings of the largest at most.
+
+A large convolution is a part of one that wraps around, whose singular values are those of its kernel's Fourier transform
+(Sedghi et al. 2019, https://arxiv.org/abs/1805.10408). With ``p`` outputs along an axis, stride ``s`` and dilation ``d``,
+``y_i = sum_k W_k x_{s i + d k}``: the entries of ``x`` that are ``r`` modulo ``s`` are channels of their own, to which a
+kernel of ``m = floor(d (k - 1) / s) + 1`` entries is applied with stride one. On a circle of ``p + m - 1`` nothing wraps into
+these outputs, and padding makes some inputs zero: both can only lower the norm.
 """
 
 from __future__ import annotations
@@ -12,10 +18,10 @@ from math import sqrt
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from holdfast.bounds.network.affine import Affine, Diagonal
+from holdfast.bounds.network.affine import Affine, Convolution, Diagonal
 from holdfast.bounds.network.forms import Shape
 
 LARGEST = 2048
@@ -56,12 +62,40 @@ def _norm(operation: Affine, zeros: Sequence[Tensor], position: int) -> float:
     rows = rows.detach()
     bound = sqrt(float(rows.max()) * float(columns.max())) * (1 + 1e-6)
     n, m = zeros[position].numel(), rows.numel()
-    if min(n, m) > LARGEST or n * m > ENTRIES or bool((rows == 1).all() & (columns == 1).all()):
+    if bool((rows == 1).all() & (columns == 1).all()):
         return bound
-    entries = matrix(operation, zeros, position).double()
-    gram = entries @ entries.T if len(entries) <= entries.shape[1] else entries.T @ entries
-    share = 32 * len(gram) ** 2 * torch.finfo(torch.float64).eps
-    return min(bound, sqrt(float(torch.linalg.eigvalsh(gram)[-1].clamp_min(0)) * (1 + share)))
+    if min(n, m) > LARGEST or n * m > ENTRIES:
+        return min(bound, _circular_norm(operation, rows.shape[-2:])) if isinstance(operation, Convolution) else bound
+    return min(bound, _largest_singular_value(matrix(operation, zeros, position).double()))
+
+
+def _largest_singular_value(entries: Shaped[Tensor, "*matrices n m"]) -> float:
+    """Return an upper bound of the largest singular value of all matrices."""
+    adjoint = entries.mH
+    gram = entries @ adjoint if entries.shape[-2] <= entries.shape[-1] else adjoint @ entries
+    share = 32 * gram.shape[-1] ** 2 * torch.finfo(torch.float64).eps
+    return sqrt(float(torch.linalg.eigvalsh(gram)[..., -1].max().clamp_min(0)) * (1 + share))
+
+
+def _circular_norm(operation: Convolution, outputs: Sequence[int]) -> float:
+    """Return the norm of the convolution that wraps around a circle on which nothing does for these ``outputs``."""
+    sizes = [
+        dilation * (kernel - 1) // stride + 1
+        for kernel, stride, dilation in zip(
+            operation.weight.shape[2:], operation.stride, operation.dilation, strict=True
+        )
+    ]
+    weight = operation.weight.double().unflatten(0, (operation.groups, -1))
+    by_remainder = weight.new_zeros(*weight.shape[:3], *operation.stride, *sizes)
+    for i in range(weight.shape[3]):
+        for j in range(weight.shape[4]):
+            down, down_remainder = divmod(operation.dilation[0] * i, operation.stride[0])
+            across, across_remainder = divmod(operation.dilation[1] * j, operation.stride[1])
+            by_remainder[:, :, :, down_remainder, across_remainder, down, across] += weight[..., i, j]
+    circle = [count + size - 1 for count, size in zip(outputs, sizes, strict=True)]
+    spectrum = torch.fft.rfft2(by_remainder.flatten(2, 4), s=circle).movedim((1, 2), (-2, -1))
+    # Transforms round each entry by some logarithm of their length.
+    return _largest_singular_value(spectrum) * (1 + 1e-9)
 
 
 @torch.no_grad()

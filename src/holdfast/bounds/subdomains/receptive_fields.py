@@ -18,13 +18,15 @@ from torch import Tensor
 
 from holdfast.bounds.methods.alpha import ascend
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
+from holdfast.bounds.methods.enclosing_balls import enclosing_balls
+from holdfast.bounds.methods.sdp_crown import ascend_in_balls
 from holdfast.bounds.network.affine import Affine, Convolution, Diagonal
 from holdfast.bounds.network.forms import Shape, Windows, gather
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations.rules import Box, Rule
 from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound
-from holdfast.core.balls import Linf
+from holdfast.core.balls import L2, Linf
 
 ROOT, STEPS, RATE = 20, 10, 0.1
 """Steps of ascent before the first split and after each one, and their size."""
@@ -59,23 +61,34 @@ class ReceptiveField:
             for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True)
             if source in whole.rounding
         }
-        low, high = boxes[0]
-        middle = (low + high) / 2
-        around = Region(middle, low, high, (high - middle).flatten(1).amax(1), Linf)
-        return NetworkRelaxation.within(self.graph, around, boxes, rounding)
+        return NetworkRelaxation.within(self.graph, self._region(whole, boxes[0], at), boxes, rounding)
+
+    def _region(self, whole: NetworkRelaxation, box: Box, at: Int[Tensor, "p 3"]) -> Region:
+        """Return what the windows ``at`` image, y and x hold: a box, and in other balls than linf the l2 ball around it."""
+        low, high = box
+        if whole.region.ball is Linf:
+            middle = (low + high) / 2
+            return Region(middle, low, high, (high - middle).flatten(1).amax(1), Linf)
+        image, y, x = at.unbind(1)
+        ball = enclosing_balls(whole)[self.sources[0]]
+        windows = gather(ball.centre[:, 0], self.windows[0], self.graph.nodes[0].shape[2:])
+        centre = windows[:, :, :, 0, image, y, x].movedim(3, 0)[:, None]
+        # Only entries that do not move, around the image, are elsewhere than the centre of the ball has them.
+        return Region(torch.minimum(torch.maximum(centre, low), high), low, high, ball.radius[image], L2)
 
 
 def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seconds: float) -> NetworkRelaxation:
     """Return the relaxation by alpha-CROWN after ``inner`` steps, with intermediate bounds tightened for ``seconds``.
 
-    Each layer takes half of the time that is left.
+    In l2 balls SDP-CROWN stands beside it. Each layer takes half of the time that is left.
     """
     end = time.monotonic() + seconds
 
     def refiner(network: NetworkRelaxation, target: int) -> Box:
         return refine_node(network, target, (time.monotonic() + end) / 2)
 
-    return relax(graph, region, bounder=partial(ascend, steps=inner, rate=rate), refiner=refiner)
+    bounder = partial(ascend, steps=inner, rate=rate) if region.ball is not L2 else partial(ascend_in_balls, steps=inner)
+    return relax(graph, region, bounder=bounder, refiner=refiner)
 
 
 def refine_node(network: NetworkRelaxation, target: int, end: float) -> Box:
@@ -102,7 +115,7 @@ def _branch_and_bound(
     """Return the problem of bounding the ``unstable`` entries, first from below, then from above; None if it is costly."""
     graph, shape = network.graph, network.graph.nodes[target].shape
     if len(shape) == 4:
-        receptive = receptive_field(graph, target) if network.region.ball is Linf else None
+        receptive = receptive_field(graph, target)
         if receptive is None:
             return None
         image, _, entry, y, x = unstable.unbind(1)
