@@ -129,10 +129,9 @@ def l2_multiplier(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
     def point(t: Tensor) -> Tensor:
         return torch.minimum(slope / t[..., None], room)
 
-    least = torch.finfo(slope.dtype).tiny ** 0.5  # a slope of zero has no direction
-    high = (slope.norm(dim=-1) / eps).clamp_min(
-        least
-    )  # there the unclipped step has norm eps, and the clipped one less
+    least = torch.finfo(slope.dtype).tiny ** 0.5  # a slope of zero has no direction, a radius of zero no multiplier
+    # There the unclipped step has norm eps, and the clipped one less.
+    high = (slope.norm(dim=-1) / eps.clamp_min(least)).clamp_min(least)
     low = high * 1e-9
     with torch.no_grad():
         for _ in range(HALVINGS):

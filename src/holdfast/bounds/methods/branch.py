@@ -8,7 +8,7 @@ least bound over all subdomains bounds the specification.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -17,11 +17,14 @@ from torch import Tensor
 
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius, vacuous_unless_finite
+from holdfast.bounds.methods.sdp_crown import ascend_in_balls
+from holdfast.bounds.network.forms import dense_form
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.radii.bisection import bisect_radii
 from holdfast.bounds.regions import Region
 from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound
 from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
+from holdfast.core.balls import L2
 
 
 @final
@@ -31,7 +34,8 @@ class Branch(RadiusSearch):
 
     Intermediate bounds start with ``inner`` steps of alpha-CROWN, specifications with ``steps``. A specification is split
     into at most ``parts`` subdomains, ``batch`` in a round, until its bound is above ``target``; each subdomain is bounded
-    by ``ascent`` steps at half of ``rate``. A search for radii leaves time for ``rounds`` that fail.
+    by ``ascent`` steps at half of ``rate``. A search for radii leaves time for ``rounds`` that fail. In l2 balls what
+    SDP-CROWN proves stands beside alpha-CROWN, for inner layers and before the first split.
     """
 
     seconds: float = 60.0
@@ -81,8 +85,14 @@ class Branch(RadiusSearch):
         """Return lower bounds of specifications, each over the region that ``region_index`` names."""
         network = relax_and_refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
         problem = BranchAndBound(network, region_index, specifications, self.rate / 2)
-        bounds = problem.solve(problem.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
-        picked = network.take(region_index)
+        root, picked = problem.root(self.steps), network.take(region_index)
+        if region.ball is L2:
+            output = graph.nodes[-1]
+            by_balls = ascend_in_balls(
+                picked, output.index, dense_form(specifications[:, None], output.shape), self.steps
+            )
+            root = replace(root, bounds=torch.fmax(root.bounds, vacuous_unless_finite(by_balls[:, 0])))
+        bounds = problem.solve(root, self.ascent, self.parts, self.batch, end, self.target)
         by_intervals = vacuous_unless_finite(
             interval.output_bounds(graph, picked.intermediate_bounds, specifications[:, None], picked.rounding)
         )

@@ -34,6 +34,8 @@ from holdfast.bounds.relaxations.rules import Box
 
 STEEPEST = 2.0
 """The largest slope, as a multiple of the coefficient; none is unsound."""
+RATE = 0.1
+"""Steps of SDP-CROWN."""
 ALPHA_RATE = 0.25
 """Steps of alpha-CROWN."""
 SPARE = 64
@@ -77,7 +79,7 @@ class BallSlopes(OptimisedSlopes):
 
 
 def ascend_in_balls(
-    network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float
+    network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float = RATE
 ) -> Float[Tensor, "b s"]:
     """Return the best lower bounds of the forms of ``target`` by alpha-CROWN and by SDP-CROWN, ``steps`` of ascent each."""
     by_boxes = ascend(network, target, form, steps, ALPHA_RATE)
@@ -92,7 +94,7 @@ class SdpCrown(Method):
 
     steps: int = 30
     inner: int = 10
-    rate: float = 0.1
+    rate: float = RATE
     name = "sdp-crown"
 
     @torch.no_grad()

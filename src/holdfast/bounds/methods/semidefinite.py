@@ -40,7 +40,6 @@ ALPHA_RATE = 0.25  # steps of alpha-CROWN, and twice those of branch and bound
 BALL_STEPS = 20  # of SDP-CROWN, whose multipliers the ascent in an l2 ball starts from
 BALL_FASTER = 8  # by how much the ascent is faster in l2 balls, whose first multipliers are farther from the best
 BALL_INNER = 2  # steps of SDP-CROWN for inner layers, whose boxes matter less there than the time they take
-BALL_RATE = 0.1  # steps of SDP-CROWN, which bounds inner layers in l2 balls
 PARTS, BATCH = 1000, 32  # of branch and bound
 BOXES, SPLITS = 0.15, 0.4  # shares of the time for intermediate bounds, and for specifications near zero
 NEAR = 0.25  # a bound is near zero if at most this far below, as a share of the clean value
@@ -150,7 +149,7 @@ class Semidefinite(RadiusSearch):
         if graph.steps:
             raise HoldfastError("semidefinite bounds are those of real arithmetic; use crown, alpha, branch or exact")
         if region.ball is L2:
-            network = relax(graph, region, bounder=partial(ascend_in_balls, steps=BALL_INNER, rate=BALL_RATE))
+            network = relax(graph, region, bounder=partial(ascend_in_balls, steps=BALL_INNER))
         else:
             network = relax_and_refine(graph, region, self.inner, ALPHA_RATE, BOXES * (end - time.monotonic()))
         picked = network.take(region_index)

@@ -1,6 +1,7 @@
 """The radius up to which each specification is proved positive, by any method.
 
-Most methods are asked for bounds at many radii; a ``RadiusSearch`` searches by itself, from what CROWN proves.
+Most methods are asked for bounds at many radii; a ``RadiusSearch`` searches by itself, from what CROWN proves,
+in l2 and l1 balls with Lipschitz constants beside it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from holdfast.bounds.methods.base import (
     RegionAtRadius,
     vacuous_unless_finite,
 )
+from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.radii.bracketing import bracket_radii
 from holdfast.bounds.regions import Region, region
@@ -58,7 +60,8 @@ def search_radii(
     if not SMALLEST_TOLERANCE <= tolerance <= 1:
         raise HoldfastError(f"tolerance must be a share from {SMALLEST_TOLERANCE:g} to 1, got {tolerance:g}")
     clean = (specifications @ graph(pixels)[..., None]).squeeze(2)
-    bounding = Crown() if isinstance(method, RadiusSearch) else method
+    cheapest = Crown() if ball is Linf else Lipschitz()
+    bounding = cheapest if isinstance(method, RadiusSearch) else method
     # In other balls, minimising over a second region costs as much as all the rest.
     nested = isinstance(bounding, Crown) and ball is Linf
 
