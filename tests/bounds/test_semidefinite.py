@@ -172,6 +172,14 @@ def test_what_cannot_be_bounded_together_is_refused() -> None:
         lower_bound(smooth, x, specifications, Linf(0.1), Semidefinite())
 
 
+def test_half_precision_and_execution_are_refused() -> None:
+    encoder, x, specifications, ball = context(0)
+    half = encoder.to("cpu", torch.bfloat16)
+    for bounded, arithmetic in ((half, "real"), (half, "executed"), (encoder, "executed")):
+        with pytest.raises(HoldfastError, match="semidefinite bounds are those of real arithmetic; use crown"):
+            lower_bound(bounded, x, specifications, ball, Semidefinite(), arithmetic=arithmetic)
+
+
 @torch.no_grad()
 def start_in_ball(encoder: Encoder, x: Tensor, specifications: Tensor, radius: float) -> list[float]:
     """What the multipliers of SDP-CROWN prove without any ascent."""
