@@ -87,7 +87,9 @@ def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seco
     def refiner(network: NetworkRelaxation, target: int) -> Box:
         return refine_node(network, target, (time.monotonic() + end) / 2)
 
-    bounder = partial(ascend, steps=inner, rate=rate) if region.ball is not L2 else partial(ascend_in_balls, steps=inner)
+    bounder = (
+        partial(ascend, steps=inner, rate=rate) if region.ball is not L2 else partial(ascend_in_balls, steps=inner)
+    )
     return relax(graph, region, bounder=bounder, refiner=refiner)
 
 

@@ -24,6 +24,7 @@ from holdfast.core.settings import fields_of, seconds
 from holdfast.core.stopwatch import beginning
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.execution.computing.tuning import keep_freed_memory
 from holdfast.training.gathering import rank
 from holdfast.training.loop import checkpoints
 from holdfast.training.loop.training import Training, Watch
@@ -99,6 +100,7 @@ def train(
         BudgetSpentError: the budget ended before training did; the same call goes on.
     """
     refuse_blanks(locals())
+    keep_freed_memory()
     began = beginning()
     settings_of_inputs: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "limit": limit}
     settings_of_inputs |= {"size": size, "channels": channels, "device": device}
