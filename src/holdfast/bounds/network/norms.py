@@ -7,8 +7,8 @@ eigenvalues of an ``n x n`` matrix by some ``n^2`` roundings of the largest at m
 A large convolution is a part of one that wraps around, whose singular values are those of its kernel's Fourier transform
 (Sedghi et al. 2019, https://arxiv.org/abs/1805.10408). With ``p`` outputs along an axis, stride ``s`` and dilation ``d``,
 ``y_i = sum_k W_k x_{s i + d k}``: the entries of ``x`` that are ``r`` modulo ``s`` are channels of their own, to which a
-kernel of ``m = floor(d (k - 1) / s) + 1`` entries is applied with stride one. On a circle of ``p + m - 1`` nothing wraps into
-these outputs, and padding makes some inputs zero: both can only lower the norm.
+kernel of ``m = floor(d (k - 1) / s) + 1`` entries is applied with stride one. On a circle of ``p + m - 1`` nothing wraps
+into these outputs, and padding makes some inputs zero: both can only lower the norm.
 """
 
 from __future__ import annotations
