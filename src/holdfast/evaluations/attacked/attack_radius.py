@@ -195,7 +195,8 @@ class AttackRadius(Evaluation):
             "nearest image": gallery.pixels(near),
             "change": change(clean, moved, domain, radius),
         }
-        caption = f"{findings.ids[place]}: attack radius {radius_in_print(self.widest.name, radius)} ({', '.join(self._conditions.values())})"
+        smallest = f"{findings.ids[place]}: attack radius {radius_in_print(self.widest.name, radius)}"
+        caption = f"{smallest} ({', '.join(self._conditions.values())})"
         picture = row(caption, {name: pixels[0] for name, pixels in parts.items()}, domain)
         return () if picture is None else (picture,)
 
