@@ -115,7 +115,7 @@ FIRST_OF_A_LARGE_NETWORK = [
     ("unit codes", 160, 4, (5.24, 5.55, 5.36, 4.82)),
     ("attacked unit codes", 128, 4, (4.32, 4.27, 3.50, 3.43)),
 ]
-"""Of EfficientNet-Lite0 at 224 pixels, a row a shard: forwards of a row, rows, and seconds of the first shards as recorded."""
+"""Of EfficientNet-Lite0 at 224 pixels, a row a shard: forwards of a row, rows, seconds of the first shards."""
 FIRST_ORDER = (0, 1, 0, 0, 0, 2, 1, 2, 1, 2, 2, 1)
 
 

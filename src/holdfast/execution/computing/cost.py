@@ -220,8 +220,8 @@ class Forecast:
     def _corrected(self, name: str) -> float:
         """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured.
 
-        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others. Before much
-        is measured the plan is believed.
+        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others. Until
+        much is measured the plan is believed.
         """
         pairs = [(EARLY, EARLY)] + [
             (sum(rows for rows, _ in times) * by_forwards, sum(rows for rows, _ in times) * self._line((name, what))[1])
