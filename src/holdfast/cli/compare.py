@@ -141,14 +141,13 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
         for row in section.rows:
             under = " · ".join(filter(None, (row.first, row.rest))) or "all images"
             cells = [_cell(cell, name, row.contest) for name, cell in zip(encoders, row.cells, strict=False)]
-            pairs_of_row = [pair_of(row, names) for names in pairs]
             grid.add_row(
                 *map(
                     Text,
                     [
                         f"  {under}",
                         *cells,
-                        *(f"{difference_text(pair)} {outcome(pair)}".strip() for pair in pairs_of_row),
+                        *(f"{difference_text(row, names)} {outcome(pair_of(row, names))}".strip() for names in pairs),
                     ],
                 )
             )

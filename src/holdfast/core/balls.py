@@ -192,6 +192,27 @@ class L1(Ball):
 BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
 
 
+def in_print(norm: str) -> tuple[float, str]:
+    """Return what radii of pixels are multiplied by for people, and what is written behind: l_inf is read in grey levels.
+
+    Example:
+        >>> in_print("linf"), in_print("l2")
+        ((255.0, '/255'), (1.0, ''))
+    """
+    return (255.0, "/255") if norm == Linf.name else (1.0, "")
+
+
+def radius_in_print(norm: str, radius: float) -> str:
+    """Return a radius of pixels with three digits, as in a caption.
+
+    Example:
+        >>> radius_in_print("linf", 0.0005), radius_in_print("l2", 0.25)
+        ('0.128/255', '0.25')
+    """
+    times, behind = in_print(norm)
+    return f"{times * radius:.3g}{behind}"
+
+
 def read_ball(ball: str | Ball) -> Ball:
     """Return the ball that a text spells, or the ball itself."""
     if not isinstance(ball, str | Ball):

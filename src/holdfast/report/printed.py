@@ -204,7 +204,7 @@ def _heads(pairs: Sequence[tuple[str, str]], escape: Callable[[str], str]) -> li
 
 
 def _differences(row: Row, pairs: Sequence[tuple[str, str]], escape: Callable[[str], str]) -> list[str]:
-    return [escape(differences.difference_text(differences.pair_of(row, names))) for names in pairs]
+    return [escape(differences.difference_text(row, names)) for names in pairs]
 
 
 def latex(tables: Sequence[Table]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import inf, isnan
+from math import inf, isfinite, isnan
 from typing import Any
 
+from holdfast.core.balls import in_print
 from holdfast.core.records import Curve, Estimate, Series
+from holdfast.core.settings import convert
 
 NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
 COUNTS = {"n": "samples", "k": "neighbours"}
@@ -36,19 +38,40 @@ def number(value: float) -> str:
     return f"{sign}{size:#.3g}" if size >= 0.01 else f"{sign}{size:#.2g}"
 
 
+def norm_of(record: Series | Estimate) -> str:
+    """Return the norm of the change of pixels that ``record`` is the radius of; empty for what is no such radius."""
+    norm = record.conditions.get("ball", "").partition(":")[0]
+    of_pixels = record.unit in ("radius", f"{norm} distance") and "radius" in f"{record.quantity} {record.unit}"
+    return norm if of_pixels else ""
+
+
+def radius(norm: str, size: float) -> str:
+    """Return a radius of pixels in print, l_inf in grey levels; other numbers, of no ``norm``, as they are.
+
+    Example:
+        >>> radius("linf", 0.0005), radius("l2", 0.0005), radius("", 0.0005), radius("linf", 0.0), radius("linf", -inf)
+        ('0.128/255', '5.0e-4', '5.0e-4', '0', '−∞')
+    """
+    times, behind = in_print(norm)
+    return f"{number(times * size)}{behind if isfinite(size) and size else ''}"
+
+
 def value(estimate: Estimate, of: float) -> str:
     """Return ``of``, the value or an end of ``estimate``, in print; an infinite radius as more than what was searched.
 
     Example:
         >>> from holdfast.core.records import Claim
-        >>> radius = Estimate(quantity="attack_radius", conditions={"ball": "linf:0.5"}, value=inf, low=0.0, high=inf, n=9,
-        ...                   method="", unit="linf distance", claim=Claim.UPPER, of="", better="higher")
-        >>> value(radius, radius.value), interval(radius)
-        ('more than 0.5', '[0, more than 0.5]')
+        >>> searched = Estimate(quantity="attack_radius", conditions={"ball": "linf:0.5"}, value=inf, low=0.0005, high=inf,
+        ...                     n=9, method="", unit="linf distance", claim=Claim.UPPER, of="", better="higher")
+        >>> value(searched, searched.value), interval(searched)
+        ('more than 127.5/255', '[0.128/255, more than 127.5/255]')
     """
+    norm = norm_of(estimate)
     widest = estimate.conditions.get("ball", "").partition(":")[2]
-    searched = of == inf and widest and estimate.unit.endswith("distance")
-    return f"more than {widest}" if searched else number(of)
+    if of == inf and widest and estimate.unit.endswith("distance"):
+        times, behind = in_print(norm)
+        return f"more than {times * convert(widest, float, 'radius'):.6g}{behind}"
+    return radius(norm, of)
 
 
 def interval(estimate: Estimate) -> str:

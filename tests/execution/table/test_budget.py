@@ -96,6 +96,7 @@ def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clo
 def test_the_time_left_counts_work(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One evaluation takes twenty times as long as the other; after the first shards that is known."""
     monkeypatch.setattr(work, "CONCLUSION", 0.0)
+    monkeypatch.setattr(work, "SET_UP", 0.0)
     told: list[tuple[float, float]] = []
     images = tiny.images(COUNT)
     fill_table(

@@ -18,7 +18,7 @@ def show_result(result: Result) -> None:
 
     from holdfast.cli.terminal.console import console, show
     from holdfast.report.heading import heading
-    from holdfast.report.text import conditions, interval, listed, name_of, number
+    from holdfast.report.text import conditions, interval, listed, name_of, value
 
     screen = console()
     if result.heading:
@@ -35,7 +35,7 @@ def show_result(result: Result) -> None:
             continue
         where = conditions(estimate.conditions, aim=estimate.aim)
         name = name_of(estimate) + (f" ({where})" if where else "")
-        cells = (name, number(estimate.value), interval(estimate), estimate.method)
+        cells = (name, value(estimate, estimate.value), interval(estimate), estimate.method)
         grid.add_row(*map(Text, cells))
     show(grid)
     for (reason, undefined), counts in reasons.items():
@@ -43,7 +43,7 @@ def show_result(result: Result) -> None:
         screen.print(Text(f"{names}{' undefined' if undefined else ''}: {reason}"))
     for verdict in result.findings.verdicts:
         screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
-        for key, value in verdict.witness.items():
-            screen.print(Text(f"  {key}: {value}"))
+        for key, fact in verdict.witness.items():
+            screen.print(Text(f"  {key}: {fact}"))
     for warning in result.findings.warnings:
         screen.print(Text(f"warning: {warning}"))

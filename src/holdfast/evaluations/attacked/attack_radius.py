@@ -23,7 +23,7 @@ import torch
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
 from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_found, search_forwards
-from holdfast.core.balls import Ball, Linf
+from holdfast.core.balls import Ball, Linf, radius_in_print
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.pictures import row
@@ -195,7 +195,8 @@ class AttackRadius(Evaluation):
             "nearest image": gallery.pixels(near),
             "change": change(clean, moved, domain, radius),
         }
-        caption = f"{findings.ids[place]}: attack radius {radius:.3g} ({', '.join(self._conditions.values())})"
+        smallest = f"{findings.ids[place]}: attack radius {radius_in_print(self.widest.name, radius)}"
+        caption = f"{smallest} ({', '.join(self._conditions.values())})"
         picture = row(caption, {name: pixels[0] for name, pixels in parts.items()}, domain)
         return () if picture is None else (picture,)
 

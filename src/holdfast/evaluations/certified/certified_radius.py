@@ -27,6 +27,7 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Crown, Method
+from holdfast.core.balls import radius_in_print
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
@@ -154,9 +155,9 @@ class CertifiedRadius(Evaluation):
         pictures: list[Picture | None] = []
         for image, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
             caption = (
-                f"{pairs.ids[image][0]}: certified radius {values[position]:.3g} on average over "
+                f"{pairs.ids[image][0]}: certified radius {radius_in_print(self.norm, values[position])} on average over "
                 f"{int(pairs.defined[image].sum())} others; taken for the easiest of them, "
-                f"{pairs.ids[image][1 + weakest]}, by a change of {float(sizes[image, weakest]):.3g}"
+                f"{pairs.ids[image][1 + weakest]}, by a change of {radius_in_print(self.norm, float(sizes[image, weakest]))}"
             )
             shown = {
                 "clean": pairs.anchors[image],

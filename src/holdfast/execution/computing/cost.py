@@ -135,8 +135,6 @@ class Forecast:
     """... while so many passed here: fewer where many are computed side by side."""
     beside: int = 1
     """How many the engine computes side by side."""
-    _later: float | None = field(default=None, init=False, repr=False, compare=False)
-    """The pace of later rows over that of the first, of everything, until more is measured."""
 
     def expect(self, piece: Piece) -> None:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
@@ -156,7 +154,6 @@ class Forecast:
         """Take note that ``rows`` of ``piece`` took so long, and that so many are now ``done``."""
         self.waiting[piece], self.totals[piece[1]] = total - done, total
         if rows:
-            self._later = None
             self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
 
     def pass_time(self, worked: float, passed: float) -> None:
@@ -164,24 +161,57 @@ class Forecast:
         self.worked, self.passed = self.worked + worked, self.passed + passed
 
     def seconds(self, piece: Piece, rows: int) -> float | None:
-        """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured.
-
-        Of several others that one tells whose pace is most alike.
-        """
-        name, what = piece
-        timed = self.measured.get(what, {})
-        if name in timed:
-            return rows * _pace(timed[name]) * (self._settled(what) if len(timed[name]) == 1 else 1.0)
-        if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
-            return rows * sum(map(_pace, timed.values())) / len(timed) if timed else self.concluding.get(piece)
-        others = [(self._slower(name, other), _pace(times)) for other, times in timed.items()]
-        slower, theirs = min(others, key=lambda pace: abs(log(pace[0])), default=(None, 0.0))
-        return None if slower is None else rows * slower * theirs
+        """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
+        line = self._measured_line(piece)
+        return None if line is None else rows and line[0] + rows * line[1]
 
     def expected(self, piece: Piece, rows: int) -> float:
         """Return how long ``rows`` of ``piece`` will take, from its forwards if nothing like it was measured yet."""
         seconds = self.seconds(piece, rows)
-        return rows * self._by_forwards(piece) * self._corrected(piece[0]) if seconds is None else seconds
+        return rows * self.row(piece) if seconds is None else seconds
+
+    def row(self, piece: Piece) -> float:
+        """Return how long each further row of ``piece`` is expected to take."""
+        line = self._measured_line(piece)
+        return self._by_forwards(piece) * self._corrected(piece[0]) if line is None else line[1]
+
+    def _measured_line(self, piece: Piece) -> tuple[float, float] | None:
+        """Return the seconds that ``piece`` takes beside its rows, and those of each row, if anything tells of it.
+
+        What was measured of another encoder tells as well: of those with a pace like this one's the last, for it bore the
+        least of what a process sets up once.
+        """
+        name, what = piece
+        timed = self.measured.get(what, {})
+        if name in timed:
+            beside, row = self._line(piece)
+            return (0.0 if any(len(times) > 1 for times in timed.values()) else beside), row
+        if not timed:
+            return (0.0, self.concluding[piece]) if piece in self.concluding else None
+        if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
+            return 0.0, sum(map(_pace, timed.values())) / len(timed)
+        alike = min(reversed(timed), key=lambda other: round(abs(log(self._slower(name, other)))))
+        beside, row = self._line((alike, what))
+        return beside, self._slower(name, alike) * row
+
+    def _line(self, piece: Piece) -> tuple[float, float]:
+        """Return the seconds that the first shard of a measured ``piece`` took beside its rows, and those of each row.
+
+        Where all there is are first shards, nobody knows which part was which. As much as ``SET_UP`` counts as the former,
+        which small networks take for every shard, however many rows it holds; but a row takes its forwards. A share of the
+        whole, as other pieces have it, would make long shards seem short.
+        """
+        timed = self.measured[piece[1]]
+        times = timed[piece[0]]
+        rows, seconds = times[0]
+        alike = _later_over_first(timed.values())
+        if len(times) > 1:
+            row = _pace(times)
+        elif alike is not None:
+            row = alike * seconds / rows
+        else:
+            row = max((seconds - SET_UP) / rows, min(seconds / rows, self._by_forwards(piece)))
+        return max(0.0, seconds - rows * row), row
 
     def _by_forwards(self, piece: Piece) -> float:
         """Return the seconds of a row of ``piece`` by its forwards alone."""
@@ -190,16 +220,15 @@ class Forecast:
     def _corrected(self, name: str) -> float:
         """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured.
 
-        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others.
+        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others. Until
+        much is measured the plan is believed.
         """
-        pairs = [
-            (sum(rows for rows, _ in times) * by_forwards, sum(seconds for _, seconds in times))
+        pairs = [(EARLY, EARLY)] + [
+            (sum(rows for rows, _ in times) * by_forwards, sum(rows for rows, _ in times) * self._line((name, what))[1])
             for what, timed in self.measured.items()
             for other, times in timed.items()
             if other == name and (by_forwards := self._by_forwards((name, what)))
         ]
-        if not pairs:
-            return 1.0
         pairs.sort(key=lambda pair: pair[1] / pair[0])
         reached = list(accumulate(foretold for foretold, _ in pairs))
         foretold, took = pairs[bisect_left(reached, reached[-1] / 2)]
@@ -209,16 +238,6 @@ class Forecast:
         """Return how many times as long as the ``other`` encoder this one takes; 1 where that is not known."""
         ours, theirs = self.paces.get(name, 0.0), self.paces.get(other, 0.0)
         return ours / theirs if ours > 0 and theirs > 0 else 1.0
-
-    def _settled(self, what: What) -> float:
-        """Return the pace of later rows over that of the first, by the same of other encoders or else by everything."""
-        alike = _later_over_first(self.measured.get(what, {}).values())
-        if alike is not None:
-            return alike
-        if self._later is None:
-            everything = (times for each in self.measured.values() for times in each.values())
-            self._later = _later_over_first(everything) or 1.0
-        return self._later
 
     @property
     def side_by_side(self) -> float:

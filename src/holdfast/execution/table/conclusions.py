@@ -166,8 +166,8 @@ def _expected(subject: Subject, observation: Observation, group: Sequence[Evalua
 
 def _pictures(subject: Subject, observation: Observation, evaluation: Evaluation, work: Computing) -> float:
     """Return the seconds that the pictures of a full result will take."""
-    row = sum(work.forecast.expected((subject.encoder.name, part), 1) for part in parts(observation))
-    return pictured(evaluation) * row
+    count, name = pictured(evaluation), subject.encoder.name
+    return sum((work.forecast.expected((name, part), count) for part in parts(observation) if count), 0.0)
 
 
 def require_enough(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:

@@ -127,7 +127,7 @@ def next_step(subject: Subject, observation: Observation, work: Computing) -> St
         return Step(observation, 0, True, fits, learned_in)
     if count == total and not fits:
         return None
-    row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
+    row = sum((work.forecast.row((name, part)) for part in parts(observation)), 0.0)
     row *= work.forecast.side_by_side
     return Coverage(observation, count, total, row, fits, learned_in).next(subject, work)
 

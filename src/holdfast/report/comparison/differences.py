@@ -41,12 +41,14 @@ def pair_of(row: Row, names: tuple[str, str]) -> Pair | None:
     return next((pair for pair in pairs if (pair.a, pair.b) == names), None)
 
 
-def difference_text(pair: Pair | None) -> str:
-    """Return the difference with its interval."""
+def difference_text(row: Row, names: tuple[str, str]) -> str:
+    """Return the difference of two encoders in ``row`` with its interval."""
+    pair = pair_of(row, names)
     if pair is None:
         return "–"
-    gap = pair.difference
-    return f"{text.number(gap.value)} [{text.number(gap.low)}, {text.number(gap.high)}]"
+    norm = next(text.norm_of(cell.estimate) for cell in row.cells if cell)
+    value, low, high = (text.radius(norm, getattr(pair.difference, name)) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def outcome(pair: Pair | None) -> str:

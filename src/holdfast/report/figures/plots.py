@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
+from holdfast.core.balls import in_print
 from holdfast.core.records import Conditions, Curve, Result, Series
 from holdfast.report import text
 from holdfast.report.comparison.protocol import Group
@@ -118,7 +119,7 @@ def _tightness(result: Result, colour: int) -> Iterator[_Part]:
     for below, above in AGAINST.items():
         if below not in by_quantity or above not in by_quantity:
             continue
-        y, x = (np.asarray(by_quantity[name].values, dtype=np.float64) for name in (below, above))
+        (y, _), (x, unit) = (_axis(by_quantity[name]) for name in (below, above))
         known = np.isfinite(x) & np.isfinite(y)
         if not known.any():
             continue
@@ -129,7 +130,7 @@ def _tightness(result: Result, colour: int) -> Iterator[_Part]:
             quantity=f"{below} against {above}",
             name=f"{lower} against {upper}",
             conditions={},
-            labels=(f"{upper} ({text.words(by_quantity[above].unit)})", lower),
+            labels=(f"{upper} ({unit})", lower),
             line=Line(x[known], y[known], colour, scattered=True),
             share=False,
             reference=Line(end, end, None),
@@ -139,8 +140,8 @@ def _tightness(result: Result, colour: int) -> Iterator[_Part]:
 
 def _distribution(series: Series, colour: int) -> _Part:
     """Return the empirical distribution function, thinned; infinite values keep their weight but are not drawn."""
-    values = np.sort(np.asarray(series.values, dtype=np.float64))
-    values = values[~np.isnan(values)]
+    values, unit = _axis(series)
+    values = np.sort(values[~np.isnan(values)])
     rank = np.arange(1, len(values) + 1) / len(values)
     finite = np.isfinite(values)
     x, y = _thin(values[finite], rank[finite])
@@ -151,10 +152,20 @@ def _distribution(series: Series, colour: int) -> _Part:
         quantity=series.quantity,
         name=name,
         conditions=series.conditions,
-        labels=(f"{name} ({text.words(series.unit)})" if series.unit else name, ""),
+        labels=(f"{name} ({unit})" if unit else name, ""),
         line=Line(x, y, colour, stepped=True),
         share=True,
     )
+
+
+def _axis(series: Series) -> tuple[Float[np.ndarray, "n"], str]:
+    """Return the values of ``series`` and their unit as an axis shows them: radii in l_inf in grey levels."""
+    times, behind = in_print(text.norm_of(series))
+    return times * np.asarray(series.values, dtype=np.float64), _behind(text.words(series.unit), behind)
+
+
+def _behind(label: str, behind: str) -> str:
+    return f"{label} in 1{behind}" if behind else label
 
 
 def _capital(name: str) -> str:
@@ -196,7 +207,9 @@ def _clouds(curve: Curve, colour: int, encoder: str) -> Iterator[_Part]:
 
 
 def _curve(curve: Curve, colour: int, result: Result) -> _Part:
-    x, y = np.asarray(curve.x), np.asarray(curve.y)
+    norm = curve.conditions.get("ball", "")
+    times, behind = in_print(norm if curve.x_label == f"{norm} radius" else "")
+    x, y = times * np.asarray(curve.x), np.asarray(curve.y)
     band = (np.asarray(curve.low), np.asarray(curve.high)) if curve.low and curve.high else None
     # A curve records no methods; its points are estimates of the same result.
     open_ends = {(e.quantity, e.value, e.low, e.high) for e in result.estimates if text.unseen(e)}
@@ -210,7 +223,7 @@ def _curve(curve: Curve, colour: int, result: Result) -> _Part:
         quantity=curve.quantity,
         name=text.name_of(curve),
         conditions=curve.conditions,
-        labels=(x_label, y_label),
+        labels=(_behind(x_label, behind), y_label),
         line=Line(x, y, colour, band=band, unseen=unseen),
         share=False,
         reference=Line(x, np.asarray(curve.reference), None) if curve.reference else None,

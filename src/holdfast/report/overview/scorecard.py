@@ -40,6 +40,8 @@ class Answer(Record):
     value: Number
     low: Number
     high: Number
+    norm: str = ""
+    """The norm of the change of pixels that it is the radius of; empty for other numbers."""
     beyond: str = ""
     """What an infinite number is printed as: more than the widest radius searched."""
     n: int
@@ -63,7 +65,7 @@ class Answer(Record):
         return "" if nothing else f"[{self._print(self.low)}, {self._print(self.high)}]"
 
     def _print(self, number: float) -> str:
-        return self.beyond if number == inf and self.beyond else text.number(number)
+        return self.beyond if number == inf and self.beyond else text.radius(self.norm, number)
 
     @property
     def sure(self) -> str:
@@ -326,6 +328,7 @@ def _answer(
         value=estimate.value,
         low=estimate.low,
         high=estimate.high,
+        norm=text.norm_of(estimate),
         beyond=text.value(estimate, inf) if inf in (estimate.value, estimate.high) else "",
         n=estimate.n,
         counts=question.counts,
