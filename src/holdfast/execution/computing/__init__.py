@@ -23,6 +23,9 @@ from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 
+PAUSE = 0.2
+"""Seconds between two forecasts that are told, each of which goes through everything that waits."""
+
 Progress = Callable[[str, float, float], None]
 """Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
 
@@ -50,6 +53,8 @@ class Computing:
     """The share of all work that is done."""
     stopped: bool = False
     """Whether somebody stopped the run."""
+    _foreseen: tuple[float, float] = (-inf, inf)
+    """When the last forecast that was told was made, and the seconds that were left."""
 
     @property
     def forecast(self) -> Forecast:
@@ -144,7 +149,12 @@ class Computing:
 
     def tell(self, doing: str) -> None:
         """Report progress, if anyone listens."""
-        spent, left = monotonic() - self.deadline.began, self.deadline.seconds_left
+        now = monotonic()
+        when, left = self._foreseen
+        if now - when > PAUSE or not any(self.forecast.waiting.values()):
+            left = self.deadline.seconds_left
+            self._foreseen = now, left
+        spent = now - self.deadline.began
         if left < inf and (self.forecast.worked or not left):  # plans alone are too rough for what never falls
             self.finished = max(self.finished, spent / (spent + left) if left else 1.0)
         if self.progress:
