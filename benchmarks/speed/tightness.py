@@ -59,7 +59,11 @@ def main() -> None:
     parser.add_argument("--norm", default=CertifiedRadius().norm)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for encoder, images in digits() if given.digits else real():
+    measured = [*(digits() if given.digits else real())]
+    names_of_all = [encoder.name for encoder, _ in measured]
+    if given.only not in (None, *names_of_all):
+        parser.error(f"--only takes one of {', '.join(names_of_all)}, got {given.only}")
+    for encoder, images in measured:
         if given.only not in (None, encoder.name):
             continue
         ratios, spent = [], []
