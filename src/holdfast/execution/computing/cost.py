@@ -45,6 +45,8 @@ TIMES, TOGETHER = 5, 0.2
 """What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
 SET_UP = 0.5
 """Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
+COLD = 3.0
+"""So many times as long as another encoder's a shard takes that bears what a process sets up once, as packages that load."""
 CONCLUSION = 0.2
 """Seconds of a conclusion of which nothing is known: most are short."""
 EARLY = 20.0
@@ -178,21 +180,28 @@ class Forecast:
     def _measured_line(self, piece: Piece) -> tuple[float, float] | None:
         """Return the seconds that ``piece`` takes beside its rows, and those of each row, if anything tells of it.
 
-        What was measured of another encoder tells as well: of those with a pace like this one's the last, for it bore the
-        least of what a process sets up once.
+        What was measured of other encoders tells as well, of those whose pace is most alike: the last, and the least where
+        the first shards of a process bore what it sets up once.
         """
         name, what = piece
         timed = self.measured.get(what, {})
-        if name in timed:
-            beside, row = self._line(piece)
-            return (0.0 if any(len(times) > 1 for times in timed.values()) else beside), row
         if not timed:
             return (0.0, self.concluding[piece]) if piece in self.concluding else None
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
-            return 0.0, sum(map(_pace, timed.values())) / len(timed)
-        alike = min(reversed(timed), key=lambda other: round(abs(log(self._slower(name, other)))))
-        beside, row = self._line((alike, what))
-        return beside, self._slower(name, alike) * row
+            known = [timed[name]] if name in timed else timed.values()
+            return 0.0, sum(map(_pace, known)) / len(known)
+        if name in timed and any(len(times) > 1 for times in timed.values()):
+            return 0.0, self._line(piece)[1]
+        slower = {other: self._slower(name, other) for other in timed}
+        nearest = min(int(abs(log(times))) for times in slower.values())
+        lines = {
+            other: (beside, slower[other] * row)
+            for other in timed
+            if int(abs(log(slower[other]))) == nearest
+            for beside, row in (self._line((other, what)),)
+        }
+        line, least = lines.get(name, [*lines.values()][-1]), min(lines.values(), key=sum)
+        return line if sum(line) <= COLD * sum(least) else least
 
     def _line(self, piece: Piece) -> tuple[float, float]:
         """Return the seconds that the first shard of a measured ``piece`` took beside its rows, and those of each row.
