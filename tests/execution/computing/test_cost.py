@@ -137,6 +137,36 @@ def test_a_long_first_shard_speaks_for_the_others() -> None:
                 assert forecast.seconds(piece, 4 - count) == pytest.approx(left, rel=0.25), f"{count} shards of {piece}"
 
 
+TOUR = [
+    ("targeted", 952, (12, 88), ((0.52, 0.94), (0.52, 0.84), (0.53, 1.11), (0.54, 1.21))),
+    ("told", 954, (6, 44), ((3.10, 0.67), (0.28, 0.37), (0.36, 0.50), (0.23, 0.60))),
+    ("bracket", 234, (6, 44), ((0.55, 1.16), (0.49, 1.32), (0.49, 1.27), (0.56, 1.62))),
+    ("linear", 78, (6, 44), ((1.09, 2.87), (1.24, 2.95), (1.42, 3.27), (1.53, 4.62))),
+    ("edited", 75, (7, 53), ((1.33, 1.52), (0.20, 0.52), (0.19, 0.66), (0.21, 0.78))),
+    ("edited gently", 54, (7, 53), ((0.12, 0.33), (0.12, 0.29), (0.14, 0.38), (0.12, 0.36))),
+]
+"""Of four small encoders: forwards of a row, rows of two shards, and the seconds of both for each encoder, as recorded."""
+
+
+def test_small_networks_take_as_long_for_few_rows() -> None:
+    """First shards of few rows foretold four times as long as the run took, for all of its first half."""
+    forecast = Forecast(dict.fromkeys("abcd", 4e-6))
+    for name, forwards, rows, _ in TOUR:
+        for encoder in "abcd":
+            forecast.plan((encoder, tiny.Seen(name)), forwards, sum(rows))
+            forecast.expect((encoder, tiny.Seen(name)))
+    left = sum(sum(map(sum, recorded)) for *_, recorded in TOUR)
+    for shard in (0, 1):
+        for place, encoder in enumerate("abcd"):
+            for name, _, rows, recorded in TOUR:
+                piece, done = (encoder, tiny.Seen(name)), sum(rows[: shard + 1])
+                forecast.tell(piece, rows[shard], recorded[place][shard], done, sum(rows))
+                forecast.pass_time(recorded[place][shard], recorded[place][shard])
+                left -= recorded[place][shard]
+            if (shard, place) not in ((0, 0), (1, 3)):  # what the first alone bore nobody can tell yet
+                assert forecast.seconds_left == pytest.approx(left, rel=0.35), f"shard {shard} of {encoder}"
+
+
 def test_conclusions_and_their_pictures_are_counted_from_the_beginning() -> None:
     """They were not, and took a tenth of the time of a large network; workers draw them side by side."""
     forecast = Forecast({"a": 0.5}, beside=2)

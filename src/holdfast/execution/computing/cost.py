@@ -45,6 +45,8 @@ TIMES, TOGETHER = 5, 0.2
 """What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
 SET_UP = 0.5
 """Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
+COLD = 3.0
+"""So many times as long as another encoder's a shard takes that bears what a process sets up once, as packages that load."""
 CONCLUSION = 0.2
 """Seconds of a conclusion of which nothing is known: most are short."""
 EARLY = 20.0
@@ -178,40 +180,29 @@ class Forecast:
     def _measured_line(self, piece: Piece) -> tuple[float, float] | None:
         """Return the seconds that ``piece`` takes beside its rows, and those of each row, if anything tells of it.
 
-        What was measured of another encoder tells as well: of those with a pace like this one's the last, for it bore the
-        least of what a process sets up once.
+        What was measured of other encoders tells as well, of those whose pace is most alike: the last, and the least where
+        the first shards of a process bore what it sets up once.
         """
         name, what = piece
         timed = self.measured.get(what, {})
-        if name in timed:
-            beside, row = self._line(piece)
-            return (0.0 if any(len(times) > 1 for times in timed.values()) else beside), row
         if not timed:
             return (0.0, self.concluding[piece]) if piece in self.concluding else None
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
-            return 0.0, sum(map(_pace, timed.values())) / len(timed)
-        alike = min(reversed(timed), key=lambda other: round(abs(log(self._slower(name, other)))))
-        beside, row = self._line((alike, what))
-        return beside, self._slower(name, alike) * row
-
-    def _line(self, piece: Piece) -> tuple[float, float]:
-        """Return the seconds that the first shard of a measured ``piece`` took beside its rows, and those of each row.
-
-        Where all there is are first shards, nobody knows which part was which. As much as ``SET_UP`` counts as the former,
-        which small networks take for every shard, however many rows it holds; but a row takes its forwards. A share of the
-        whole, as other pieces have it, would make long shards seem short.
-        """
-        timed = self.measured[piece[1]]
-        times = timed[piece[0]]
-        rows, seconds = times[0]
-        alike = _later_over_first(timed.values())
-        if len(times) > 1:
-            row = _pace(times)
-        elif alike is not None:
-            row = alike * seconds / rows
-        else:
-            row = max((seconds - SET_UP) / rows, min(seconds / rows, self._by_forwards(piece)))
-        return max(0.0, seconds - rows * row), row
+            known = [timed[name]] if name in timed else timed.values()
+            return 0.0, sum(map(_pace, known)) / len(known)
+        later, planned = _later_over_first(timed.values()), self._by_forwards(piece)
+        if name in timed and later is not None:
+            return 0.0, _line(timed[name], later, planned)[1]
+        slower = {other: self._slower(name, other) for other in timed}
+        nearest = min(int(abs(log(times))) for times in slower.values())
+        lines = {
+            other: (beside, slower[other] * row)
+            for other, times in timed.items()
+            if int(abs(log(slower[other]))) == nearest
+            for beside, row in (_line(times, later, planned / slower[other]),)
+        }
+        line, least = lines.get(name, [*lines.values()][-1]), min(lines.values(), key=sum)
+        return line if sum(line) <= COLD * sum(least) else least
 
     def _by_forwards(self, piece: Piece) -> float:
         """Return the seconds of a row of ``piece`` by its forwards alone."""
@@ -224,10 +215,10 @@ class Forecast:
         much is measured the plan is believed.
         """
         pairs = [(EARLY, EARLY)] + [
-            (sum(rows for rows, _ in times) * by_forwards, sum(rows for rows, _ in times) * self._line((name, what))[1])
+            (rows * by_forwards, rows * _line(timed[name], None, by_forwards)[1])
             for what, timed in self.measured.items()
-            for other, times in timed.items()
-            if other == name and (by_forwards := self._by_forwards((name, what)))
+            if name in timed and (by_forwards := self._by_forwards((name, what)))
+            for rows in (sum(rows for rows, _ in timed[name]),)
         ]
         pairs.sort(key=lambda pair: pair[1] / pair[0])
         reached = list(accumulate(foretold for foretold, _ in pairs))
@@ -268,13 +259,35 @@ class Forecast:
     def _left(self, piece: Piece, rows: int) -> float:
         if rows < 0:
             rows = self.planned.get(piece, self.totals.get(piece[1], 1))
-        seconds = self.seconds(piece, rows)
         if isinstance(piece[1], Fit):
             return self.expected(piece, 1)
+        seconds = self.seconds(piece, rows)
         if seconds is None and not self._by_forwards(piece):
             return inf
         seconds = self.expected(piece, rows) + SET_UP if seconds is None else seconds
         return seconds * self.side_by_side
+
+
+def _line(times: Sequence[tuple[int, float]], later: float | None, planned: float) -> tuple[float, float]:
+    """Return the seconds that a first shard took beside its rows, and those of each row.
+
+    Where all there is are first shards, nobody knows which part was which. As much as ``SET_UP`` counts as the former, which
+    small networks take for every shard, however many rows it holds; but a row takes what is ``planned``. A share of the
+    whole, as other pieces have it, would make long shards seem short.
+
+    Args:
+        times: rows and seconds of each shard.
+        later: the pace of later rows over that of the first, of the same or another encoder, if known.
+        planned: the seconds of a row by its forwards.
+    """
+    rows, seconds = times[0]
+    if len(times) > 1:
+        row = _pace(times)
+    elif later is not None:
+        row = later * seconds / rows
+    else:
+        row = max((seconds - SET_UP) / rows, min(seconds / rows, planned))
+    return max(0.0, seconds - rows * row), row
 
 
 def _later_over_first(timed: Iterable[Sequence[tuple[int, float]]]) -> float | None:
