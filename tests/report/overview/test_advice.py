@@ -21,6 +21,22 @@ from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything, result
 
 
+@pytest.fixture(autouse=True)
+def some_evidence(monkeypatch):
+    """The universal quantile has some evidence here, whatever the study finds of it next."""
+    known = study()
+    pinned = known.model_copy(
+        update={
+            "measures": tuple(
+                one.model_copy(update={"advice": "some"}) if one.quantity == "universal_quantile" else one
+                for one in known.measures
+            )
+        }
+    )
+    for module in ("holdfast.report.overview.advice", __name__):
+        monkeypatch.setattr(f"{module}.study", lambda: pinned)
+
+
 def told(results, failures=(), runs=()) -> str:
     found = groups(results)
     (table, *_) = summary(found, compare(results))
