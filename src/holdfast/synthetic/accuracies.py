@@ -26,6 +26,8 @@ from holdfast.synthetic.mixture import Mixture, direction
 from holdfast.synthetic.moments import Pooled
 from holdfast.synthetic.rules import Rules
 
+MOST_FEATURES = 20_000
+"""Of a code: its covariance takes three gigabytes."""
 CHUNK = 1024
 """Codes held at a time."""
 FEWEST = 64
@@ -76,7 +78,13 @@ class RuleAccuracies(Observation):
 
     def _scale(self, population: Population, scale: float) -> Observed:
         mixture = Mixture(scale * direction(self.direction, population.encoder.domain.shape, population.run.seed))
-        n = self.drawn(features(population))
+        count = features(population)
+        if count > MOST_FEATURES:
+            raise HoldfastError(
+                f"synbench learns the covariance of {count:,} features, which takes {8e-9 * count**2:.0f} GB; it is for "
+                f"codes of up to {MOST_FEATURES:,}"
+            )
+        n = self.drawn(count)
 
         def chunks(of: str, rows: range) -> Iterator[tuple[Codes, Float[Tensor, "b"]]]:
             for start in range(rows.start, rows.stop, CHUNK):

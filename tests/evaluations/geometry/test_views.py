@@ -89,6 +89,19 @@ def test_lidar_is_that_of_the_definition():
     assert lidar(views)[0] == pytest.approx(exp(-(shares * np.log(shares)).sum()), rel=1e-9)
 
 
+def test_lidar_of_more_features_than_codes_is_that_of_the_space_they_span():
+    views = gaussian(10 * 3, 5).reshape(10, 3, 5) + gaussian(10, 5, 1)[:, None] * torch.linspace(0.2, 3, 5)
+    turn = torch.linalg.qr(gaussian(400, 400, 2)).Q[:5]
+    wide = views @ turn + 1
+    means = wide.mean(1)
+    within = sum((v - m).T @ (v - m) for v, m in zip(wide, means, strict=True)) / (10 * 3)
+    within = within + RIDGE * within.trace() / 400 * torch.eye(400)
+    half = torch.linalg.solve(within, torch.cov(means.T, correction=0))
+    shares = torch.linalg.eigvals(half).real.clamp(min=0)
+    shares = shares[shares > 1e-12 * shares.max()] / shares.sum()
+    assert lidar(wide)[0] == pytest.approx(float((-(shares * shares.log()).sum()).exp()), rel=1e-6)
+
+
 def test_entropy_rank_of_nothing_is_zero():
     assert entropy_rank(torch.zeros(3)) == 0
     assert entropy_rank(torch.tensor([2.0, 2.0, 2.0, 2.0])) == pytest.approx(4)

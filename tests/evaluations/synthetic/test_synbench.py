@@ -166,6 +166,11 @@ def test_gaussians_are_not_clipped_and_images_still_are_checked() -> None:
         SMALL(encoder(), Images(torch.full((2, 1, 4, 4), 2.0)))
 
 
+def test_codes_too_wide_for_a_covariance_are_refused() -> None:
+    with pytest.raises(HoldfastError, match=r"the covariance of 160,000 features, which takes 205 GB; .* up to 20,000"):
+        measured(SMALL, encoder(lambda x: x.flatten(1).repeat(1, 10_000)))
+
+
 def test_codes_that_are_not_finite_are_named() -> None:
     with pytest.raises(HoldfastError, match=r"made returned NaN or infinite codes for Gaussian inputs of scale 0\.5"):
         measured(SMALL, encoder(torch.log))

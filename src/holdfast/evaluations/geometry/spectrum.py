@@ -115,27 +115,43 @@ def lidar(views: Float[Tensor, "n q d"]) -> Ranked:
 
     The images must be in random order, for consecutive ones make the groups of the jackknife.
     """
-    means = views.double().mean(1)
+    features, views = views.shape[2], _in_their_span(views.double())
+    means = views.mean(1)
     within, between, sums = [], [], []
     for group in _groups(len(views)):
-        spread = (views[group].double() - means[group][:, None]).flatten(0, 1)
+        spread = (views[group] - means[group][:, None]).flatten(0, 1)
         within.append(spread.T @ spread / views.shape[1])
         between.append(means[group].T @ means[group])
         sums.append(torch.cat([means[group].sum(0), means.new_tensor([float(group.stop - group.start)])]))
     parts = list(zip(within, between, sums, strict=True))
     whole = tuple(torch.stack(list(part)).sum(0) for part in (within, between, sums))
-    left_out = (_lidar(*(all_ - left for all_, left in zip(whole, part, strict=True))) for part in parts)
-    return _jackknifed(_lidar(*whole), left_out)
+    left_out = (_lidar(*(all_ - left for all_, left in zip(whole, part, strict=True)), features) for part in parts)
+    return _jackknifed(_lidar(*whole, features), left_out)
 
 
-def _lidar(within: Matrix, between: Matrix, sums: Float[Tensor, "s"]) -> float:
-    """Return LiDAR from sums over images: of the scatter of views, of outer products of means, of means and of ones."""
+def _in_their_span(views: Float[Tensor, "n q d"]) -> Float[Tensor, "n q r"]:
+    """Return codes turned into the space that they span, where there are fewer of them than features.
+
+    Distances and angles stay; outside that space nothing differs, between images or within.
+    """
+    n, q, d = views.shape
+    if d <= n * q:
+        return views
+    flat = views.flatten(0, 1)
+    return torch.linalg.qr((flat - flat.mean(0)).T, mode="r").R.T.unflatten(0, (n, q))
+
+
+def _lidar(within: Matrix, between: Matrix, sums: Float[Tensor, "s"], features: int) -> float:
+    """Return LiDAR from sums over images: of the scatter of views, of outer products of means, of means and of ones.
+
+    ``features`` counts those of the codes, which may be more than those that they are given in.
+    """
     n, mean = float(sums[-1]), sums[:-1] / sums[-1]
-    scatter, features = within / n, len(within)
+    scatter = within / n
     level = float(scatter.trace()) / features
     if not level > 0:  # no view differs: there is nothing to divide by
         return float("nan")
-    scatter = scatter + RIDGE * level * torch.eye(features, dtype=scatter.dtype, device=scatter.device)
+    scatter = scatter + RIDGE * level * torch.eye(len(scatter), dtype=scatter.dtype, device=scatter.device)
     lower = torch.linalg.cholesky(scatter)
     half = torch.linalg.solve_triangular(lower, between / n - mean[:, None] * mean, upper=False)
     ratio = torch.linalg.solve_triangular(lower, half.T, upper=False)
