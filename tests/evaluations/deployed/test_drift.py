@@ -13,6 +13,7 @@ from benchmarks.statistics.false_alarms import UNCHANGED, Changed, alarms, alike
 from torch import nn
 
 import holdfast as hf
+from holdfast.cli.terminal.one_result import show_result
 from holdfast.commands.drift import Drifted
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
@@ -169,6 +170,14 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(HoldfastError, match=said):
         found(after, **how)  # type: ignore[arg-type]
+
+
+def test_what_a_spent_budget_left_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    result = found(AFTER, PIXELS, limit=8, permutations=19).result
+    show_result(result)
+    assert "PARTIAL" not in capsys.readouterr().out, "vacuous: it is always said"
+    show_result(result.model_copy(update={"planned": 16, "seen": 0}))
+    assert "the run ended after 0 of 16 samples" in " ".join(capsys.readouterr().out.split())
 
 
 def test_equal_codes_have_not_moved() -> None:
