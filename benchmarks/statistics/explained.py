@@ -9,7 +9,7 @@ images before as drift edits are edited.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import groupby
 
 import torch
@@ -38,7 +38,7 @@ def counted(changed: Changed, change: str, draws: int, size: int, edited: int) -
     truths = {"energy_distance": whole / float(torch.cdist(clean, moved).mean())}
     for family, members in groupby(EDITS, key=family_of):
         truths[family] = max(1 - energy(codes[edit], moved) / whole for edit in members)
-    held, widths, defined = Counter[str](), Counter[str](), Counter[str]()
+    held, defined, widths = Counter[str](), Counter[str](), defaultdict[str, float](float)
     for draw in range(draws):
         places = torch.randint(len(clean), (2, size), generator=torch.Generator().manual_seed(draw))
         sets = two_sets(clean[places[0]], moved[places[1]], draw)
