@@ -52,7 +52,9 @@ def partial(result: Result) -> str:
     ended = f"{PARTIAL}: the run ended after {result.looked_at:,} of {text.counted(result.planned or 0, 'sample')}"
     if result.looked_at < count:
         return f"{ended}. What needs none of them is of all {count:,} images."
-    return f"{ended}, a random choice. Intervals are those of so few; encoders are compared on the images that both have."
+    return (
+        f"{ended}, a random choice. Intervals are those of so few; encoders are compared on the images that both have."
+    )
 
 
 def _sample_warnings(result: Result) -> Iterator[str]:
