@@ -14,7 +14,7 @@ import argparse
 import random
 import warnings
 from math import inf
-from time import monotonic
+from time import monotonic, process_time
 
 import numpy as np
 import torch
@@ -82,22 +82,29 @@ class Training:
 
 
 def shares(pixels: Tensor, monitor: Monitor, epochs: int) -> None:
-    """Print how much of the time measurements took."""
-    training, spent, done = Training(pixels), 0.0, list[int]()
+    """Print how much of the time measurements took, by the clock and by the processor."""
+    training, spent, done = Training(pixels), np.zeros(2), list[int]()
     print(f"before training: {busy(lambda: monitor.start(training.module)):.1f} processor seconds", flush=True)
-    began = monotonic()
+    began = now()
     for epoch in range(1, epochs + 1):
         training.epoch()
-        since = monotonic()
+        since = now()
         if monitor.after(epoch, training.module):
             done.append(epoch)
-        spent += monotonic() - since
-    whole = monotonic() - began
+            print(f"after epoch {epoch}: {(now() - since)[1]:.1f} processor seconds", flush=True)
+        spent += now() - since
+    (clock, processor), (whole, whole_processor) = spent, now() - began
     print(
-        f"asked for {monitor.share:.1%}, took {spent / whole:.2%} ({spent:.1f} of {whole:.0f} s), "
+        f"asked for {monitor.share:.1%}, took {clock / whole:.2%} ({clock:.1f} of {whole:.0f} s), of the processor "
+        f"{processor / whole_processor:.2%} ({processor:.1f} of {whole_processor:.0f} s), "
         f"measured after epochs {', '.join(map(str, done)) or 'none'} of {epochs}",
         flush=True,
     )
+
+
+def now() -> np.ndarray:
+    """Return the seconds of the clock and of the processor."""
+    return np.array([monotonic(), process_time()])
 
 
 def trained(pixels: Tensor, epochs: int, monitor: Monitor | None) -> dict[str, Tensor]:

@@ -1,16 +1,19 @@
 """How often drift is found where there is none, and where there is: the tests of ``holdfast drift``, again and again.
 
     python -m benchmarks.statistics.false_alarms --trials 1000
+    python -m benchmarks.statistics.false_alarms --trials 0 --encoder python:examples.real_encoder:lite0 --images photos/ \\
+        --changes jpeg:30,noise:0.1 --size 72 --power-trials 20
 
-False alarms: both sets are drawn from one distribution, log-normal in three dimensions, 60 and 40 samples. Power: the test
-images of the built-in digits, ``--size`` of them before and as many others after a corruption.
+False alarms: both sets are drawn from one distribution, log-normal in three dimensions, 60 and 40 samples. Power: of the
+images, ``--size`` before and as many others after a change; before that, as many others as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,7 +27,8 @@ from holdfast.evaluations.deployed.two_sets import TwoSets, half
 from holdfast.transforms.base import Transform
 
 ALPHA = 0.05
-CORRUPTIONS = ("noise:0.2", "contrast:0.6", "rotation:10.0")
+BATCH = 16
+UNCHANGED = "unchanged"
 
 
 def two_sets(before: Tensor, after: Tensor, trial: int) -> TwoSets:
@@ -59,15 +63,36 @@ def alike(trials: int) -> Iterator[TwoSets]:
         yield two_sets(drawn[:60], drawn[60:], trial)
 
 
-def corrupted(corruption: str, size: int, trials: int) -> Iterator[TwoSets]:
-    """Yield digits and other digits under a corruption."""
-    encoder = hf.load_encoder("builtin:digits-contrastive")
-    images = hf.load_images("builtin:digits", encoder)
-    changed = hf.transformed(images, Transform.read(corruption))
-    clean, moved = (encoder(each.pixels(range(len(each)))).detach() for each in (images, changed))
-    for trial in range(trials):
-        order = Noise.of(trial, images.ids).uniform(()).argsort()
-        yield two_sets(clean[order[:size]], moved[order[size : 2 * size]], trial)
+@dataclass(frozen=True)
+class Changed:
+    """Codes of images, as they are and after each change."""
+
+    ids: tuple[str, ...]
+    codes: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, encoder: str, images: str, changes: Sequence[str]) -> Changed:
+        """Return the codes of ``images`` by references, and of what each of ``changes`` makes of them."""
+        loaded = hf.load_encoder(encoder)
+        as_they_are = hf.load_images(images, loaded)
+        codes = {UNCHANGED: encoded(loaded, as_they_are)}
+        for change in changes:
+            codes[change] = encoded(loaded, hf.transformed(as_they_are, Transform.read(change)))
+        return cls(as_they_are.ids, codes)
+
+    def pairs(self, change: str, size: int, trials: int) -> Iterator[TwoSets]:
+        """Yield some of the images as they are, and as many others after a change."""
+        for trial in range(trials):
+            order = Noise.of(trial, self.ids).uniform(()).argsort()
+            before, after = order[:size], order[size : 2 * size]
+            yield two_sets(self.codes[UNCHANGED][before], self.codes[change][after], trial)
+
+
+def encoded(encoder: hf.Encoder, images: hf.Images) -> Tensor:
+    """Return the codes of all images."""
+    with torch.no_grad():
+        batches = torch.arange(len(images)).split(BATCH)
+        return torch.cat([encoder(images.pixels(rows.tolist())) for rows in batches])
 
 
 def rates(pairs: Iterator[TwoSets], trials: int, permutations: int) -> dict[str, float]:
@@ -79,17 +104,23 @@ def rates(pairs: Iterator[TwoSets], trials: int, permutations: int) -> dict[str,
 
 def main() -> None:
     """Print the rates."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--power-trials", type=int, default=100)
     parser.add_argument("--permutations", type=int, default=199)
+    parser.add_argument("--encoder", default="builtin:digits-contrastive")
+    parser.add_argument("--images", default="builtin:digits")
+    parser.add_argument("--changes", default="noise:0.2,contrast:0.6,rotation:10.0")
     parser.add_argument("--size", type=int, default=100)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print("alike", rates(alike(asked.trials), asked.trials, asked.permutations))
-    for corruption in CORRUPTIONS:
-        pairs = corrupted(corruption, asked.size, asked.power_trials)
-        print(corruption, rates(pairs, asked.power_trials, asked.permutations))
+    if asked.trials:
+        print("one distribution", rates(alike(asked.trials), asked.trials, asked.permutations), flush=True)
+    changes = asked.changes.split(",")
+    changed = Changed.of(asked.encoder, asked.images, changes)
+    for change in (UNCHANGED, *changes):
+        pairs = changed.pairs(change, asked.size, asked.power_trials)
+        print(change, rates(pairs, asked.power_trials, asked.permutations), flush=True)
 
 
 if __name__ == "__main__":

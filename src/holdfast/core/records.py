@@ -233,8 +233,15 @@ class Result(Record):
     planned: int | None = None
     """How many samples should have been looked at, where a budget ended before; None if all were. Those of the findings
     are then the first in random order, and running the same command again goes on."""
+    seen: int | None = None
+    """How many of those were looked at; None if all were, or all that the findings name."""
     provenance: dict[str, str] = Field(default_factory=dict)
     """Versions, commit, device, times: who, where and when, changing no number."""
+
+    @property
+    def looked_at(self) -> int:
+        """Return how many samples were looked at."""
+        return len(self.findings.ids) if self.seen is None else self.seen
 
     @property
     def series(self) -> tuple[Series, ...]:

@@ -266,7 +266,7 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -
     open_end = Claim.LOWER if gate.limits == "above" else Claim.UPPER
     parts = []
     if partial is not None:
-        parts.append(f"partial: the run ended after {len(partial.findings.ids)} of {partial.planned} samples")
+        parts.append(f"partial: the run ended after {partial.looked_at} of {partial.planned} samples")
     if gate.holds(worst.low) != gate.holds(worst.high):
         parts.append("its interval contains the bound")
     # Contradictions are counted, and are none of the encoder's: nothing stronger is asked of it.

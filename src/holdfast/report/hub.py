@@ -114,7 +114,7 @@ def notes(result: Result, estimate: Estimate) -> str:
     sentences = (
         f"{text.name_of(e)} ({e.unit}): {e.claim} of {e.of}",
         f"{e.confidence:.0%} interval {interval(e)} by {e.method}, n = {e.n:,}",
-        f"Partial: the run ended after {len(result.findings.ids):,} of {result.planned:,} samples"
+        f"Partial: the run ended after {result.looked_at:,} of {result.planned:,} samples"
         if result.planned is not None
         else "",
         f"The {e.better} the better" if e.better != "neither" else "",

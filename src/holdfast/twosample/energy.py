@@ -10,12 +10,14 @@ first; without this, float32 would lose the digits by which assignments differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.points.counting import CANCELS
+from holdfast.twosample.linearised import Linearised
 from holdfast.twosample.permutations import Weights
 
 BLOCK = 2048
@@ -70,6 +72,31 @@ def energies(points: Points, weights: Weights) -> Energies:
             product.addmm_(block, weights[columns], alpha=2.0 if left > top else 1.0)
         totals -= (product * weights[rows]).sum(0, dtype=torch.float64)
     return _concluded(totals, sums, weights[:, 0] > 0)
+
+
+def distance(
+    result: Energies, first: Bool[Tensor, "n"], between_copies: Float[Tensor, "p"] | None = None
+) -> Linearised:
+    """Return the energy distance of both distributions, on average 0 where they are equal, and each point's part in it.
+
+    A point enters a mean of pairs as either of the two, so that what it adds to the error is twice its influence.
+
+    Args:
+        result: of the pass over all pairs.
+        first: which points are of the first set.
+        between_copies: distances of points of the first set to their copies in the second, which are no pairs of independent
+            points and are left out of the mean between both sets.
+    """
+    sizes = int(first.sum()), int((~first).sum())
+    value = float(result.influence[first].mean() + result.influence[~first].mean())
+    if between_copies is not None and 0 < len(between_copies) < sizes[0] * sizes[1]:
+        pairs, copies = sizes[0] * sizes[1], len(between_copies)
+        spread = (pairs * result.spread - float(between_copies.sum())) / (pairs - copies)
+        value += 2 * (spread - result.spread)
+    errors = torch.empty_like(result.influence)
+    for side, size in zip((first, ~first), sizes, strict=True):
+        errors[side] = 2 * (result.influence[side] - result.influence[side].mean()) / sqrt(size * (size - 1))
+    return Linearised(value, errors)
 
 
 def _concluded(totals: Tensor, sums: Float[Tensor, "n 2"], first: Tensor) -> Energies:

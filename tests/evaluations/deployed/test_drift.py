@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.statistics.false_alarms import alarms, alike, two_sets
+from benchmarks.statistics.explained import EDITS, counted
+from benchmarks.statistics.false_alarms import UNCHANGED, Changed, alarms, alike, two_sets
 from torch import nn
 
 import holdfast as hf
+from holdfast.cli.terminal.one_result import show_result
 from holdfast.commands.drift import Drifted
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.evaluations.deployed.closest_edit import explained
 from holdfast.evaluations.deployed.comparison import compare
 from holdfast.evaluations.deployed.new_images import beyond_support, sequential
 from holdfast.protocol.population import Population
@@ -42,6 +45,32 @@ def test_other_digits_have_not_moved_and_dimmed_ones_have() -> None:
     assert best.value > 0.8
     assert best.low < best.value < best.high
     assert np.isnan([e.value for e in same.result.estimates if e.quantity == "change_explained"]).all()
+
+
+def test_a_change_that_is_hardly_there_has_no_share() -> None:
+    """An edit takes away what it likes of a distance near zero: of nearly equal sets every number is a share."""
+    changed = Changed.of("builtin:digits-contrastive", "builtin:digits", ["contrast:0.4", "contrast:0.6"])
+    before, after, edited = (changed.codes[name].double()[:60] for name in (UNCHANGED, "contrast:0.6", "contrast:0.4"))
+    edits, rows = [hf.Transform.read("contrast:0.4")], list(range(16))
+
+    def share(codes: torch.Tensor, closer: torch.Tensor) -> tuple[hf.Estimate, dict[str, str]]:
+        comparison = compare(two_sets(before, codes, 0), 39, 0)
+        (estimate,), closest = explained(closer[:16, None], rows, comparison, edits, shown=True)
+        return estimate, closest
+
+    estimate, closest = share(before + 0.05 * (after - before), edited)
+    assert np.isnan(estimate.value)
+    assert "not told from chance" in (estimate.reason or "")
+    assert closest == {}
+    estimate, closest = share(edited, edited)  # among those after are the very images edited
+    assert 0.5 < estimate.low < estimate.value == estimate.high == 1
+    assert "above 100% by chance" in estimate.method
+    assert closest == {"closest edit": "contrast:0.4", "explains of the change": f"100% ({estimate.low:.0%} to 100%)"}
+    estimate, closest = share(edited, before + 0.5 * (edited - before))
+    assert 0 < estimate.low < estimate.value < 1
+    assert "chance" not in estimate.method
+    (estimate,), _ = explained(edited[:2, None], [0, 1], compare(two_sets(before, after, 0), 39, 0), edits, shown=True)
+    assert "fewer than 3 images" in (estimate.reason or "")
 
 
 def test_new_kinds_of_images_are_found_and_shown() -> None:
@@ -143,6 +172,14 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
         found(after, **how)  # type: ignore[arg-type]
 
 
+def test_what_a_spent_budget_left_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    result = found(AFTER, PIXELS, limit=8, permutations=19).result
+    show_result(result)
+    assert "PARTIAL" not in capsys.readouterr().out, "vacuous: it is always said"
+    show_result(result.model_copy(update={"planned": 16, "seen": 0}))
+    assert "the run ended after 0 of 16 samples" in " ".join(capsys.readouterr().out.split())
+
+
 def test_equal_codes_have_not_moved() -> None:
     sets = two_sets(torch.ones(20, 3), torch.ones(20, 3), 0)
     distance, chance, *_ = compare(sets, 99, 0).tests
@@ -165,6 +202,17 @@ def test_alarms_are_as_rare_as_stated_over_many_trials() -> None:
     for name in ("drift", "energy", "classifier", "directions", "sequential", "new images"):
         assert sum(name in each for each in found_by) <= 29, f"{name}: the chance of that at 5% is 1 in 1,000"
     assert sum("energy" in each for each in found_by) >= 6, "vacuous: the test never says anything"
+
+
+@pytest.mark.slow
+def test_intervals_of_the_distance_and_of_shares_cover() -> None:
+    changed = Changed.of("builtin:digits-contrastive", "builtin:digits", EDITS)
+    rows = counted(changed, "contrast:0.4", 100, 100, 16)
+    assert set(rows) == {"energy_distance", "contrast", "rotation", "blur"}
+    for name, (held, _, count) in rows.items():
+        assert count == 100, f"{name}: the change is large"
+        assert held >= 0.88, f"{name}: the chance of fewer in 100 at 95% is 1 in 100"
+    assert any(held < 1 for held, _, _ in rows.values()), "vacuous: nothing ever misses"
 
 
 @pytest.mark.slow

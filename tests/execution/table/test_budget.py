@@ -13,8 +13,11 @@ import pytest
 
 from holdfast.commands.clean import removable
 from holdfast.commands.inventory import inventory
+from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.evaluations.deployed.drift import Drift
+from holdfast.evaluations.deployed.observations import EditedBank
 from holdfast.execution import computing, table
 from holdfast.execution.computing import cost as work
 from holdfast.execution.computing import deadline, shards
@@ -26,6 +29,7 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.table import conclusions, fill_table
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
+from holdfast.report.overview import alerts
 from holdfast.store.keys import key_of
 from holdfast.store.store import Store
 from tests import tiny
@@ -208,6 +212,49 @@ def test_what_a_partial_result_is_made_from_is_still_needed(tmp_path: Path, cloc
     assert removable(tmp_path) == []
     fill(tmp_path, [mean(1.0)], budget=None, names="a")
     assert {one.kind for one in removable(tmp_path)} >= {"shards"}
+
+
+def test_what_needs_no_samples_is_concluded_without_them(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether images have moved is known from their codes; which edit comes closest takes long."""
+    images, seen = tiny.images(40), list[int]()
+    bank = Images(images.pixels(range(40)) / 4, [f"before{k}" for k in range(40)])
+    observe = EditedBank.observe
+
+    def slowly(self: EditedBank, population: Population, rows: Sequence[int]) -> Observed:
+        clock.sleep(10.0 * len(rows))
+        seen.extend(rows)
+        return observe(self, population, rows)
+
+    def drifted(budget: float | None) -> Result:
+        evaluation = Drift(permutations=39, edits=("brightness", "contrast"), samples=8)
+        ((result,), failures) = fill_table(
+            [tiny.encoder()],
+            lambda encoder: images,
+            [evaluation],
+            RunSettings(batch_size=1),
+            Store(tmp_path),
+            budget=budget,
+            bank_for=lambda encoder: bank,
+        )
+        assert failures == []
+        return result
+
+    monkeypatch.setattr(EditedBank, "observe", slowly)
+    monkeypatch.setattr(table, "pace", lambda encoder: 1.0)  # of a forward, of which a row takes ten
+    first = drifted(5.0)
+    assert (first.planned, first.seen, seen) == (8, 0, [])
+    assert first.estimate("drift_p_value").value <= 0.05
+    reasons = {estimate.reason for estimate in first.estimates if estimate.quantity == "change_explained"}
+    assert reasons == {"fewer than 3 images before, or groups of them, were edited"}
+    assert "after 0 of 8 samples. What needs none of them is of all 40 images." in alerts.partial(first)
+    some = drifted(55.0)
+    assert (some.planned, some.seen) == (8, 4), "a partial result gives way to one of more samples"
+    last = drifted(None)
+    assert (last.planned, last.seen) == (None, None)
+    assert last.estimate("drift_p_value") == first.estimate("drift_p_value")
+    assert any(e.value == e.value for e in last.estimates if e.quantity == "change_explained")
 
 
 def test_too_small_a_budget_leaves_what_was_known(tmp_path: Path, clock: Clock) -> None:

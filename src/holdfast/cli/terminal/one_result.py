@@ -18,6 +18,7 @@ def show_result(result: Result) -> None:
 
     from holdfast.cli.terminal.console import console, show
     from holdfast.report.heading import heading
+    from holdfast.report.overview.alerts import partial
     from holdfast.report.text import conditions, interval, listed, name_of, value
 
     screen = console()
@@ -45,5 +46,5 @@ def show_result(result: Result) -> None:
         screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
         for key, fact in verdict.witness.items():
             screen.print(Text(f"  {key}: {fact}"))
-    for warning in result.findings.warnings:
+    for warning in (*result.findings.warnings, *([partial(result)] if result.planned is not None else ())):
         screen.print(Text(f"warning: {warning}"))

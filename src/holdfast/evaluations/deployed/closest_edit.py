@@ -2,12 +2,15 @@
 
 ``(E(A', B) - E(t(A'), B)) / E(A, B)`` with energy distances ``E``: 1 where the edit ``t`` turns one distribution into the
 other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
-same ones in both distances, so that which these are cancels, while what is divided by is the distance of all.
+same ones in both distances, so that which these are nearly cancels, while what is divided by is the distance of all.
+
+There is a share only of a change that is told from chance: of a distance near zero, every number is a share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from math import nan
 
@@ -16,116 +19,128 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Estimate
-from holdfast.core.statistics.intervals import jackknife
-from holdfast.evaluations.deployed.two_sets import TwoSets
+from holdfast.evaluations.deployed.comparison import Comparison
 from holdfast.transforms.base import Transform
-from holdfast.twosample.energy import distances
+from holdfast.twosample.linearised import ratio_interval
+from holdfast.twosample.taken_away import FEWEST, taken_away
 
+Share = tuple[float, float, float]
+"""A share of the change, and its interval."""
 NOT_SHOWN = "no difference was shown that an edit could explain"
-NO_DISTANCE = (
-    "the energy distance of both sets is no larger than chance makes it, so there is no share of it to explain"
-)
+NO_DISTANCE = "the energy distance of both sets is not told from chance, so there is no share of it to explain"
+TOO_FEW = f"fewer than {FEWEST} images before, or groups of them, were edited"
 INAPPLICABLE = "it cannot change inputs of this encoder"
-REFERENCE = 4096
-"""At most so many images after are compared with edited ones."""
+CHANCE = "; above 100% by chance, which no edit can be, and printed as 100%"
+TAIL = 0.025
+"""Chance of either side of an interval of 95%."""
 
 
 def explained(
-    edited: Float[Tensor, "s e d"],
-    clean: Float[Tensor, "s d"],
-    sets: TwoSets,
+    edited: Float[Tensor, "k e d"],
+    rows: Sequence[int],
+    comparison: Comparison,
     edits: Sequence[Transform],
     shown: bool,
 ) -> tuple[tuple[Estimate, ...], dict[str, str]]:
     """Return how much of the change each family of edits explains at its best strength, and the closest edit.
 
     Args:
-        edited: points of images before under each edit, in the frame of ``sets.before``.
-        clean: points of the same images as they are.
-        sets: both sets.
+        edited: points of images before under each edit.
+        rows: of these images among those before.
+        comparison: of both sets.
         edits: those of ``edited``.
         shown: whether there is a change to explain.
     """
-    spans, start = list[tuple[str, list[int]]](), 0
-    for name, members in groupby(edits, key=lambda edit: edit.name):
-        count = len(list(members))
-        spans.append((name, list(range(start, start + count))))
-        start += count
-    if not shown or len(clean) < 3:
-        return tuple(_estimate(name, None, len(clean), NOT_SHOWN) for name, _ in spans), {}
-    reference, before = (points[:: max(1, len(points) // REFERENCE)] for points in (sets.after, sets.before))
-    whole = _energy(_parts(before, reference), range(len(before)))
-    if whole <= 0:
-        return tuple(_estimate(name, None, len(clean), NO_DISTANCE) for name, _ in spans), {}
-    as_they_are = _parts(clean, reference)
-    estimates = list[Estimate]()
-    for name, indices in spans:
-        shares = {
-            index: _share(_parts(edited[:, index], reference), as_they_are, whole)
-            for index in indices
-            if edited[:, index].isfinite().all()
-        }
-        best = max(shares, key=lambda index: shares[index][0], default=None)
-        label = name if best is None else str(edits[best])
-        estimates.append(_estimate(label, None if best is None else shares[best], len(clean), INAPPLICABLE))
+    families = [list(members) for _, members in groupby(edits, key=lambda edit: edit.name)]
+    shares = Shares.of(comparison, rows, max(map(len, families), default=1))
+    reason = shares.why_none(shown)
+    estimates, start = list[Estimate](), 0
+    for family in families:
+        points = edited[:, start : start + len(family)]
+        start += len(family)
+        applicable = [k for k in range(len(family)) if reason is None and points[:, k].isfinite().all()]
+        if applicable:
+            best, share = shares.largest(points[:, applicable])
+            estimates.append(_estimate(str(family[applicable[best]]), share, len(rows), None))
+        else:
+            estimates.append(_estimate(family[0].name, None, len(rows), reason or INAPPLICABLE))
+    return tuple(estimates), {} if reason else _closest(estimates)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the change that edits of few images explain, with their error."""
+
+    comparison: Comparison
+    rows: list[int]
+    """The images edited."""
+    independent: int
+    """So many of them are: groups count once."""
+    deviations: float
+    """Of a one-sided bound ..."""
+    together: float
+    """... and of one that holds for all edits of a family at once (Bonferroni), and so for the best of them by chance."""
+
+    @classmethod
+    def of(cls, comparison: Comparison, rows: Sequence[int], largest_family: int) -> Shares:
+        from scipy.special import stdtrit
+
+        independent = len(comparison.sets.clusters[list(rows)].unique())
+        ends = (float(stdtrit(max(1, independent - 1), 1 - TAIL / count)) for count in (1, largest_family))
+        return cls(comparison, list(rows), independent, *ends)
+
+    def why_none(self, shown: bool) -> str | None:
+        """Return why there is no share of the change, if there is none."""
+        if not shown:
+            return NOT_SHOWN
+        if self.independent < FEWEST:
+            return TOO_FEW
+        distance, clusters = self.comparison.distance, self.comparison.sets.clusters
+        told = self.comparison.distance_shown and distance.value > self.together * distance.deviation(clusters)
+        return None if told else NO_DISTANCE
+
+    def largest(self, family: Float[Tensor, "k e d"]) -> tuple[int, Share]:
+        """Return which edit of a family takes most away, and its share."""
+        sets, whole = self.comparison.sets, self.comparison.distance
+        before, after = sets.points.split([len(sets.before), len(sets.after)])
+        parts = [
+            taken_away(before, sets.framed(edited), torch.tensor(self.rows), after, sets.copies)
+            for edited in family.unbind(dim=1)
+        ]
+        best = max(range(len(parts)), key=lambda k: parts[k].value)
+        low = max(ratio_interval(part, whole, sets.clusters, self.together)[0] for part in parts)
+        high = max(ratio_interval(part, whole, sets.clusters, self.deviations)[1] for part in parts)
+        return best, (parts[best].value / whole.value, low, high)
+
+
+def _closest(estimates: Sequence[Estimate]) -> dict[str, str]:
+    """Return the closest edit, and how much it explains, as a verdict names them."""
     defined = [estimate for estimate in estimates if estimate.value == estimate.value]
     closest = max(defined, key=lambda estimate: estimate.value, default=None)
-    if closest is None or closest.value <= 0:
-        return tuple(estimates), {"closest edit": "none of those tried comes closer"}
-    return tuple(estimates), {
+    if closest is None:
+        return {}
+    if closest.value <= 0:
+        return {"closest edit": "none of those tried comes closer"}
+    return {
         "closest edit": closest.conditions["edit"],
         "explains of the change": f"{closest.value:.0%} ({closest.low:.0%} to {closest.high:.0%})",
     }
 
 
-Parts = tuple[Float[Tensor, "s"], Float[Tensor, "s s"], float]
-"""Mean distance of each edited image to the images after, distances among edited ones, mean distance among those after."""
-
-
-def _parts(points: Float[Tensor, "s d"], reference: Float[Tensor, "m d"]) -> Parts:
-    centre = reference.mean(0)
-    points, reference = (points - centre).float(), (reference - centre).float()
-    among = distances(reference, reference).double()
-    count = len(reference)
-    inside = float((among.sum() - among.diagonal().sum()) / max(1, count * (count - 1)))
-    edited = distances(points, points).double()
-    return distances(points, reference).double().mean(1), edited.fill_diagonal_(0), inside
-
-
-def _energy(parts: Parts, rows: Sequence[int]) -> float:
-    """Return the energy distance of the edited images at ``rows`` to those after, no distance to itself counted."""
-    across, edited, inside = parts
-    count = len(rows)
-    chosen = torch.tensor(rows)
-    within = float(edited[chosen][:, chosen].sum()) / max(1, count * (count - 1))
-    return 2 * float(across[chosen].mean()) - within - inside
-
-
-def _share(edited: Parts, clean: Parts, whole: float) -> tuple[float, float, float]:
-    """Return the share of the ``whole`` distance that an edit takes away, with its interval over the images edited."""
-
-    def share(rows: Sequence[int]) -> float:
-        return (_energy(clean, rows) - _energy(edited, rows)) / whole
-
-    value = share(range(len(clean[0])))
-    low, high = jackknife(lambda rows: share(rows), len(clean[0]))
-    return value, min(low, value), max(high, value)
-
-
-def _estimate(edit: str, share: tuple[float, float, float] | None, n: int, reason: str) -> Estimate:
+def _estimate(edit: str, share: Share | None, n: int, reason: str | None) -> Estimate:
     value, low, high = share or (nan, nan, nan)
     return Estimate(
         quantity="change_explained",
         conditions={"edit": edit},
-        value=value,
-        low=low,
-        high=high,
+        value=min(value, 1.0),
+        low=min(low, 1.0),
+        high=min(high, 1.0),
         n=n,
-        method="delete-a-group jackknife over edited images, 10 groups; the distance of both sets as it is",
+        method="Fieller's, by the jackknife over images before and after" + (CHANCE if value > 1 else ""),
         unit="share of the change",
         claim=Claim.ESTIMATE,
         of="part of the energy distance that this edit of the images before takes away, at its best strength",
         better="neither",
         statistic="whole",
-        reason=reason if share is None else None,
+        reason=reason,
     )

@@ -20,7 +20,8 @@ from holdfast.evaluations.deployed.two_sets import TwoSets, two_sets
 from holdfast.protocol.fits import Fit, LooksAt
 from holdfast.protocol.population import Population
 from holdfast.twosample import classifier
-from holdfast.twosample.energy import Energies, energies
+from holdfast.twosample.energy import Energies, distance, energies
+from holdfast.twosample.linearised import Linearised
 from holdfast.twosample.permutations import Weights
 
 
@@ -43,9 +44,23 @@ class Comparison:
         return self.sets.assignments(self.permutations, self.seed)
 
     @cached_property
+    def distance(self) -> Linearised:
+        """The energy distance, 0 on average if nothing has changed."""
+        sets = self.sets
+        before, after = sets.points.split([len(sets.before), len(sets.after)])
+        between = (before[sets.copies[:, 0]] - after[sets.copies[:, 1]]).norm(dim=1)
+        return distance(self.energies, sets.first, between)
+
+    @property
+    def distance_shown(self) -> bool:
+        """Whether the interval of the energy distance leaves 0 out."""
+        return self.tests[0].low > 0
+
+    @cached_property
     def tests(self) -> tuple[Estimate, Estimate, Estimate, Estimate]:
         """Energy distance and its p-value, area under the classifier's curve and its p-value."""
-        return *by_energy(self.sets, self.energies), *by_classifier(self.sets, self.scores, self.rank_statistics)
+        energy = by_energy(self.energies, self.distance, self.sets.clusters)
+        return *energy, *by_classifier(self.sets, self.scores, self.rank_statistics)
 
     @cached_property
     def chance(self) -> Estimate:

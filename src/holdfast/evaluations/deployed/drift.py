@@ -58,11 +58,12 @@ class Drift(Evaluation):
     samples: int = 16
     sizes = Sizes(full={"samples": 64})
     name = "drift"
-    version = 2
+    version = 3
     pictured = 0
     uses_bank = True
     needs_bank = True
     partial = True
+    fewest = 0
     by_name = True
     robustness = False
     title = "Drift"
@@ -105,13 +106,11 @@ class Drift(Evaluation):
         sets, bet = compared.sets, compared.bet(self.alpha)
         beyond, series = beyond_support(sets, self.alpha, self.false_discoveries)
         verdict = compared.verdict(self.alpha, self.sequential)
-        edited, closest = explained(
-            placed(observed["codes"].flatten(0, 1), population.fitted(self.divergence)).unflatten(0, (len(rows), -1)),
-            sets.before[list(rows)],
-            sets,
-            self.observation().edits,
-            verdict.status == "refuted",
-        )
+        edits, divergence = self.observation().edits, population.fitted(self.divergence)
+        points = sets.before.new_zeros(0, len(edits), sets.before.shape[1])
+        if rows:
+            points = placed(observed["codes"].flatten(0, 1), divergence).unflatten(0, (len(rows), len(edits)))
+        edited, closest = explained(points, rows, compared, edits, verdict.status == "refuted")
         verdict = verdict.model_copy(update={"witness": {**verdict.witness, **closest}})
         directions = by_direction(sets, compared.weights, self.directions)
         return Findings(

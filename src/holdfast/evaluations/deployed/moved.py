@@ -15,29 +15,27 @@ from holdfast.evaluations.deployed.two_sets import TwoSets
 from holdfast.twosample import classifier
 from holdfast.twosample.directions import largest_gaps, principal
 from holdfast.twosample.energy import Energies
+from holdfast.twosample.linearised import Clusters, Linearised
 from holdfast.twosample.permutations import Weights, holm, p_value
 
 NORMAL = 1.959964
 """Deviations of a normal interval of 95%."""
 
 
-def by_energy(sets: TwoSets, result: Energies) -> tuple[Estimate, Estimate]:
+def by_energy(result: Energies, whole: Linearised, clusters: Clusters) -> tuple[Estimate, Estimate]:
     """Return the energy distance in mean distances between images, and the p-value of its permutation test."""
     others = result.statistics[1:]
     chance, as_large = p_value(result.statistics)
-    spread = result.spread or nan
-    # A point's distance to itself counts in the statistic; without it, the distance of equal distributions is 0 on average.
-    first, second = result.influence[sets.first], result.influence[~sets.first]
-    value = float(first.mean() + second.mean())
-    deviation = hypot(*(float(part.std()) / sqrt(len(part)) for part in (first, second)))
-    reach = hypot(NORMAL * deviation, float((others - others.mean()).abs().quantile(0.95)))
+    spread, value = result.spread or nan, whole.value
+    # What points add one by one is nothing where both distributions are equal; what pairs of them add, assignments show.
+    reach = hypot(NORMAL * whole.deviation(clusters), float((others - others.mean()).abs().quantile(0.95)))
     distance = Estimate(
         quantity="energy_distance",
         value=value / spread,
         low=max(0.0, value - reach) / spread if value > 0 else value / spread,
         high=(value + reach) / spread,
-        n=len(sets.points),
-        method="Student's of each image's part, and the distance of random assignments; added in squares",
+        n=len(clusters),
+        method="normal, of each image's part, and the distance of random assignments; added in squares",
         unit="mean distance of images",
         claim=Claim.ESTIMATE,
         of="energy distance of both distributions of codes",
@@ -45,7 +43,7 @@ def by_energy(sets: TwoSets, result: Energies) -> tuple[Estimate, Estimate]:
         statistic="whole",
         reason=None if result.spread else "all codes are one point",
     )
-    return distance, _chance("energy_p_value", {}, chance, as_large, len(others), len(sets.points))
+    return distance, _chance("energy_p_value", {}, chance, as_large, len(others), len(clusters))
 
 
 def decided(chances: Sequence[Estimate]) -> Estimate:

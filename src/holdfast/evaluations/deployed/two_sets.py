@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os.path import splitext
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import DIVERGENCES, Divergence
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import hashed_each
+from holdfast.core.statistics.clusters import numbered
 from holdfast.protocol.population import Population
+from holdfast.twosample.linearised import Clusters
 from holdfast.twosample.permutations import Weights, assignments
 
 LEAST = 4
@@ -37,11 +40,21 @@ class TwoSets:
     after_half: Bool[Tensor, "m"]
 
     @cached_property
-    def points(self) -> Float[Tensor, "s d"]:
-        """Both, those before first; on one scale, on which float32 neither overflows nor vanishes."""
+    def frame(self) -> tuple[Float[Tensor, "d"], Float[Tensor, ""]]:
+        """Centre and scale of both, on which float32 neither overflows nor vanishes."""
         both = torch.cat([self.before, self.after])
-        both = both - both.mean(0)
-        return both / both.abs().max().clamp_min(1e-300)
+        centre = both.mean(0)
+        return centre, (both - centre).abs().max().clamp_min(1e-300)
+
+    def framed(self, points: Float[Tensor, "*s d"]) -> Float[Tensor, "*s d"]:
+        """Return ``points`` as ``self.points`` are: centred and on one scale."""
+        centre, scale = self.frame
+        return (points - centre) / scale
+
+    @cached_property
+    def points(self) -> Float[Tensor, "s d"]:
+        """Both, those before first, framed."""
+        return self.framed(torch.cat([self.before, self.after]))
 
     @cached_property
     def first(self) -> Bool[Tensor, "s"]:
@@ -52,6 +65,20 @@ class TwoSets:
     def learning(self) -> Bool[Tensor, "s"]:
         """Which of ``points`` are learned from."""
         return torch.cat([self.before_half, self.after_half])
+
+    @cached_property
+    def copies(self) -> Int[Tensor, "p 2"]:
+        """Rows before and after of one name: the same image, perhaps, before and after something was done to it."""
+        places = {name: row for row, name in enumerate(without_endings(self.after_ids))}
+        names = enumerate(without_endings(self.before_ids))
+        pairs = [(row, places[name]) for row, name in names if name in places]
+        return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """The number of each point's cluster: its group, in either set, or itself and its copy."""
+        names = [*without_endings(self.before_groups), *without_endings(self.after_groups)]
+        return torch.from_numpy(numbered(np.array(names)))
 
     def assignments(self, permutations: int, seed: int, of: Bool[Tensor, "s"] | None = None) -> Weights:
         """Return the weights of random assignments of the samples, or of those alone."""
@@ -133,6 +160,17 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
 def _groups(population: Population) -> list[str]:
     images = population.images
     return list(images.ids if images.groups is None else map(str, images.groups))
+
+
+def without_endings(names: Sequence[str]) -> list[str]:
+    """Return names of files without their endings, where these tell none apart.
+
+    Example:
+        >>> without_endings(["a.png", "b.png"]), without_endings(["a.0", "a.1"])
+        (['a', 'b'], ['a.0', 'a.1'])
+    """
+    bare = [splitext(name)[0] for name in names]
+    return bare if len(set(bare)) == len(set(names)) else list(names)
 
 
 def half(names: Sequence[str], seed: int) -> Bool[Tensor, "n"]:

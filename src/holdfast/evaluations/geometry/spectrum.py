@@ -125,8 +125,8 @@ def lidar(views: Float[Tensor, "n q d"]) -> Ranked:
         sums.append(torch.cat([means[group].sum(0), means.new_tensor([float(group.stop - group.start)])]))
     parts = list(zip(within, between, sums, strict=True))
     whole = tuple(torch.stack(list(part)).sum(0) for part in (within, between, sums))
-    left_out = (_lidar(*(all_ - left for all_, left in zip(whole, part, strict=True)), features) for part in parts)
-    return _jackknifed(_lidar(*whole, features), left_out)
+    left_out = (_lidar(features, *(all_ - left for all_, left in zip(whole, part, strict=True))) for part in parts)
+    return _jackknifed(_lidar(features, *whole), left_out)
 
 
 def _in_their_span(views: Float[Tensor, "n q d"]) -> Float[Tensor, "n q r"]:
@@ -141,7 +141,7 @@ def _in_their_span(views: Float[Tensor, "n q d"]) -> Float[Tensor, "n q r"]:
     return torch.linalg.qr((flat - flat.mean(0)).T, mode="r").R.T.unflatten(0, (n, q))
 
 
-def _lidar(within: Matrix, between: Matrix, sums: Float[Tensor, "s"], features: int) -> float:
+def _lidar(features: int, within: Matrix, between: Matrix, sums: Float[Tensor, "s"]) -> float:
     """Return LiDAR from sums over images: of the scatter of views, of outer products of means, of means and of ones.
 
     ``features`` counts those of the codes, which may be more than those that they are given in.

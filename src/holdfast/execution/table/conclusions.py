@@ -21,7 +21,7 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import leads
 from holdfast.execution.table.cells import Cells
-from holdfast.execution.table.steps import FEWEST, pictured
+from holdfast.execution.table.steps import pictured
 from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, learning, parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -40,10 +40,11 @@ class Sample:
     """What was seen of an observation."""
 
     rows: Sequence[int]
+    """None where they would be too few."""
     planned: int
     """So many rows were to be seen."""
     observed: Observed
-    """Of ``rows``; nothing where they are too few."""
+    """Of ``rows``."""
     since: datetime
     """When it was looked up."""
 
@@ -66,9 +67,9 @@ class Sample:
         if but:
             last = in_random_order(rows, observation, subject.population)[len(rows) - but :]
             rows = [row for row in rows if row not in last]
-        enough = len(rows) in (len(planned), *range(FEWEST, len(planned)))
-        observed = read_observed(observation, subject.population, rows, work.store) if enough else {}
-        return cls(rows, len(planned), observed, since)
+        if len(rows) < min(Evaluation.fewest, len(planned)):
+            return cls([], len(planned), {}, since)
+        return cls(rows, len(planned), read_observed(observation, subject.population, rows, work.store), since)
 
 
 @final
@@ -178,9 +179,9 @@ def require_enough(subject: Subject, evaluation: Evaluation, sample: Sample, cel
     """
     if not sample.whole:
         known = cells.partial.get((subject.encoder.name, evaluation))
-        if not (evaluation.partial and len(sample.rows) >= FEWEST):
+        if not (evaluation.partial and len(sample.rows) >= evaluation.fewest):
             raise cells.work.spent()
-        if known is not None and len(known.findings.ids) >= len(sample.rows):
+        if known is not None and known.looked_at >= len(sample.rows):
             raise cells.work.spent()
     cells.work.tell(f"{subject.encoder.name}: {evaluation.name}, conclusion")
 
@@ -194,10 +195,10 @@ def keep(subject: Subject, evaluation: Evaluation, sample: Sample, outcome: Outc
     work, piece = cells.work, (subject.encoder.name, evaluation)
     if isinstance(outcome.result, Exception):
         raise outcome.result
-    planned = None if sample.whole else sample.planned
+    partial = {} if sample.whole else {"planned": sample.planned, "seen": len(sample.rows)}
     radii = {"radii": cells.radii} if cells.radii and attacks_in_balls(type(evaluation)) else {}
     origin = provenance(cells.run, sample.since) | radii
-    result = outcome.result.model_copy(update={"provenance": origin, "planned": planned})
+    result = outcome.result.model_copy(update={"provenance": origin, **partial})
     work.store.finish(
         key_of(evaluation, subject.encoder, subject.images, cells.run, subject.population.bank_images), result
     )

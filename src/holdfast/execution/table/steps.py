@@ -19,8 +19,6 @@ from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 
-FEWEST = 4
-"""So many rows at least make a partial result: with fewer there is an interval of hardly anything."""
 LITTLE = 0.1
 """Pictures that take a smaller share of what an observation may take at once need no step of their own."""
 
@@ -68,7 +66,7 @@ class Coverage:
         group = subject.groups[self.observation]
         ample = work.deadline.seconds_of_turn / (2 * max(1, len(subject.groups)))
         partial = any(evaluation.partial for evaluation in group)
-        fewest = min(self.total, FEWEST if partial else self.total)
+        fewest = min(self.total, Evaluation.fewest if partial else self.total)
         # What is nearly nothing beside the others is done at once.
         little = self.count >= fewest and (self.total - self.count) * self.row <= ample
         rows = self.total if little else min(self.total, max(fewest, 2 * self.count))
@@ -89,13 +87,18 @@ class Coverage:
     def _last(self, subject: Subject, fewest: int, ample: float) -> Step:
         """Return the step to the full answer, its conclusions and pictures included."""
         name, group = subject.encoder.name, subject.groups[self.observation]
-        dear: dict[Piece, float] = {(name, each): long for each in group if (long := each.concluding(subject.planning))}
+        dear = _dear(name, group, subject)
         pictures = pictures_of(name, self.observation, group, self.total)
         shown = sum((self.row * max(rows.values()) for rows in pictures.values()), 0.0)
         after = sum(dear.values()) + shown
         seconds = self.learning + (self.total - self.count) * self.row + after
         alone = bool(self.fits or dear) or shown > LITTLE * ample
         return Step(self.observation, self.total, self.count < fewest, self.fits, seconds, dear, pictures, alone)
+
+
+def _dear(name: str, group: Iterable[Evaluation], subject: Subject) -> dict[Piece, float]:
+    """Return the seconds of the conclusions that take long."""
+    return {(name, each): long for each in group if (long := each.concluding(subject.planning))}
 
 
 def _in_shards(rows: int, part: Observation, subject: Subject) -> int:
@@ -127,6 +130,9 @@ def next_step(subject: Subject, observation: Observation, work: Computing) -> St
         return Step(observation, 0, True, fits, learned_in)
     if count == total and not fits:
         return None
+    if fits and any(evaluation.partial and not evaluation.fewest for evaluation in group):
+        dear = _dear(name, group, subject)
+        return Step(observation, 0, True, fits, learned_in + sum(dear.values()), dear)
     row = sum((work.forecast.row((name, part)) for part in parts(observation)), 0.0)
     row *= work.forecast.side_by_side
     return Coverage(observation, count, total, row, fits, learned_in).next(subject, work)

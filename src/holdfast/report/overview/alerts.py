@@ -46,14 +46,21 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
 
 
+def partial(result: Result) -> str:
+    """Return what is to be said of a result of fewer samples than planned."""
+    count = len(result.findings.ids)
+    ended = f"{PARTIAL}: the run ended after {result.looked_at:,} of {text.counted(result.planned or 0, 'sample')}"
+    if result.looked_at < count:
+        return f"{ended}. What needs none of them is of all {count:,} images."
+    return (
+        f"{ended}, a random choice. Intervals are those of so few; encoders are compared on the images that both have."
+    )
+
+
 def _sample_warnings(result: Result) -> Iterator[str]:
     count = len(result.findings.ids)
     if result.planned is not None:
-        yield (
-            f"{PARTIAL}: the run ended after {count:,} of {text.counted(result.planned, 'sample')}, a random choice. "
-            "Intervals are those of so few, and encoders are compared on the images that both have. Run the same command "
-            "again to go on."
-        )
+        yield f"{partial(result)} Run the same command again to go on."
     if 0 < count < FEW:
         yield (
             f"Only {text.counted(count, 'sample')} could be looked at, too few to decide much: intervals are wide and rare "
