@@ -22,10 +22,13 @@ from holdfast.core.operations import operations
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.smoothed.index import NoisyIndex
-from holdfast.execution import table
+from holdfast.execution import computing, table
 from holdfast.execution.computing.cost import CONCLUSION, SET_UP, Forecast, pace
+from holdfast.execution.computing.deadline import Deadline
+from holdfast.execution.engines.local import Local
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 from tests import tiny
 from tests.execution.table.test_budget import Clock, cells, clock, fill, mean
 
@@ -242,3 +245,29 @@ def test_every_question_is_answered_before_any_is_answered_well(tmp_path: Path, 
     assert min(counts.values()) >= 4
     assert max(counts.values()) <= 8 * min(counts.values()) or max(counts.values()) == 80
     assert clock.now <= 66.0
+
+
+def test_a_forecast_is_told_only_so_often_and_the_end_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told, looked = 100.0, list[float](), list[float]()
+
+    def left(deadline: Deadline) -> float:
+        looked.append(now)
+        return 7.0 if any(deadline.forecast.waiting.values()) else 0.0
+
+    monkeypatch.setattr(Deadline, "seconds_left", property(left))
+    monkeypatch.setattr(computing, "monotonic", lambda: now)
+    forecast, piece = Forecast({}, worked=1.0), ("a", tiny.Seen())
+    deadline = Deadline(forecast, None, began=90.0)
+    store = Store(tmp_path / "run")
+    work = computing.Computing(store, Local(), lambda doing, finished, seconds: told.append(seconds), deadline)
+    forecast.expect(piece)
+    for _ in range(5):
+        work.tell("at once")
+    assert (len(looked), told) == (1, [7.0] * 5)
+    now += 2 * computing.PAUSE
+    work.tell("later")
+    assert len(looked) == 2
+    forecast.drop(piece)
+    work.tell("the end")
+    assert told[-1] == 0.0
+    assert work.finished == 1.0

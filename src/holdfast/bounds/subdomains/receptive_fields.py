@@ -64,7 +64,7 @@ class ReceptiveField:
         return NetworkRelaxation.within(self.graph, self._region(whole, boxes[0], at), boxes, rounding)
 
     def _region(self, whole: NetworkRelaxation, box: Box, at: Int[Tensor, "p 3"]) -> Region:
-        """Return what the windows ``at`` image, y and x hold: a box, and in other balls than linf the l2 ball around it."""
+        """Return the region of the windows ``at`` image, y and x: a box, and in other balls than linf an l2 ball with it."""
         low, high = box
         if whole.region.ball is Linf:
             middle = (low + high) / 2
@@ -73,7 +73,7 @@ class ReceptiveField:
         ball = enclosing_balls(whole)[self.sources[0]]
         windows = gather(ball.centre[:, 0], self.windows[0], self.graph.nodes[0].shape[2:])
         centre = windows[:, :, :, 0, image, y, x].movedim(3, 0)[:, None]
-        # Only entries that do not move, around the image, are elsewhere than the centre of the ball has them.
+        # The box puts padding elsewhere than the centre; it does not move, so that it takes nothing from the radius.
         return Region(torch.minimum(torch.maximum(centre, low), high), low, high, ball.radius[image], L2)
 
 
@@ -87,9 +87,8 @@ def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seco
     def refiner(network: NetworkRelaxation, target: int) -> Box:
         return refine_node(network, target, (time.monotonic() + end) / 2)
 
-    bounder = (
-        partial(ascend, steps=inner, rate=rate) if region.ball is not L2 else partial(ascend_in_balls, steps=inner)
-    )
+    in_ball = region.ball is L2
+    bounder = partial(ascend_in_balls, steps=inner) if in_ball else partial(ascend, steps=inner, rate=rate)
     return relax(graph, region, bounder=bounder, refiner=refiner)
 
 

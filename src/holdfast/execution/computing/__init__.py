@@ -53,7 +53,7 @@ class Computing:
     """The share of all work that is done."""
     stopped: bool = False
     """Whether somebody stopped the run."""
-    _foreseen: tuple[float, float] = (-inf, inf)
+    _foreseen: tuple[float, float] = field(default=(-inf, inf), init=False, repr=False)
     """When the last forecast that was told was made, and the seconds that were left."""
 
     @property
