@@ -24,6 +24,7 @@ from studies import page
 from studies.agreement import collected, kept_apart
 from studies.agreement.kept_apart import KEPT
 from studies.agreement.members import REFUSED, ZOO, Member
+from studies.agreement.photographed import REAL
 from studies.agreement.zoo import Zoo
 from studies.common import Results
 
@@ -44,7 +45,9 @@ def seconds(text: str) -> float:
 
 
 def results_of(member: Member, out: Path) -> Results:
-    """Return where what is found of a member is kept: of encoders kept apart, by themselves."""
+    """Return where what is found of a member is kept: of encoders kept apart and of real ones, by themselves."""
+    if member in REAL:
+        return collected.real_results(out / "real")
     return collected.kept_results(out / "kept") if member in KEPT else collected.results(out / "zoo")
 
 
@@ -100,6 +103,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "--quick", action="store_true", help="train nothing: published, made and already trained encoders"
     )
     parser.add_argument("--kept", action="store_true", help="measure encoders kept apart alone, and write no page")
+    parser.add_argument("--real", action="store_true", help="measure real networks alone, and write no page")
     parser.add_argument(
         "--page", action="store_true", help="write the page from the stored results, and do nothing else"
     )
@@ -112,10 +116,14 @@ def main(given: Sequence[str] | None = None) -> None:
     zoo = Zoo(Path(os.environ["HOLDFAST_REFERENCE"]), asked.out / "encoders", asked.trained)
     apart = replace(zoo, folder=asked.out / "kept" / "encoders", trained=None, first=collected.KEPT_APART)
     train = not asked.quick
-    wanted = [] if asked.kept else [(zoo, *each) for each in planned(zoo, ZOO, asked.seeds, train)]
-    wanted += [(apart, *each) for each in planned_apart(apart, min(asked.seeds, kept_apart.SEEDS), train)]
-    measure(wanted, asked.out, asked.budget, asked.workers)
-    if asked.kept:
+    parts = {
+        "zoo": [(zoo, *each) for each in planned(zoo, ZOO, asked.seeds, train)],
+        "kept": [(apart, *each) for each in planned_apart(apart, min(asked.seeds, kept_apart.SEEDS), train)],
+        "real": [(zoo, member, 0) for member in REAL],
+    }
+    alone = [name for name in ("kept", "real") if getattr(asked, name)]
+    measure([each for name in alone or parts for each in parts[name]], asked.out, asked.budget, asked.workers)
+    if alone:
         return
     page.write(asked.out, asked.out)
 

@@ -12,7 +12,7 @@ from time import process_time
 import numpy as np
 from jaxtyping import Float
 
-from studies.agreement import kept_apart, measures, references, threats
+from studies.agreement import kept_apart, measures, photographed, references, threats
 from studies.agreement.members import EPOCHS, FIRST, TAUGHT, TUNED_EPOCHS, ZOO, Member
 from studies.agreement.zoo import Zoo
 from studies.common import Kept, Results
@@ -47,6 +47,16 @@ def kept_results(folder: Path) -> Results:
         "threats": {name: threats.settings(name) for name in SECOND},
         "images": [measures.IMAGES, references.IMAGES, threats.IMAGES, KEPT_APART],
         "training": [kept_apart.EPOCHS, kept_apart.TUNED_EPOCHS, kept_apart.TAUGHT],
+    }
+    return Results(folder, decides)
+
+
+def real_results(folder: Path) -> Results:
+    """Return the results of real networks in a folder, in the same way."""
+    decides = {
+        "measures": measures.settings("photographs"),
+        "references": references.settings("photographs"),
+        "training": [photographed.EPOCHS, photographed.NOISE],
     }
     return Results(folder, decides)
 
@@ -134,6 +144,12 @@ def read(folder: Path) -> Found:
 def read_kept(folder: Path) -> Found:
     """Return what a folder of results holds of the encoders kept apart."""
     return _read(kept_results(folder), kept_apart.KEPT)
+
+
+@cache
+def read_real(folder: Path) -> Found:
+    """Return what a folder of results holds of real networks."""
+    return _read(real_results(folder), photographed.REAL)
 
 
 def _read(kept: Results, everyone: Sequence[Member]) -> Found:

@@ -233,13 +233,14 @@ class Choice:
 
 
 def choices(found: Found) -> list[Choice]:
-    """Return what is lost by choosing with each measure, by each baseline and at random, the least first.
+    """Return what is lost by choosing with each measure that is known, by each baseline and at random, the least first.
 
     The largest of some numbers has no valid bootstrap interval, so there is none; how often a way of choosing is the best
     one over redrawn families says how much a loss may be luck.
     """
     y, group = found.values[PRIMARY], found.dataset
-    ways = {**{headline.name: oriented(found, headline) for headline in JUDGED}, "random": np.zeros(len(y))}
+    by_measure = {headline.name: oriented(found, headline) for headline in JUDGED}
+    ways = {name: x for name, x in by_measure.items() if np.isfinite(x).any()} | {"random": np.zeros(len(y))}
     drawn = agreement.draw_families(found.family, REPLICATES, SEED) > 0
     redrawn = np.stack([np.nanmean(agreement.losses(x, y, group, drawn), axis=-1) for x in ways.values()])
     wins = (redrawn <= redrawn.min(axis=0) + 1e-12).mean(axis=1)

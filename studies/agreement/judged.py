@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
 
-from studies.agreement.collected import Found, read, read_kept
+from studies.agreement.collected import Found, read, read_kept, read_real
 from studies.agreement.conclusions import Resampled, among, concluded
 from studies.agreement.confirmation import Confirmed, confirmed, lowered
 from studies.agreement.kept_apart import ENOUGH
 from studies.agreement.limits import EQUAL, TRAINED, UNDEFENDED, Strata, stratified
 from studies.agreement.measures import BASELINES, HEADLINES, Headline
 from studies.agreement.rankings import Interval
+from studies.agreement.real_networks import RealNetworks, real_networks
 from studies.agreement.references import PRIMARY, REFERENCES
 from studies.agreement.threats import THREATS
 from studies.agreement.verdicts import Verdict, deceived, verdict
@@ -58,6 +59,8 @@ class Judged:
     """None where too few of these were measured."""
     apart: int = 0
     """How many of these were measured that learned something."""
+    real: RealNetworks | None = None
+    """None where too few of these were measured."""
 
     @property
     def trained(self) -> Found:
@@ -81,7 +84,8 @@ def judged(folder: Path) -> Judged:
     kept = read_kept(folder / "kept")
     again = confirmation(kept)
     verdicts = lowered(verdicts, again.claims if again else [])
-    return Judged(everyone, found, strata, verdicts, again, sum(not member.degenerate for member in kept.members))
+    apart = sum(not member.degenerate for member in kept.members)
+    return Judged(everyone, found, strata, verdicts, again, apart, real_networks(read_real(folder / "real")))
 
 
 def confirmation(everyone: Found) -> Confirmation | None:

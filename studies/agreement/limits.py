@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from studies.agreement import kept_apart
-from studies.agreement.collected import SEEDS, Found
+from studies.agreement.collected import Found
 from studies.agreement.conclusions import FEWEST, Resampled, among, oriented
 from studies.agreement.measures import CLEAN, HEADLINES
 from studies.agreement.members import FIRST, REFUSED, TITLES, ZOO, Member
@@ -128,10 +127,9 @@ def silence(trained: Found, found: Agreements, threatened: bool) -> Iterator[str
         yield f"- Where {listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
 
 
-def encoders(everyone: Found, planned: Sequence[Member]) -> Iterator[str]:
-    """Yield the encoders that were measured, and those of the plan that were not."""
-    apart = planned is not ZOO
-    yield from ("", "## The encoders kept apart" if apart else "## The encoders")
+def encoders(everyone: Found, planned: Sequence[Member], title: str, wanted: int) -> Iterator[str]:
+    """Yield the encoders that were measured with up to ``wanted`` seeds, and those of the plan that were not."""
+    yield from ("", f"## {title}")
     heads = ["encoder", "family", "adversarial training", "made", "seeds", CLEAN, PRIMARY]
     rows = [
         [
@@ -151,12 +149,13 @@ def encoders(everyone: Found, planned: Sequence[Member]) -> Iterator[str]:
     there = {member.case: seeds for member, seeds in zip(everyone.members, everyone.seeds, strict=True)}
     lacking = [member.case for member in planned if member.case not in {**there, **REFUSED}]
     ended = f"Not measured yet, for the budget ended: {listed(lacking)}." if lacking else "Nobody else is missing."
-    wanted = kept_apart.SEEDS if apart else SEEDS
     once = [case for case, seeds in there.items() if seeds < wanted]
     yield from (
         "",
-        *(f"Not measured: {case}, for {why}." for case, why in REFUSED.items() if not apart),
+        *(f"Not measured: {case}, for {why}." for case, why in REFUSED.items() if planned is ZOO),
         ended,
     )
+    if wanted == 1:
+        return
     yield ""
     yield f"{len(once)} of {len(there)} were measured with fewer than {wanted} seeds; those that are not trained have one."

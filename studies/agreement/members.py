@@ -13,10 +13,15 @@ from typing import Any
 import holdfast as hf
 from studies.objectives.training_small import MOCO, TRAINED, TUNED
 
-DOMAINS = {"mnist": hf.Domain((1, 28, 28)), "cifar10": hf.Domain((3, 32, 32)), "fashion": hf.Domain((1, 28, 28))}
-TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "fashion": "Fashion-MNIST"}
+DOMAINS = {
+    "mnist": hf.Domain((1, 28, 28)),
+    "cifar10": hf.Domain((3, 32, 32)),
+    "fashion": hf.Domain((1, 28, 28)),
+    "photographs": hf.Domain((3, 64, 64)),
+}
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "fashion": "Fashion-MNIST", "photographs": "photographs"}
 FIRST = ("mnist", "cifar10")
-"""The data sets of these encoders; the other one was kept apart."""
+"""The data sets of these encoders; the others were kept apart."""
 EPOCHS, TUNED_EPOCHS, TAUGHT = 20, 10, 10_000
 """Of trainings from random weights, of trainings from other encoders, and how many images each sees."""
 
@@ -31,7 +36,7 @@ class Member:
     eps: float = 0.0
     """Radius of adversarial training in pixels; 0 where there was none."""
     weights: str = ""
-    """The published file it is read from, if it is."""
+    """The published file or network it is read from, if it is."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     start: str = ""
     """The recipe of the same seed that it is trained further from."""
@@ -39,7 +44,7 @@ class Member:
     taught: int = TAUGHT
     """How many images it is trained on."""
     copy: str = ""
-    """What was done to the weights of ``start``, if it is a copy of it: a name of ``COPIES``."""
+    """What was done to the weights of ``start``, if it is a copy of it: one of ``COPIES``."""
 
     @property
     def case(self) -> str:

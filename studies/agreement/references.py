@@ -24,6 +24,7 @@ LADDERS = {
     "mnist": (0.03, 0.06, 0.1, 0.2, 0.3),
     "cifar10": tuple(k / 255 for k in (1, 2, 4, 8, 16)),
     "fashion": (0.01, 0.02, 0.05, 0.1, 0.2),
+    "photographs": tuple(k / 255 for k in (0.25, 0.5, 1, 2, 4)),
 }
 PRIMARY = "robust area"
 
@@ -49,7 +50,7 @@ REFERENCES = (
 
 def settings(dataset: str) -> dict[str, dict[str, Any]]:
     """Return the settings of each evaluation for a data set."""
-    return {
+    usual: dict[str, dict[str, Any]] = {
         "robust-accuracy": {
             "balls": [f"linf:{eps:.6g}" for eps in LADDERS[dataset]],
             "attacks": [ATTACK],
@@ -67,6 +68,10 @@ def settings(dataset: str) -> dict[str, dict[str, Any]]:
             "radii": [0.25],
         },
     }
+    if dataset == "photographs":
+        usual["robust-accuracy"]["samples"] = 60
+        usual["randomized-smoothing"] |= {"samples": 15, "copies": 300, "sigma": 0.1, "radii": [0.05]}
+    return usual
 
 
 def measured(zoo: Zoo, member: Member, encoder: hf.Encoder, out: Path) -> tuple[dict[str, float], dict[str, Values]]:

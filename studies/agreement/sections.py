@@ -7,9 +7,9 @@ from math import isfinite
 
 import numpy as np
 
-from studies.agreement import figures, measures, references
+from studies.agreement import figures, kept_apart, measures, references
 from studies.agreement.again import put_to_the_test, waiting
-from studies.agreement.collected import SECONDS, Found
+from studies.agreement.collected import SECONDS, SEEDS, Found
 from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, SCALE, Choice, choices
 from studies.agreement.judged import Judged
 from studies.agreement.kept_apart import KEPT
@@ -17,6 +17,7 @@ from studies.agreement.limits import EQUAL, Strata, by_stratum, encoders, silenc
 from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
 from studies.agreement.members import TITLES, ZOO
 from studies.agreement.rankings import LEVEL, detectable
+from studies.agreement.real_networks import section
 from studies.agreement.references import PRIMARY, REFERENCES
 from studies.agreement.verdicts import NOT_JUDGED, Verdict, deceived
 from studies.agreement.words import Agreements, listed, primary, spread, value
@@ -33,14 +34,15 @@ def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
     lines = [
         *_advice(costs, everyone, found, judged.verdicts, judged.strata),
         *tested,
+        *section(judged.real),
         *_measured(trained),
         *_agreements(found),
         *_doubts(trained, found, judged.verdicts),
         *_choices(costs),
         *traps(everyone, found, judged.strata),
         *silence(trained, found, judged.again is not None),
-        *encoders(everyone, ZOO),
-        *(encoders(judged.again.everyone, KEPT) if judged.again else ()),
+        *encoders(everyone, ZOO, "The encoders", SEEDS),
+        *(encoders(judged.again.everyone, KEPT, "The encoders kept apart", kept_apart.SEEDS) if judged.again else ()),
     ]
     drawn |= {
         f"{FIGURES}/agreement.svg": figures.heat_map(found),

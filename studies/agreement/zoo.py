@@ -16,8 +16,10 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.encoders import rvcl
 from holdfast.encoders.architectures.base import Architecture
-from studies.agreement.kept_apart import KEPT, QUANTISED
+from studies.agreement import photographed
+from studies.agreement.kept_apart import KEPT, PRUNED, QUANTISED
 from studies.agreement.members import DOMAINS, EPOCHS, TUNED_EPOCHS, ZOO, Member
+from studies.agreement.photographed import REAL
 from studies.common import OPTIMISED, untrained
 from studies.objectives.training_small import COMMON
 
@@ -30,6 +32,8 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where the Debian package dataset-fashion-mnist puts its files."""
 CIFAR: dict[str, Any] = {**COMMON, "augmentation": "simclr-view:strength=0.5,blur=0", **OPTIMISED}
 PCA_FEATURES = 100
+BITS = {QUANTISED: 4, photographed.COARSE: 4, photographed.FINE: 6}
+REMOVED = {PRUNED: 0.8, photographed.SPARSE: 0.4}
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,21 @@ class Zoo:
     def encoder(self, member: Member, seed: int) -> hf.Encoder:
         """Return the member, trained now if it has not been yet."""
         if member.weights:
-            found = hf.load_encoder(
-                f"checkpoint:{self.reference / 'encoders' / member.weights}.pt",
-                arch=f"{rvcl.__name__}:{_network(member)}",
-            )
+            found = self._published(member)
         elif member.degenerate:
             found = degenerate(member.name, DOMAINS[member.dataset], seed, self.bank(member.dataset))
         elif member.copy:
-            found = copied(self._trained(find(member.start, member.dataset), seed), member.copy)
+            found = copied(self.encoder(find(member.start, member.dataset), seed), member.copy)
         else:
             found = self._trained(member, seed)
         found.name = f"{member.case} {seed}"
         return found
+
+    def _published(self, member: Member) -> hf.Encoder:
+        if member in REAL:
+            return photographed.published(member.weights)
+        weights = self.reference / "encoders" / f"{member.weights}.pt"
+        return hf.load_encoder(f"checkpoint:{weights}", arch=f"{rvcl.__name__}:{_network(member)}")
 
     def made(self, member: Member, seed: int) -> bool:
         """Return whether the member can be had without training it."""
@@ -77,12 +84,14 @@ class Zoo:
         place = self._place(member, seed)
         if place:
             return hf.load_encoder(f"trained:{place}")
-        start = self._trained(find(member.start, member.dataset), seed) if member.start else None
+        start = self.encoder(find(member.start, member.dataset), seed) if member.start else None
+        out = self.folder / member.dataset / f"{member.name}-{seed}"
+        if start and member in REAL:
+            return photographed.hardened(start, member, seed, self.taught(member.dataset, slice(None)), out)
         epochs = TUNED_EPOCHS if start else EPOCHS
         common = CIFAR if member.dataset == "cifar10" else COMMON
         recipe = {**common, "epochs": epochs, **member.recipe, "seed": seed}
         images = self.taught(member.dataset, slice(None))
-        out = self.folder / member.dataset / f"{member.name}-{seed}"
         return hf.train(recipe, images, start=start, limit=member.taught, out=out, progress=False)
 
     def taught(self, dataset: str, rows: slice) -> hf.Images:
@@ -104,17 +113,20 @@ class Zoo:
 
     def _images(self, dataset: str, part: int, rows: slice) -> hf.Images:
         pixels, labels = self._arrays(dataset, part)
-        return hf.Images(pixels[rows], labels=labels[rows], name=FILES[dataset][part])
+        name = FILES[dataset][part] if dataset in FILES else dataset
+        return hf.Images(pixels[rows], labels=labels[rows], name=name)
 
     def _arrays(self, dataset: str, part: int) -> tuple[Tensor, Tensor]:
         """Return images and labels to train on (``part`` 0) or to measure on (1)."""
+        if dataset == "photographs":
+            return photographed.photographs(self.reference / "real" / "photos", part)
         name = FILES[dataset][part]
         return _idx(name) if dataset == "fashion" else _arrays(self.reference / "images" / f"{name}.npz")
 
 
 def find(name: str, dataset: str) -> Member:
     """Return the member of this name."""
-    return next(member for member in (*ZOO, *KEPT) if (member.name, member.dataset) == (name, dataset))
+    return next(member for member in (*ZOO, *KEPT, *REAL) if (member.name, member.dataset) == (name, dataset))
 
 
 def _network(member: Member) -> str:
@@ -143,15 +155,15 @@ def _idx(name: str) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def copied(encoder: hf.Encoder, copy: str) -> hf.Encoder:
-    """Return a copy whose weights, layer by layer, are rounded to 4 bits or of which the smaller ones are removed."""
+    """Return a copy whose weights, layer by layer, are rounded to a few bits or of which the smaller ones are removed."""
     module = deepcopy(encoder.module)
     for weight in (parameter for parameter in module.parameters() if parameter.ndim > 1):
         size = weight.abs()
-        if copy == QUANTISED:
-            step = size.max() / 7
+        if copy in BITS:
+            step = size.max() / (2 ** (BITS[copy] - 1) - 1)
             weight.copy_((weight / step).round() * step)
         else:
-            weight[size < size.quantile(0.8)] = 0.0
+            weight[size < size.quantile(REMOVED[copy])] = 0.0
     return hf.Encoder(module, encoder.name, encoder.domain)
 
 

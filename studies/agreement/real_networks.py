@@ -1,0 +1,133 @@
+"""The part of the page about real networks: whether what was found of small encoders is seen among them too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from studies.agreement import photographed
+from studies.agreement.collected import SECONDS, Found
+from studies.agreement.conclusions import FEWEST, Resampled, among, choices
+from studies.agreement.confirmation import CLAIMS
+from studies.agreement.limits import Strata, encoders
+from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS
+from studies.agreement.photographed import NETWORKS, REAL
+from studies.agreement.references import PRIMARY
+from studies.agreement.verdicts import deceived
+from studies.agreement.words import listed, value
+from studies.common import table
+
+ALL, UNDEFENDED, WITHIN = "all", "not trained against attacks", "within a network"
+NOT_MEASURED = ("certified radius",)
+
+
+@dataclass(frozen=True)
+class RealNetworks:
+    """What was found of real networks, and of which of them measures rank as probes under attack do."""
+
+    everyone: Found
+    strata: Strata
+
+    @property
+    def trained(self) -> Found:
+        """Return what was found of those that learned something."""
+        return self.everyone.only(~self.everyone.degenerate)
+
+
+def real_networks(everyone: Found) -> RealNetworks | None:
+    """Return what real networks allow to say, None where too few were measured."""
+    if sum(~everyone.degenerate) < FEWEST:
+        return None
+    resampled = Resampled.of(everyone.only(~everyone.degenerate))
+    found = resampled.found
+    undefended = found.eps == 0
+    strata = {
+        ALL: (len(found.members), among(resampled)),
+        UNDEFENDED: (int(undefended.sum()), among(resampled.only(undefended)) if sum(undefended) >= FEWEST else {}),
+        WITHIN: (len(found.members), among(resampled, found.family)),
+    }
+    return RealNetworks(everyone, strata)
+
+
+def section(real: RealNetworks | None) -> Iterator[str]:
+    """Yield what is seen of real networks."""
+    yield from ("", "## Real networks", "")
+    if real is None:
+        yield "None was measured: all that is said here is of small encoders of small images."
+        return
+    trained = real.trained
+    kinds = [
+        "as published",
+        *(f"with {copy}" for copy in photographed.COPIES.values()),
+        "hardened at two radii",
+        "hardened for noise",
+    ]
+    yield (
+        f"All of the above is of small networks. {len(trained.members)} others are EfficientNet-Lite 0, 1 and 2, trained on "
+        f"ImageNet, at {photographed.SIDE} pixels: {listed(kinds)} (by `holdfast harden`, "
+        f"{photographed.EPOCHS} epochs of 288 quarters of crops of 19 photographs). Measures look at 144 other quarters, "
+        "probes at another 144, whose labels say which photograph they are of. Their list and settings were fixed in code "
+        f"before they were measured; {listed(NOT_MEASURED)} was left out, for nothing is proved of such networks in a time "
+        "that many are given."
+    )
+    yield from _table(real)
+    yield ""
+    yield (
+        f"Tau is over pairs of these networks; *{WITHIN}* compares each with its own copies and trainings alone. Intervals "
+        f"redraw images and {len(NETWORKS)} families, a network with what is made of it, which are few."
+    )
+    yield ""
+    yield from _sentences(real)
+    yield from encoders(real.everyone, REAL, "The real networks", 1)
+
+
+def _table(real: RealNetworks) -> Iterator[str]:
+    taus = real.strata[ALL][1]
+    order = sorted(JUDGED, key=lambda one: -np.nan_to_num(taus[one.name][0], nan=-2))
+    rows = [
+        [one.name, *(value(*found[one.name]) if found else "too few" for _, found in real.strata.values())]
+        for one in order
+        if one.name not in NOT_MEASURED
+    ]
+    heads = ["measure", *(f"{name} ({count})" for name, (count, _) in real.strata.items())]
+    yield from table(f"Tau with {PRIMARY} among real networks", heads, rows)
+
+
+def _sentences(real: RealNetworks) -> Iterator[str]:
+    taus, alone = real.strata[ALL][1], real.strata[UNDEFENDED][1]
+    claimed = [one.name for one in CLAIMS if one.kind == "agrees" and one.name not in NOT_MEASURED]
+    above = [name for name in claimed if taus[name][1].above]
+    below = [name for name in claimed if name not in above]
+    seen = f"{listed(above)} {'have' if len(above) > 1 else 'has'} an interval above 0" if above else "none is above 0"
+    rest = f"; {listed(below)} not" if above and below else ""
+    yield f"- Of what the advice once claimed, {seen} here{rest} (one by one, not corrected for their number)."
+    if alone:
+        names = [one.name for one in HEADLINES if alone[one.name][1].above]
+        yield (
+            f"- Among those not trained against attacks {CLEAN}, with labels, has tau {value(*alone[CLEAN])}; "
+            + (
+                f"the intervals of {listed(names)} lie above 0 there."
+                if names
+                else "no measure has an interval above 0."
+            )
+        )
+    lost = {choice.by: choice.mean for choice in choices(real.trained)}
+    by_measure = {one.name: lost[one.name] for one in HEADLINES if one.name in lost}
+    least = min(by_measure.values())
+    best = [name for name, value_ in by_measure.items() if value_ <= least + 1e-12]
+    yield (
+        f"- {PRIMARY.capitalize()} lost by choosing one: {lost[RADIUS]:.3f} by {RADIUS}, {lost[CLEAN]:.3f} by {CLEAN}, "
+        f"{lost['random']:.3f} at random, {least:.3f} by {listed(best)}."
+    )
+    won = {one.name: by for one in HEADLINES if (by := deceived(real.everyone, one))}
+    yield (
+        "- Encoders that learned nothing come out first by "
+        + (
+            f"{listed([f'{name} ({listed([one.case for one in by])})' for name, by in won.items()])}."
+            if won
+            else "none."
+        )
+    )
+    yield f"- Measuring one took {np.median(real.everyone.values[SECONDS]):.0f} seconds of one core (median)."

