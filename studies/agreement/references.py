@@ -69,7 +69,7 @@ def settings(dataset: str) -> dict[str, dict[str, Any]]:
         },
     }
     if dataset == "photographs":
-        usual["robust-accuracy"]["samples"] = 60
+        usual["robust-accuracy"]["samples"] = 40
         usual["randomized-smoothing"] |= {"samples": 15, "copies": 300, "sigma": 0.1, "radii": [0.05]}
     return usual
 
