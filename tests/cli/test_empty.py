@@ -1,4 +1,4 @@
-"""Empty texts and values that mean nothing are refused, whichever flag or argument they are given to."""
+"""Empty texts, values that mean nothing and flags given twice are refused, whichever flag or argument it is."""
 
 from __future__ import annotations
 
@@ -42,6 +42,20 @@ def test_no_flag_of_any_command_may_be_empty(command, flag, capsys, tmp_path):
         assert run([command, flag, empty]) == 2
         assert f"{flag} is empty" in capsys.readouterr().err
     assert not list(tmp_path.iterdir()), "something was written"
+
+
+@pytest.mark.parametrize(("command", "flag"), FLAGS)
+def test_the_last_of_two_values_never_wins_in_silence(command, flag, capsys, tmp_path):
+    (option,) = (part for part in COMMANDS[command].params if flag in part.opts)
+    assert run([command, flag, "1", flag, "2"]) == 2
+    said = f"{flag} is given 2 times, and takes one value"
+    assert (said in capsys.readouterr().err) is not option.multiple
+    assert not list(tmp_path.iterdir()), "something was written"
+
+
+def test_several_values_of_one_flag_are_separated_by_commas(capsys):
+    assert run(["evaluate", "--only", "geometry", "--only", "alignment"]) == 2
+    assert "--only is given 2 times, and takes one value; separate several by commas" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", sorted({name for name, _ in ARGUMENTS}))

@@ -65,7 +65,7 @@ def threshold(
         rate: the share of pairs of different images that may match, for which a threshold is recommended.
         rates: further rates, of a table.
         edits: what makes everyday copies, separated by commas: edits on a ladder and common corruptions.
-        eps: radius of the attacker's linf ball, 8/255 unless a ball is given.
+        eps: radius of the attacker's linf ball; by default one that some images survive, unless a ball is given.
         ball: any ball, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         attack: how the attacker searches, as in ``"adaptive:steps=100"``.
         samples: how many images are edited and attacked.
