@@ -482,3 +482,15 @@ def test_margins_tell_a_label_from_a_tag(tmp_path):
         margin = found.estimate("tag_margin")
         assert min(margin.low * sign, margin.high * sign) > 0
         assert found.estimate("tag_led_share").value == share
+
+
+def test_a_file_of_tags_may_have_an_at_in_its_path(tmp_path: Path) -> None:
+    (tmp_path / "a@b").mkdir()
+    file = tmp_path / "a@b" / "tags.csv"
+    file.write_text("1,red\n2,blue\n")
+    tags = Tags.read(str(file))
+    assert tags.path == str(file)
+    assert Tags.read(str(tags)) == tags
+    file.write_text("1,red\n2,red\n")
+    with pytest.raises(HoldfastError, match="no longer those"):
+        Tags.read(str(tags))
