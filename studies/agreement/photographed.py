@@ -47,10 +47,10 @@ def _made_of(name: str) -> tuple[Member, ...]:
 
 
 REAL = (
-    *(member for one in zip(*map(_made_of, NETWORKS), strict=True) for member in one),
     *(Member(name, "photographs", "degenerate", degenerate=True) for name in ("pixels", "pca", "random")),
+    *(member for one in zip(*map(_made_of, NETWORKS), strict=True) for member in one),
 )
-"""The networks first, then one kind of copy after the other."""
+"""What learned nothing first, then the networks, then one kind of copy after the other."""
 
 
 def lite0() -> hf.Encoder:

@@ -79,7 +79,7 @@ def of_real_networks(found: Found) -> Found:
     *trained, _ = found.members
     chosen = sorted((member for member in REAL if not member.degenerate), key=lambda one: one.eps)[: len(trained)]
     size = len(found.members)
-    members = (*chosen, REAL[-1])
+    members = (*chosen, REAL[0])
     values = {**found.values, "certified radius": np.full(size, nan), SECONDS: np.full(size, 100.0)}
     values[RADIUS] = np.array([member.eps for member in members])
     return replace(found, members=members, values=values, series={**found.series, "certified radius": (None,) * size})
