@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ def test_codes_wider_than_the_network_are_not_taken_for_batch_statistics(kind):
 
 def constant(codes: Tensor) -> Tensor:
     return codes * 0 + 1
+
+
+def test_an_encoder_that_is_finite_the_first_time_alone_is_not_called_repeatable():
+    calls = count()
+    fickle = Function(lambda codes: codes * (torch.nan if next(calls) else 1.0), network())
+    assert statuses(fickle, torch.rand(4, *SHAPE))["repeatable"] == "failed"
 
 
 ILLNESSES = {

@@ -189,7 +189,7 @@ def _finite(examinee: Examinee) -> Answer:
 
 def _repeatable(examinee: Examinee) -> Answer:
     difference = _difference(_codes(examinee.encoder, examinee.pixels), examinee.codes)
-    if difference > _rounding(examinee):
+    if not difference <= _rounding(examinee):  # nan, too
         return "failed", (
             f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
             "(dropout, masking, sampling); switch that off."
