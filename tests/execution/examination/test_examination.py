@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from itertools import count
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_healthy_encoder_passes_every_check():
     found = statuses(network(), torch.rand(6, *SHAPE))
     assert set(found.values()) == {"ok"}
     assert set(found) == set(doctor.QUESTIONS)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-inf, inf), (2.0, inf), (-inf, -2.0)])
+def test_inputs_without_limits_are_examined_on_noise(low: float, high: float):
+    """There is no middle of an infinite range, no noise uniform in it and no input at its end."""
+    encoder = Encoder(nn.Linear(8, 4), "unlimited", Domain((8,), low, high))
+    assert {check.name: check.status for check in doctor.examine(encoder)} == dict.fromkeys(doctor.QUESTIONS, "ok")
 
 
 def always_train(module: nn.Module) -> nn.Module:

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from holdfast.core.arrangement import arranged
+from holdfast.core.dummy_inputs import constant_inputs
 from holdfast.core.encoder import Encoder
 from holdfast.core.operations import operations
 
@@ -78,8 +79,7 @@ def forward_seconds(encoder: Encoder, count: int) -> float:
 
 def _timed(encoder: Encoder, count: int, gradient: bool) -> float:
     encoder, weight = arranged(encoder), next(encoder.module.parameters())
-    low, high = encoder.domain.low, encoder.domain.high
-    images = torch.full((count, *encoder.domain.shape), (low + high) / 2, device=weight.device, dtype=weight.dtype)
+    images = constant_inputs(encoder.domain, count, weight)
     since = perf_counter()
     with torch.set_grad_enabled(gradient):
         codes = encoder.forward(images.requires_grad_(gradient))
