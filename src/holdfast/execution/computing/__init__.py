@@ -111,13 +111,14 @@ class Computing:
         pieces = [(part, part.rows(population)) for part in called]
         with suppress(BudgetSpentError):
             patient = partial(self.deadline.affords, 0.0)
-            tally.done.failed = compute(
+            compute(
                 pieces,
                 population,
                 self.store,
                 self.engine,
                 turns.choose,
                 tally,
+                tally.done.failed,
                 patient,
                 limits(first or {}),
                 recut=self.deadline.budget is not None,
