@@ -411,7 +411,7 @@ def test_what_is_nothing_before_all_is_seen_is_begun_by_the_time_that_passes() -
     part = tiny.Seen(pause=1.0)
     waiting: dict[Observation, list[list[int]]] = {part: [[row] for row in range(12)]}
     alone, both = (
-        Turns([part], lambda _, rows: 1.0 * rows, lambda seconds: seconds <= 8, None, [part], side_by_side)
+        Turns([part], lambda _, rows: 1.0 * rows, lambda seconds: seconds <= 8, [part], side_by_side)
         for side_by_side in (lambda: 1.0, lambda: 0.5)
     )
     assert alone.choose(waiting) is None

@@ -69,21 +69,16 @@ def fastest(seconds: Callable[[int], float]) -> int:
 
 def gradient_seconds(encoder: Encoder, count: int) -> float:
     """Return the seconds of a forward and a backward of ``count`` images, the better of two after one."""
-    return min([_timed(encoder, count, gradient=True) for _ in range(3)][1:])
+    return min([_timed(encoder, count) for _ in range(3)][1:])
 
 
-def forward_seconds(encoder: Encoder, count: int) -> float:
-    """Return the seconds of a forward of ``count`` images, the better of two after one."""
-    return min([_timed(encoder, count, gradient=False) for _ in range(3)][1:])
-
-
-def _timed(encoder: Encoder, count: int, gradient: bool) -> float:
+def _timed(encoder: Encoder, count: int) -> float:
     encoder, weight = arranged(encoder), next(encoder.module.parameters())
     images = constant_inputs(encoder.domain, count, weight)
     since = perf_counter()
-    with torch.set_grad_enabled(gradient):
-        codes = encoder.forward(images.requires_grad_(gradient))
-        (torch.autograd.grad(codes.square().sum(), images)[0] if gradient else codes).cpu()
+    with torch.enable_grad():
+        codes = encoder.forward(images.requires_grad_())
+        torch.autograd.grad(codes.square().sum(), images)[0].cpu()
     return perf_counter() - since
 
 
