@@ -25,8 +25,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from holdfast.core.dummy_inputs import random_inputs
 from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
 
@@ -250,7 +250,7 @@ def _agrees(module: nn.Module, encoder: Encoder, anchor: Tensor) -> bool:
 
 def _noise(encoder: Encoder, anchor: Tensor) -> Pixels:
     noise = Noise.of(0, [f"arrangement {k}" for k in range(TRIALS)], str(anchor.device))
-    return random_inputs(encoder.domain, noise, anchor.dtype)
+    return random_images(encoder.domain, noise, anchor.dtype)
 
 
 def _with_module(encoder: Encoder, module: nn.Module) -> Encoder:

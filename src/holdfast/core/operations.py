@@ -11,7 +11,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from holdfast.core.dummy_inputs import constant_inputs
 from holdfast.core.encoder import Encoder
 
 _COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
@@ -32,7 +31,7 @@ def operations(encoder: Encoder) -> int:
     if encoder in _COUNTED:
         return _COUNTED[encoder]
     weight = next(encoder.module.parameters(), torch.zeros(()))
-    image = constant_inputs(encoder.domain, 1, weight)
+    image = torch.full((1, *encoder.domain.shape), encoder.domain.low, device=weight.device, dtype=weight.dtype)
     counted = _Counting()
     with torch.no_grad(), counted, suppress(Exception):
         encoder.module(image)

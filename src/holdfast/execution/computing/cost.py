@@ -21,8 +21,8 @@ from holdfast.attacks.base import GRADIENT
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.arrangement import arranged
 from holdfast.core.balls import Linf
-from holdfast.core.dummy_inputs import constant_inputs
 from holdfast.core.encoder import Encoder
+from holdfast.core.images import constant_images
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
 from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
@@ -69,7 +69,7 @@ def pace(encoder: Encoder, attacked: bool = True) -> float:
     count = max(attacked_together(encoder) if attacked else 1, min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
     encoder = arranged(encoder)
     weight = next(encoder.module.parameters(), torch.zeros(()))
-    images, width = constant_inputs(encoder.domain, count, weight), encoder.domain.high - encoder.domain.low
+    images, width = constant_images(encoder.domain, count, weight), encoder.domain.high - encoder.domain.low
     noise = Noise.of(0, [str(k) for k in range(count)], str(weight.device))
     ball = Linf(width / 100 if isfinite(width) else 1.0)
     step = GradientAttack(steps=1, start=0.0, keep="last")

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from holdfast.core.arrangement import arranged
-from holdfast.core.dummy_inputs import constant_inputs
 from holdfast.core.encoder import Encoder
+from holdfast.core.images import constant_images
 from holdfast.core.operations import operations
 
 BATCHES = (1, 2, 4, 8)
@@ -74,7 +74,7 @@ def gradient_seconds(encoder: Encoder, count: int) -> float:
 
 def _timed(encoder: Encoder, count: int) -> float:
     encoder, weight = arranged(encoder), next(encoder.module.parameters())
-    images = constant_inputs(encoder.domain, count, weight)
+    images = constant_images(encoder.domain, count, weight)
     since = perf_counter()
     with torch.enable_grad():
         codes = encoder.forward(images.requires_grad_())

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.arrangement import arrangement
-from holdfast.core.dummy_inputs import random_inputs
 from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Record
 from holdfast.core.run_settings import RunSettings
@@ -136,7 +136,7 @@ def _examination(encoder: Encoder, pixels: Pixels, real: bool, critical: bool) -
 
 def _noise(encoder: Encoder, run: RunSettings) -> Pixels:
     noise = Noise.of(run.seed, [f"doctor {row}" for row in range(IMAGES)], run.device)
-    return random_inputs(encoder.domain, noise, run.dtype)
+    return random_images(encoder.domain, noise, run.dtype)
 
 
 def _codes(encoder: Encoder, pixels: Pixels) -> Codes:
