@@ -25,8 +25,8 @@ from holdfast.core.balls import Linf
 from studies.agreement.members import DOMAINS, Member
 
 NETWORKS = ("lite0", "lite1", "lite2")
-COARSE, FINE, SPARSE = "weights of 4 bits", "weights of 6 bits", "two of five weights removed"
-COPIES = {"4-bits": COARSE, "6-bits": FINE, "pruned": SPARSE}
+QUANTISED, PRUNED = "weights of 4 bits", "two of five weights removed"
+COPIES = {"quantised": QUANTISED, "pruned": PRUNED}
 STRENGTHS = {"hardened": 1 / 255, "hardened-2": 2 / 255}
 NOISE = "noise:sigma=0.1"
 EPOCHS, SIDE = 12, 64
@@ -36,13 +36,13 @@ def _made_of(name: str) -> tuple[Member, ...]:
     """Return a network and what is made of it."""
     return (
         Member(name, "photographs", name, weights=name),
-        *(Member(f"{name}-{kind}", "photographs", name, start=name, copy=copy) for kind, copy in COPIES.items()),
         *(
             Member(f"{name}-{kind}", "photographs", name, eps, start=name,
                    recipe={"adversary": f"loss:ball=linf:{eps:.6g},steps=2"})
             for kind, eps in STRENGTHS.items()
         ),
         Member(f"{name}-noise", "photographs", name, start=name, recipe={"adversary": NOISE}),
+        *(Member(f"{name}-{kind}", "photographs", name, start=name, copy=copy) for kind, copy in COPIES.items()),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast.encoders import rvcl
 from holdfast.encoders.architectures.base import Architecture
 from studies.agreement import photographed
-from studies.agreement.kept_apart import KEPT, PRUNED, QUANTISED
+from studies.agreement.kept_apart import KEPT, PRUNED
 from studies.agreement.members import DOMAINS, EPOCHS, TUNED_EPOCHS, ZOO, Member
 from studies.agreement.photographed import REAL
 from studies.common import OPTIMISED, untrained
@@ -32,8 +32,8 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where the Debian package dataset-fashion-mnist puts its files."""
 CIFAR: dict[str, Any] = {**COMMON, "augmentation": "simclr-view:strength=0.5,blur=0", **OPTIMISED}
 PCA_FEATURES = 100
-BITS = {QUANTISED: 4, photographed.COARSE: 4, photographed.FINE: 6}
-REMOVED = {PRUNED: 0.8, photographed.SPARSE: 0.4}
+REMOVED = {PRUNED: 0.8, photographed.PRUNED: 0.4}
+"""Share of the weights; copies by another name have weights of four bits."""
 
 
 @dataclass(frozen=True)
@@ -155,15 +155,15 @@ def _idx(name: str) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def copied(encoder: hf.Encoder, copy: str) -> hf.Encoder:
-    """Return a copy whose weights, layer by layer, are rounded to a few bits or of which the smaller ones are removed."""
+    """Return a copy whose weights, layer by layer, are rounded to 4 bits or of which the smaller ones are removed."""
     module = deepcopy(encoder.module)
     for weight in (parameter for parameter in module.parameters() if parameter.ndim > 1):
         size = weight.abs()
-        if copy in BITS:
-            step = size.max() / (2 ** (BITS[copy] - 1) - 1)
-            weight.copy_((weight / step).round() * step)
-        else:
+        if copy in REMOVED:
             weight[size < size.quantile(REMOVED[copy])] = 0.0
+        else:
+            step = size.max() / 7
+            weight.copy_((weight / step).round() * step)
     return hf.Encoder(module, encoder.name, encoder.domain)
 
 

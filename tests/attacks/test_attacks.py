@@ -14,7 +14,7 @@ from holdfast.attacks.adaptive import ascend as adaptive_ascend
 from holdfast.attacks.base import Attack, assert_inside, better, climb
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
 from holdfast.attacks.presets import PRESETS, U_PGD, kinds, read_attack
-from holdfast.attacks.square import SquareAttack
+from holdfast.attacks.square import SquareAttack, stripes
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
@@ -214,6 +214,18 @@ def test_gains_that_are_not_finite_never_win() -> None:
     for attack in (GradientAttack(steps=10), AdaptiveAttack(steps=10), SquareAttack(queries=30)):
         found = attack(encoder, pixels, lambda codes: codes.sum(1), Linf(0.1), noise)
         assert torch.isfinite(encoder.forward(found)).all(), attack
+
+
+def test_a_search_whose_first_gain_is_undefined_goes_on() -> None:
+    encoder, looks = linear(torch.eye(64), (1, 8, 8)), list[int]()
+
+    def undefined_at_first(codes: Tensor) -> Tensor:
+        looks.append(len(codes))
+        return codes.sum(1) if len(looks) > 1 else torch.full_like(codes[:, 0], torch.nan)
+
+    found = SquareAttack(queries=60)(encoder, torch.full((1, 1, 8, 8), 0.5), undefined_at_first, Linf(0.1), NOISE)
+    start = encoder.domain.clip(0.5 + 0.1 * stripes(torch.full((1, 1, 8, 8), 0.5), NOISE))
+    assert found.sum() > start.sum() + 1
 
 
 def test_any_gain_beats_an_undefined_one_and_an_undefined_one_beats_nothing() -> None:

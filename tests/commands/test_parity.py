@@ -19,9 +19,11 @@ from holdfast.commands import observing
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.observing import Observer
 from holdfast.commands.parity import sides
+from holdfast.commands.parity.conclusion import _made_from
 from holdfast.commands.parity.preprocessing import AS_IT_IS, USUAL, of_pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.core.records import Failure
 from holdfast.execution.computing import deadline
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.table.preparation import unfit
@@ -175,6 +177,21 @@ def test_whether_robustness_moved_is_paired_image_by_image() -> None:
     assert moved.n == 8
     assert moved.low <= 0 <= moved.high
     assert {result.evaluation for result in answer.results} == {"parity", "attack-radius"}
+
+
+@pytest.mark.slow
+def test_radii_of_more_images_are_concluded_again(tmp_path: Path) -> None:
+    """What a budget left of the radii is no answer for ever: the same command goes on, and so does what follows from it."""
+    parts = tiny.encoder(), [tiny.encoder("double", 4.0)], tiny.images(20)
+    whole = hf.parity(*parts, k=5, radii=8, out=tmp_path / "run")
+    observed = next(result for result in whole.results if result.evaluation == "attack-radius")
+    few = observed.model_copy(
+        update={"findings": observed.findings.model_copy(update={"ids": observed.findings.ids[:4]})}
+    )
+    assert _made_from(few) != _made_from(observed)
+    assert _made_from(None) is None
+    failed = Failure.model_construct(reason="no gradient")
+    assert _made_from(failed) not in (None, _made_from(observed))
 
 
 def test_a_candidate_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import holdfast as hf
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.cli import run as command
 from holdfast.commands.certify.counterexamples import UNCERTAIN
-from holdfast.commands.certify.instances import Answer
+from holdfast.commands.certify.instances import Answer, _write
 from holdfast.commands.certify.queries import _answers, onnx_network
 from holdfast.commands.certify.vnnlib import Disjunct, decimal, read, write
 from holdfast.core.encoder import Domain, Encoder
@@ -24,6 +24,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 from tests.hidden import BALL, Hidden, hidden
 
 EPS = 0.1
@@ -247,6 +248,17 @@ def test_a_counterexample_that_another_order_of_summation_may_not_reach_is_unkno
 
 DECLARED = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
 BOX = "(assert (>= X_0 -1)) (assert (<= X_0 1))\n"
+
+
+def test_each_network_of_a_query_has_its_own_counterexample(tmp_path):
+    store, answers = Store(tmp_path), list[Answer]()
+    for network, value in (("onnx/a.onnx", 0.25), ("onnx/b.onnx", 0.75)):
+        point = torch.tensor([value])
+        answers.append(Answer(network, "vnnlib/prop_1.vnnlib", "sat", 0.0, counterexample=point, outputs=(value,)))
+        _write(answers, store)
+    written = {file.name: file.read_text() for file in (tmp_path / "counterexamples").iterdir()}
+    assert written.keys() == {"a-prop_1.txt", "b-prop_1.txt"}
+    assert "0.25" in written["a-prop_1.txt"]
 
 
 def test_disjunctions_are_multiplied_out_and_boxes_of_their_own_are_kept():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -281,6 +282,18 @@ def test_an_encoder_says_how_an_image_becomes_a_code():
     }  # fmt: skip
     unsure = Encoder(nn.Linear(5, 2), "c", Domain((5,)), caution="Nothing is known.").to("cpu", torch.float64)
     assert (unsure.caution, unsure.inputs["normalisation"]) == ("Nothing is known.", "not stated")
+
+
+def test_a_device_without_a_number_is_any_of_its_kind():
+    """An encoder of the first GPU is on ``cuda``: it is not copied once more whenever somebody asks for it there."""
+    encoder = Encoder(nn.Flatten(), "first GPU", Domain((1, 2, 2)))
+    weight = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda", 0), is_floating_point=lambda: True)
+    assert encoder.fingerprint
+    encoder.module = SimpleNamespace(parameters=lambda: [weight], buffers=list)
+    assert encoder.to("cuda", torch.float32) is encoder
+    assert encoder.to("cuda:0", torch.float32) is encoder
+    with pytest.raises(AttributeError, match="to"):  # which a copy would be moved by
+        encoder.to("cuda:1", torch.float32)
 
 
 def test_an_encoder_without_weights_goes_anywhere():

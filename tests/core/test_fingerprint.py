@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
+import sys
+import threading
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.fingerprint import fingerprint
+
+LOGGER = logging.getLogger(__name__)
 
 
 class Keeps(nn.Module):
@@ -109,6 +116,95 @@ def test_code_tells_classes_of_one_name_apart() -> None:
         return Same()
 
     assert fingerprint(built(1)) != fingerprint(built(-1))
+
+
+def shared(twice_used: bool) -> nn.Module:
+    torch.manual_seed(0)
+    linear, curve = nn.Linear(2, 2), nn.Tanh()
+    return nn.Sequential(curve, linear, curve) if twice_used else nn.Sequential(curve, linear)
+
+
+def test_parts_that_are_used_twice_count_twice() -> None:
+    assert fingerprint(shared(True)) == fingerprint(shared(True)) != fingerprint(shared(False))
+
+
+FILE = """
+from torch import nn
+import {helpers}
+SCALE = [{scale}, 1.0]
+
+def helper(x, *, power={power}):
+    return inner(x) ** power
+
+def inner(x):
+    return x {operation} 1
+
+class Base(nn.Module):
+    def forward(self, x):
+        return {base} * x
+
+class Encoder(Base):
+    factor = {factor}
+
+    @property
+    def bias(self):
+        return {bias}
+
+    def forward(self, x):
+        return self.features(super().forward(x)) * SCALE[0] + self.bias
+
+    def features(self, x):
+        return helper(x) * self.factor + {helpers}.more(x)
+"""
+USUAL = {"scale": 1, "power": 1, "operation": "+", "base": 1, "factor": 1, "bias": 0}
+CHANGED = {"scale": 2, "power": 2, "operation": "-", "base": 2, "factor": 2, "bias": 1}
+
+
+def written(folder: Path, more: str = "x", **settings: Any) -> str:
+    """Return the fingerprint of an encoder whose file, with a file of helpers beside it, was just written."""
+    for name in ("fingerprinted", "fingerprinted_helpers"):
+        sys.modules.pop(name, None)
+    (folder / "fingerprinted.py").write_text(FILE.format(helpers="fingerprinted_helpers", **{**USUAL, **settings}))
+    (folder / "fingerprinted_helpers.py").write_text(f"def more(x):\n    return {more}\n")
+    importlib.invalidate_caches()
+    encoder: nn.Module = importlib.import_module("fingerprinted").Encoder()
+    return fingerprint(encoder)
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+def test_what_forward_names_counts(changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    usual = written(tmp_path)
+    assert usual == written(tmp_path)
+    assert usual != written(tmp_path, **{changed: CHANGED[changed]})
+    assert usual != written(tmp_path, more="-x"), "in another file of its author"
+
+
+def test_defaults_of_keywords_count() -> None:
+    def made(scale: float) -> Any:
+        def forward(x: Tensor, *, factor: float = scale) -> Tensor:
+            return factor * x
+
+        return forward
+
+    assert fingerprint(Keeps(made(1.0))) != fingerprint(Keeps(made(2.0)))
+
+
+def test_what_changes_from_process_to_process_does_not_count() -> None:
+    class Logged(nn.Module):
+        cache: ClassVar[dict[int, Tensor]] = {}
+        lock = threading.Lock()
+
+        def forward(self, x: Tensor) -> Tensor:
+            with self.lock:
+                LOGGER.debug("asked")
+                self.cache[len(self.cache)] = x
+                return x
+
+    before = fingerprint(Logged())
+    Logged()(torch.ones(2))
+    assert before == fingerprint(Logged())
 
 
 def test_what_cannot_be_described_is_never_confused() -> None:

@@ -126,10 +126,12 @@ def test_numbers_are_read_back_exactly(value: float):
 @pytest.mark.parametrize(
     ("value", "text"),
     [(8 / 255, "8/255"), (-1 / 255, "-1/255"), (0.25, "0.25"), (1.0, "1.0"), (51 / 255, "0.2"), (1e-6, "1e-06"),
-     (1234567.0, "1234567.0"), (2 / 3, "170/255"), (0.1234567, "0.1234567"), (0.0, "0.0")],
+     (1234567.0, "1234567.0"), (2 / 3, "170/255"), (0.1234567, "0.1234567"), (0.0, "0.0"),
+     (5e-05 / 255, "5e-05/255")],
 )  # fmt: skip
 def test_numbers_are_short(value: float, text: str):
     assert number(value) == text
+    assert convert(text, float, "here") == value
 
 
 @pytest.mark.parametrize("kind", [Ball, Divergence, Attack, Method, GraphConstruction])

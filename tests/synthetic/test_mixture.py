@@ -41,15 +41,6 @@ def test_samples_have_the_mixtures_moments() -> None:
     assert (around.T @ around / len(x) - torch.eye(4)).abs().max() < 0.05
 
 
-def test_general_covariance_may_be_singular() -> None:
-    covariance = torch.tensor([[2.0, 0.6, 2.6], [0.6, 1.0, 1.6], [2.6, 1.6, 4.2]]).double()
-    assert torch.linalg.matrix_rank(covariance) == 2
-    x, y = Mixture(torch.tensor([1.0, 0.0, 1.0]).double(), covariance).sample(Noise.of(0, NAMES), torch.float64)
-    around = x - y[:, None] * torch.tensor([1.0, 0.0, 1.0])
-    assert (around.T @ around / len(x) - covariance).abs().max() < 0.1
-    assert (x @ torch.tensor([1.0, 1.0, -1.0]).double()).abs().max() < 1e-6
-
-
 def test_samples_are_named_not_counted() -> None:
     mixture = Mixture(direction("ones", (5,)))
     x, y = mixture.sample(Noise.of(0, NAMES[:10]))

@@ -14,8 +14,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.attacks.base import Attack, Gain
-from holdfast.core.balls import Ball, column
+from holdfast.attacks.base import Attack, Gain, better
+from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
@@ -58,9 +58,7 @@ class SquareAttack(Attack):
             # The largest entry the ball allows: projection brings dense patterns of l2 and l1 back to its surface.
             proposal = torch.where(window, signs * ball.radius, best - pixels)
             moved = self._placed(encoder, pixels, proposal, ball)
-            here = objective(encoder.forward(moved))
-            wins = here > gain
-            best, gain = torch.where(column(wins, moved), moved, best), torch.where(wins, here, gain)
+            best, gain = better(best, gain, moved, objective(encoder.forward(moved)))
         return best, gain
 
     def _placed(self, encoder: Encoder, pixels: Pixels, delta: Tensor, ball: Ball) -> Pixels:

@@ -302,7 +302,10 @@ class Encoder:
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Encoder:
         """Return this encoder on ``device`` in ``dtype``; its fingerprint stays that of the original."""
         anchor = next((t for t in (*self.module.parameters(), *self.module.buffers()) if t.is_floating_point()), None)
-        if anchor is None or (anchor.dtype == dtype and anchor.device == torch.device(device)):
+        wanted = torch.device(device)
+        if anchor is None or (
+            anchor.dtype == dtype and anchor.device.type == wanted.type and wanted.index in (None, anchor.device.index)
+        ):
             return self
         fingerprint = self.fingerprint
         moved = copy.copy(self)

@@ -1,7 +1,7 @@
 """What makes two modules the same encoder: their parts, weights, code, and every attribute they keep.
 
-Wrongly equal fingerprints hand one encoder another's stored results, so whatever cannot be described by its content is
-described as unlike everything else: such an encoder is measured anew in every process, and never confused.
+Wrongly equal fingerprints hand one encoder another's stored results, so whatever a module keeps that cannot be described by
+its content is described as unlike everything else: such an encoder is measured anew in every process, and never confused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.named_code import methods, named_by
+
 _UNLIKE = itertools.count()
 _MACHINERY = frozenset(vars(nn.Module())) | {"training"}
 """Attributes of every module; its parts, weights, buffers and hooks are described on their own."""
@@ -29,7 +31,11 @@ def fingerprint(module: nn.Module, *context: object) -> str:
 
 def _described(module: nn.Module, context: str, above: frozenset[int]) -> str:
     digest, above = sha256(context.encode()), above | {id(part) for part in module.modules()}
-    for name, part in module.named_modules():
+    first: dict[int, str] = {}
+    for name, part in _places(module):
+        if first.setdefault(id(part), name) != name:
+            digest.update(f"{name} is {first[id(part)]}".encode())
+            continue
         kind = type(part)
         texts = [name, kind.__module__, kind.__qualname__, part.extra_repr()]
         if isinstance(part, torch.fx.GraphModule):
@@ -37,6 +43,8 @@ def _described(module: nn.Module, context: str, above: frozenset[int]) -> str:
         else:
             if not kind.__module__.startswith("torch."):  # whose versions change code without changing results
                 texts += content(getattr(kind.forward, "__code__", None), above)
+                for named in named_by(methods(kind, "forward"), kind):
+                    texts += content(named, above)
             texts += content({key: value for key, value in vars(part).items() if key not in _MACHINERY}, above)
         for kind_of_hook in _HOOKS:
             for hook in vars(part).get(kind_of_hook, {}).values():
@@ -47,6 +55,15 @@ def _described(module: nn.Module, context: str, above: frozenset[int]) -> str:
     for key, value in sorted(module.state_dict().items()):
         digest.update("\0".join((key, *content(value, above))).encode())
     return digest.hexdigest()[:16]
+
+
+def _places(module: nn.Module, name: str = "", above: frozenset[int] = frozenset()) -> Iterator[tuple[str, nn.Module]]:
+    """Yield all parts by name, a part that is used at several places at each of them, and none inside of itself."""
+    yield name, module
+    above |= {id(module)}
+    for key, part in module._modules.items():
+        if part is not None and id(part) not in above:
+            yield from _places(part, f"{name}.{key}" if name else key, above)
 
 
 def content(value: Any, above: frozenset[int] = frozenset()) -> Iterator[str]:
@@ -100,6 +117,8 @@ def _callable(value: Any, above: frozenset[int]) -> Iterator[str]:
         yield from content([value.func, value.args, value.keywords], above)
     elif hasattr(value, "__code__"):
         yield from content([value.__code__, value.__defaults__], above)
+        for named in (*filter(None, [value.__kwdefaults__]), *named_by([value])):
+            yield from content(named, above)
         if isinstance(value, MethodType):
             yield from content(value.__self__, above)
         for cell in value.__closure__ or ():

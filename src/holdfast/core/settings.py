@@ -208,10 +208,10 @@ def _simple(text: str, kinds: tuple[Any, ...]) -> bool | int | float | str:
 
 def _quotient(text: str) -> float:
     """Return the number that ``text`` spells: 0.05, 8/255 or 0.5/255."""
-    if "." not in text or "/" not in text:
+    if "/" not in text:
         return float(Fraction(text))
     dividend, divisor = text.split("/")
-    return float(dividend) / float(divisor)
+    return float(Fraction(dividend)) / float(Fraction(divisor))
 
 
 def number(value: float) -> str:

@@ -73,8 +73,3 @@ def secular(
 def accuracy(w: Float[Tensor, "e r"], m: Float[Tensor, "r"], lam: Float[Tensor, "r"]) -> Float[Tensor, "e"]:
     """Return how often the rules ``sign(w'x)`` are right: ``Phi(m'w / sqrt(w' Lam w))``."""
     return torch.special.ndtr(w @ m / (w.square() @ lam).sqrt())
-
-
-def robust_accuracy(z: Float[Tensor, "e r"], m: Float[Tensor, "r"], lam: Float[Tensor, "r"]) -> Float[Tensor, "e"]:
-    """Return how often each budget's rule stays right under the worst change: ``Phi(sqrt((m-z)' Lam^-1 (m-z)))``."""
-    return torch.special.ndtr(((m - z).square() / lam).sum(1).sqrt())

@@ -1,14 +1,13 @@
-"""The class-conditional Gaussian: ``y = +1`` or ``-1`` with probability 1/2, and ``x | y ~ N(y mu, Sigma)``.
+"""The class-conditional Gaussian: ``y = +1`` or ``-1`` with probability 1/2, and ``x | y ~ N(y mu, I)``.
 
-With ``Sigma = I`` a sample needs no more memory than itself, at any image size. Ko et al. 2022 (SynBench),
+A sample needs no more memory than itself, at any image size. Ko et al. 2022 (SynBench),
 https://arxiv.org/abs/2210.02989, section 3.1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from math import pi, sqrt
+from math import pi
 
 import torch
 from jaxtyping import Float
@@ -47,34 +46,13 @@ def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor,
 
 @dataclass(frozen=True)
 class Mixture:
-    """Two Gaussians around ``mean`` and ``-mean``; without a ``covariance`` every input value varies by 1 on its own."""
+    """Two Gaussians around ``mean`` and ``-mean``, in which every input value varies by 1 on its own."""
 
     mean: Float[Tensor, "*pixels"]
-    covariance: Float[Tensor, "d d"] | None = None
-
-    @cached_property
-    def _root(self) -> Float[Tensor, "d d"]:
-        """A matrix whose square is the covariance, which may be singular."""
-        assert self.covariance is not None
-        values, vectors = torch.linalg.eigh(self.covariance)
-        return vectors * values.clamp_min(0).sqrt() @ vectors.T
 
     def sample(self, noise: Noise, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Float[Tensor, "b"]]:
         """Return one input per stream of ``noise``, shape (b, *pixels), and the classes, +1 or -1."""
         shape = tuple(self.mean.shape)
         labels = noise.fork("class").signs((), dtype)
         spread = noise.fork("spread").normal(shape, dtype)
-        if self.covariance is not None:
-            spread = (spread.flatten(1) @ self._root.to(spread)).reshape(-1, *shape)
         return labels.reshape(-1, *[1] * len(shape)) * self.mean.to(spread) + spread, labels
-
-    def accuracy(self) -> float:
-        """Return the accuracy of the best classifier, ``Phi(sqrt(mu' Sigma^-1 mu))``; for ``Sigma = I`` it is Phi(|mu|).
-
-        Example:
-            >>> round(Mixture(torch.full((4,), 0.5)).accuracy(), 4)
-            0.8413
-        """
-        mean = self.mean.double().flatten()
-        solved = mean if self.covariance is None else torch.linalg.solve(self.covariance.double(), mean)
-        return float(torch.special.ndtr(torch.tensor(sqrt(float(mean @ solved)), dtype=torch.float64)))

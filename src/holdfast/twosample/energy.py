@@ -117,10 +117,3 @@ def distances(left: Points, right: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]
         pick = slice(start, start + step)
         square[i[pick], j[pick]] = (left[i[pick]] - right[j[pick]]).square().sum(1)
     return square.clamp_min_(0).sqrt_()
-
-
-def slow_energy(first: Points, second: Float[Tensor, "m d"]) -> float:
-    """The definition, in float64: the tests' oracle."""
-    x, y = first.double(), second.double()
-    across, here, there = (torch.linalg.vector_norm(a[:, None] - b, dim=-1).mean() for a, b in ((x, y), (x, x), (y, y)))
-    return float(2 * across - here - there)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -173,3 +175,13 @@ def test_large_biases_that_cancel_give_no_false_radius(method: Method, scale: fl
         assert Fraction(radius) <= max(robust, Fraction(0)), (seed, radius, float(robust))
         proved = max(proved, radius)
     assert (proved > 0) == (scale < 1e12) or isinstance(method, Exact), "vacuous"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_known_of_an_execution_ends_with_the_encoder(dtype: torch.dtype) -> None:
+    encoder = Encoder(module(0), "ends", Domain((WIDTHS[0],)))
+    executed_encoder(encoder, dtype, "cpu")
+    ended = weakref.ref(encoder)
+    del encoder
+    gc.collect()
+    assert ended() is None

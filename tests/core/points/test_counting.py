@@ -242,6 +242,12 @@ def test_a_code_that_cannot_be_embedded_is_no_nearest_row() -> None:
     assert nearest.tolist() == [[1, 2, 0]]
 
 
+def test_what_is_left_out_is_no_neighbour_even_where_nobody_else_has_a_distance() -> None:
+    clean = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    nearest = nearest_rows(Cosine(), clean[:1], clean, 2, exclude=[0])
+    assert nearest.tolist() == [[1, 2]]
+
+
 def test_codes_without_a_direction_make_no_pairs() -> None:
     """Shares are over the others that have one: with or without zero codes among them, they are the same."""
     clean, thresholds = codes(12, 3, 5, dtype=torch.float64), torch.tensor([0.2, 0.9], dtype=torch.float64)

@@ -25,6 +25,7 @@ from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
+from holdfast.evaluations.attacked.harm_kept import Harm, numbers_of
 from holdfast.evaluations.attacked.impersonation import Impersonation
 from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
 from holdfast.evaluations.attacked.observations import Case, Displacements
@@ -450,3 +451,14 @@ def test_an_image_carried_past_all_others_has_broken_away_from_all_of_them(bank:
     shares = next(s.values for s in findings.series if s.quantity == "breakaway_share")
     assert shares[0] == 1.0
     assert next(e.value for e in findings.estimates if e.quantity == "breakaway_risk") == sum(shares) / 4
+
+
+def test_a_risk_of_no_image_has_no_interval() -> None:
+    nothing = torch.full((5,), torch.nan, dtype=torch.float64)
+    case = Case(Linf(0.1), GradientAttack(steps=1), L2Distance())
+    _, estimates = numbers_of(Harm(case, nothing, nothing, nothing, 4))
+    (risk,) = [one for one in estimates if one.quantity == "breakaway_risk"]
+    assert risk.n == 0
+    assert isnan(risk.value)
+    assert isnan(risk.low)
+    assert isnan(risk.high)

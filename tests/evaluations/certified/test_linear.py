@@ -175,6 +175,22 @@ def test_an_image_of_an_unknown_class_is_misclassified() -> None:
     assert result.series[0].reasons[0] == UNDEFINED
 
 
+def test_an_image_that_no_attack_turned_is_left_at_every_radius() -> None:
+    """The curve that attacks leave is never below the certified one; an image that is classified wrongly is in neither."""
+    nan = torch.nan
+    values = {
+        "right": torch.tensor([1.0, 1.0, 0.0]),
+        "certified": torch.tensor([0.5, 0.1, nan]),
+        "separate": torch.tensor([0.4, 0.1, nan]),
+        "attacked": torch.tensor([nan, 0.3, nan]),
+    }
+    certified, separate, attacked = LinearRadius()._curves(values)
+    assert attacked.y[0] == pytest.approx(2 / 3)
+    assert attacked.y[-1] >= 1 / 3
+    assert all(low <= high for low, high in zip(certified.y, attacked.y, strict=True))
+    assert all(low <= high for low, high in zip(separate.y, certified.y, strict=True))
+
+
 def test_a_bound_that_lies_is_found_out() -> None:
     result = replace(SMALL, method=Boast())(builtin(), labelled())
     (verdict,) = result.findings.verdicts

@@ -17,7 +17,7 @@ from holdfast.core.statistics.clusters import group_mean_interval
 from holdfast.core.statistics.intervals import skewed_interval
 from holdfast.evaluations.geometry import pairs
 from holdfast.evaluations.geometry import sphere as geometry_population
-from holdfast.evaluations.geometry.classes import between, class_distances, group_uniformity, uniformity, within
+from holdfast.evaluations.geometry.classes import between, group_uniformity, uniformity, within
 from holdfast.evaluations.geometry.geometry import SpaceGeometry
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
 from holdfast.evaluations.geometry.margins import NEAREST, margins
@@ -244,12 +244,11 @@ def test_the_top_percent_of_hubs_is_rounded_up():
     assert top_share(near).mean() == pytest.approx(1)
 
 
-def test_class_distances_are_means_over_pairs():
+def test_distances_within_and_between_classes_are_means_over_pairs():
     codes, labels = unit(gaussian(40, 4)), np.arange(40) % 3
     slow = [
         [float(torch.cdist(codes[labels == a], codes[labels == b]).square().mean()) for b in range(3)] for a in range(3)
     ]
-    assert class_distances(codes, labels) == pytest.approx(np.array(slow))
     assert within(codes, labels).mean() == pytest.approx(np.diag(slow).mean())
     assert between(codes, labels).mean() == pytest.approx((np.sum(slow) - np.trace(slow)) / 6)
 
@@ -482,3 +481,15 @@ def test_margins_tell_a_label_from_a_tag(tmp_path):
         margin = found.estimate("tag_margin")
         assert min(margin.low * sign, margin.high * sign) > 0
         assert found.estimate("tag_led_share").value == share
+
+
+def test_a_file_of_tags_may_have_an_at_in_its_path(tmp_path: Path) -> None:
+    (tmp_path / "a@b").mkdir()
+    file = tmp_path / "a@b" / "tags.csv"
+    file.write_text("1,red\n2,blue\n")
+    tags = Tags.read(str(file))
+    assert tags.path == str(file)
+    assert Tags.read(str(tags)) == tags
+    file.write_text("1,red\n2,red\n")
+    with pytest.raises(HoldfastError, match="no longer those"):
+        Tags.read(str(tags))

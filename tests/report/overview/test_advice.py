@@ -14,7 +14,6 @@ from holdfast.report.comparison.tables import summary
 from holdfast.report.gate import check, parse
 from holdfast.report.overview.advice import advice
 from holdfast.report.overview.alerts import alerts, missing_sentences
-from holdfast.report.overview.standings import standings
 from holdfast.report.overview.study import study
 from holdfast.report.printed import markdown
 from holdfast.report.text import number
@@ -76,8 +75,6 @@ def test_a_baseline_is_never_recommended_and_said_to_be_better():
     assert "Of these encoders digits-contrastive is the most robust" in said
     assert "The baseline digits-robust is better than all of them at universal quantile (8 of 8 conditions)" in said
     assert "encoder=digits-contrastive<=" in gate_of(said)
-    (table,) = summary(groups([*real, pixels]), compare([*real, pixels]))
-    assert all(standing.leaders == ("digits-contrastive",) for standing in standings(table))
     weak = told([displacement("digits-robust"), based(displacement("digits-random"))])
     assert "The baseline" not in weak
     assert "better than digits-random at" in told([displacement("digits-random"), pixels])
@@ -298,16 +295,6 @@ def test_the_suggested_gate_names_the_run_as_a_shell_needs_it():
 def test_no_gate_is_suggested_that_cannot_be_spelled():
     assert "gate it" not in told([breakaway("a,b")])
     assert "gate it" in told([breakaway("ab")]), "vacuous fixture"
-
-
-def test_the_worst_number_of_the_leader_is_the_worst():
-    results = [breakaway("digits-random"), breakaway("digits-robust")]
-    (table,) = summary(groups(results), compare(results))
-    risk, accuracy = standings(table)
-    assert risk.leaders == accuracy.leaders == ("digits-robust",)
-    assert risk.worst is not None
-    worst = max(e.value for e in results[1].estimates if e.quantity == "breakaway_risk")
-    assert risk.worst[1].estimate.value == pytest.approx(worst)
 
 
 def test_an_interval_for_what_was_not_seen_does_not_set_the_scale_of_its_row():

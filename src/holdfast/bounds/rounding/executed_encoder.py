@@ -8,6 +8,7 @@ those of a box are those of the box whose ends are rounded.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -169,6 +170,8 @@ def _executed(
         )
     _check_sums(encoder.name, precision, device, sums)
     executed = encoder.to(device, precision)
+    if executed is encoder:  # which what is known of it must not keep alive
+        executed = copy(encoder)
     reference = executed.to(device, torch.float64)
     real = trace(reference, torch.float64, device)  # which makes sure that it is a function of the image
     pixels = probes(encoder.domain, torch.float32, device).to(precision)

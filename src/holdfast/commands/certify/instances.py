@@ -263,6 +263,7 @@ def _write(results: list[Answer], store: Store) -> None:
     if last.counterexample is not None:
         outputs = dict(enumerate(last.outputs))
         text = counterexample_text(last.counterexample, outputs)
-        store.write_file(f"counterexamples/{Path(last.query).stem}.txt", text.encode())
+        name = f"{Path(last.network).stem}-{Path(last.query).stem}"
+        store.write_file(f"counterexamples/{name}.txt", text.encode())
     lines = [f"{each.network},{each.query},{each.answer},{each.seconds:.3f}\n" for each in results]
     store.write_file("results.csv", "".join(lines).encode())

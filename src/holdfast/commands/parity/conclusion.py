@@ -87,7 +87,7 @@ class Conclusion:
     def key(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Key:
         """Return what identifies the result: everything that it is made from."""
         images, bank = self.inputs.images(side.encoder), self.inputs.bank(side.encoder)
-        radii = [each.settings if isinstance(each, Result) else None for each in (before, after)]
+        radii = [_made_from(each) for each in (before, after)]
         return Key(
             kind=NAME,
             version=VERSION,
@@ -252,6 +252,13 @@ def _lacking(of: Coded, by: Coded) -> tuple[str, ...]:
         f"{len(lacking)} of {len(of.ids)} images of {of.side.name} have no code by {by.side.name}, {lacking[0]!r} the "
         "first; they are left out.",
     )
+
+
+def _made_from(radii: Result | Failure | None) -> object:
+    """Return what tells the radii at hand from others: how they were asked for, of which images, or why there are none."""
+    if isinstance(radii, Result):
+        return {"settings": radii.settings, "images": list(radii.findings.ids)}
+    return None if radii is None else radii.reason
 
 
 def _with_radii(conclusion: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:

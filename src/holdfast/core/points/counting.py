@@ -316,8 +316,11 @@ def nearest_rows(
                 points = frame.embed(block.double())
                 distance = torch.addmm(points.square().sum(1) / 2, own_points, points.T, alpha=-1)
             here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]
+            largest = torch.finfo(
+                distance.dtype
+            ).max  # of codes without a distance, which come last of those that count
+            distance = torch.nan_to_num_(distance, nan=largest, posinf=largest, neginf=-torch.inf)
             distance[here, mine[here] - left] = torch.inf
-            distance = torch.nan_to_num_(distance, nan=torch.inf, neginf=-torch.inf)
             near, places = distance.topk(min(count, distance.shape[1]), largest=False)
             both = torch.cat([best, near], 1)
             best, order = both.topk(min(count, both.shape[1]), largest=False)

@@ -233,7 +233,8 @@ def risk(shares: Series, influences: Series) -> Estimate:
     """Return the mean of ``shares`` with the interval of ``influences``: of the shares themselves where others are given."""
     estimate = summarise(influences, "mean", "lower", "breakaway_risk")
     value = summarise(shares, "mean", "lower").value
-    return estimate.model_copy(update={"value": value, "low": max(0.0, estimate.low), "high": min(1.0, estimate.high)})
+    low, high = (min(max(end, 0.0), 1.0) if estimate.n else end for end in (estimate.low, estimate.high))
+    return estimate.model_copy(update={"value": value, "low": low, "high": high})
 
 
 def kept_nearest(counts: Tensor) -> Tensor:

@@ -226,10 +226,11 @@ class LinearRadius(Evaluation):
     def _curves(self, values: Observed) -> tuple[Curve, ...]:
         """Return the share of images that are classified right at each radius; those that never are hold at none."""
         end = float(values["attacked"].nan_to_num(0).max())
+        unharmed = values["attacked"].isnan() & (values["right"] == 1)
         by_kind = {
             f"certified by {self.method}": values["certified"],
             "certified logit by logit": values["separate"],
-            f"left by {self.attack}": values["attacked"],
+            f"left by {self.attack}": values["attacked"].masked_fill(unharmed, torch.inf),
         }
         by_kind = {kind: radii.nan_to_num(-1) for kind, radii in by_kind.items()}
         return survival_curves("images_classified_right", self.norm, by_kind, 0.0, end)

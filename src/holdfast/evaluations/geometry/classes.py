@@ -22,17 +22,6 @@ Labels = Int[np.ndarray, "n"]
 BLOCK = 4096
 
 
-def class_distances(codes: Unit, labels: Labels) -> Float[np.ndarray, "c c"]:
-    """Return the mean squared distance between the images of any two classes, in the order of their labels.
-
-    Example:
-        >>> class_distances(torch.eye(2), np.array([3, 7])).tolist()
-        [[0.0, 2.0], [2.0, 0.0]]
-    """
-    means, _ = _means(codes, labels)
-    return 2 - 2 * means @ means.T
-
-
 def _means(codes: Unit, labels: Labels) -> tuple[Float[np.ndarray, "c d"], Int[np.ndarray, "n"]]:
     names, member = np.unique(labels, return_inverse=True)
     members = torch.from_numpy(member).to(codes.device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -33,7 +34,8 @@ class Tags(Spelled):
     @classmethod
     def read(cls, text: str) -> Tags:
         """Return the file that ``text`` names, with or without the hash of what it must hold."""
-        path, _, content = text.rpartition("@") if "@" in text else (text, "", "")
+        hashed = re.fullmatch(r"(.+)@([0-9a-f]{16})", text)
+        path, content = hashed.groups() if hashed else (text, "")
         digest = sha256(_bytes(path)).hexdigest()[:16]
         if content and content != digest:
             raise HoldfastError(

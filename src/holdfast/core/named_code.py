@@ -1,0 +1,101 @@
+"""What the code of functions names, and what that names in turn, so that an edit of a helper is seen as one of its caller.
+
+Methods and attributes of the functions' class are followed, and in code that is neither installed nor part of Holdfast also
+what its files have under these names: functions, and values that are known by their content. Of anything else that classes
+and files keep (loggers, caches, open files) nothing is said, for it differs from process to process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+_INSTALLED = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
+_PLAIN = (str, int, float, complex, bool, type(None), bytes, Tensor, np.ndarray)
+
+
+def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any]:
+    """Yield the code, defaults and values that ``functions`` of the class ``kind`` name, but not their own code.
+
+    Example:
+        >>> class Doubled:
+        ...     factor = 2
+        ...     def forward(self, x): return self.scaled(x)
+        ...     def scaled(self, x): return self.factor * x
+        >>> code, factor = named_by([Doubled.forward], Doubled)
+        >>> code.co_name, factor
+        ('scaled', 2)
+    """
+    waiting = [part for function in functions for part in _unwrapped(function)]
+    own, done = waiting[:1], set[CodeType]()
+    while waiting:
+        function = waiting.pop(0)
+        if function.__code__ in done:
+            continue
+        done.add(function.__code__)
+        if function not in own:
+            yield function.__code__
+            yield from filter(_is_plain, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+        for name in sorted(set(_names(function.__code__))):
+            for value in (*_in_class(kind, name), *_in_file(function, name)):
+                if _is_plain(value):
+                    yield value
+                waiting += _unwrapped(value)
+
+
+def methods(kind: type, name: str) -> Iterator[Any]:
+    """Yield what ``kind`` and its bases outside torch have under a name."""
+    for base in kind.__mro__:
+        if base is not object and not base.__module__.startswith("torch.") and name in vars(base):
+            yield vars(base)[name]
+
+
+def _in_class(kind: type | None, name: str) -> Iterator[Any]:
+    return methods(kind, name) if kind else iter(())
+
+
+def _in_file(function: FunctionType, name: str) -> Iterator[Any]:
+    """Yield what the file of a function has under a name, and the files that it imports as modules and names."""
+    if not _is_own(function.__module__):
+        return
+    inside = function.__globals__
+    imported = [inside[other] for other in _names(function.__code__) if isinstance(inside.get(other), ModuleType)]
+    for names in (inside, *(vars(module) for module in imported if _is_own(module.__name__))):
+        value = names.get(name)
+        if not isinstance(value, FunctionType) or _is_own(value.__module__):
+            yield value
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of attributes and of what is outside of a function that its code uses."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _unwrapped(value: Any) -> list[FunctionType]:
+    """Return the functions of a function, method or property, that which a decorator wraps as well."""
+    inner = [getattr(value, name, None) for name in ("__func__", "fget", "func")]
+    found = [function for function in (value, *inner) if isinstance(function, FunctionType)]
+    return [*found, *(part for function in found if (part := inspect.unwrap(function)) is not function)]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is known by its content alone; mappings and sets, which mostly are caches, are not."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(part) for part in value)
+    return isinstance(value, _PLAIN)
+
+
+def _is_own(module: str) -> bool:
+    """Whether a module is neither installed nor part of Python, torch or Holdfast, so that its user may edit it."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] not in ("holdfast", "torch") and not file.startswith(_INSTALLED)
