@@ -37,6 +37,7 @@ from holdfast.data.reading.array_source import ArraySource
 from holdfast.data.reading.remembered import Remembered
 from holdfast.execution.computing.shards import CleanCodes, clean_codes, compute
 from holdfast.execution.engines.local import Local
+from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 
@@ -107,8 +108,8 @@ def codes(scratch: Path, one: Encoder) -> Seconds:
                 one.module(torch.from_numpy(pixels[start : start + BATCH]).float() / 255)
 
     def ours() -> None:
-        asked = [(CleanCodes(), range(len(images)))]
-        failed = compute(asked, population, store, Local(), lambda waiting: next(iter(waiting)), lambda *_: None)
+        asked, failed = [(CleanCodes(), range(len(images)))], dict[Observation, Exception]()
+        compute(asked, population, store, Local(), lambda waiting: next(iter(waiting)), lambda *_: None, failed)
         assert not failed
         assert len(clean_codes(population, store)) == len(pixels)
 

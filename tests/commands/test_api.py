@@ -312,6 +312,12 @@ def test_what_is_not_there_is_named(key: str | tuple[str, str], said: str, tmp_p
     [
         (encoder(), torch.full((4, 1, 2, 2), 3.0), {}, r"must be finite and lie in \[0, 1\]"),
         (encoder(), torch.zeros(4, 1, 3, 3), {}, r"must have shape \(batch, 1, 2, 2\)"),
+        (
+            encoder(),
+            "embeddings:",
+            {},
+            r"no encoder stands for stored codes, whose rows embeddings: names; name images",
+        ),
         ([encoder(), encoder()], images(), {}, r"two of the encoders are called alike \(tiny, tiny\)"),
         (encoder(), images(), {"only": ["overlp"]}, r"unknown evaluation 'overlp'; did you mean 'overlap'"),
         (encoder(), images(), {"eps": 0.1, "ball": hf.L2(1.0)}, r"eps and ball contradict each other"),
@@ -348,6 +354,16 @@ def test_attacks_move_codes_inside_their_ball() -> None:
     weak, same = hf.attack([encoder(), encoder()], images(5), hf.Linf(0.1), attack=hf.GradientAttack(steps=1), limit=3)
     assert torch.equal(weak.attacked, same.attacked)
     assert len(weak.ids) == 3
+
+
+def test_encoders_are_named_by_keyword_as_well() -> None:
+    by_place = hf.attack(encoder(), images(5), "linf:0.1", attack="u-fgsm")
+    by_name = hf.attack(images=images(5), ball="linf:0.1", attack="u-fgsm", encoder=encoder())
+    assert torch.equal(by_place.attacked, by_name.attacked)
+    several = hf.certify(images=images(4), ball="linf:0.9", negatives=2, attack="u-fgsm", encoder=[encoder()])
+    assert [certified.counted("FALSIFIED") for certified in several] == [4]
+    with pytest.raises(TypeError, match="argument: 'encoder'"):
+        hf.attack(images=images(5))  # type: ignore[call-overload]
 
 
 def test_objectives_that_need_views_get_them() -> None:

@@ -205,6 +205,20 @@ def test_agreement_counts_what_moved() -> None:
     assert found["relative_distance"] == pytest.approx(((4 + 0.05**2) / (4 * (1 + 0.05**2))) ** 0.5, rel=1e-5)
 
 
+def test_an_encoder_of_one_code_is_refused_before_it_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to rounding: how far codes moved is told in comparison with how far they lie apart."""
+    layer = nn.Linear(64, 4)
+    layer.weight.data.zero_()
+    monkeypatch.setattr("holdfast.commands.harden._trained", lambda *_, **__: pytest.fail("trained"))
+    with pytest.raises(HoldfastError, match=r"^constant gives one code to all images.*cannot be hardened; "):
+        hf.harden(
+            Encoder(nn.Sequential(nn.Flatten(), layer), "constant", Domain((1, 8, 8))),
+            digits(40),
+            epochs=1,
+            progress=False,
+        )
+
+
 class Detached(nn.Module):
     """A network that passes no gradient."""
 

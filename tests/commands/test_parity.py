@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,19 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.cli import run
+from holdfast.commands import observing
 from holdfast.commands.evaluate import MissingResultsWarning
+from holdfast.commands.observing import Observer
+from holdfast.commands.parity import sides
 from holdfast.commands.parity.conclusion import _made_from
 from holdfast.commands.parity.preprocessing import AS_IT_IS, USUAL, of_pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure
+from holdfast.execution.computing import deadline
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.table.preparation import unfit
+from holdfast.protocol.population import Population
 from tests import tiny
 from tests.commands.parity_pairs import DOMAIN, MEAN, PAIRS, STD, Fixed, encoder, network, photographs
 
@@ -193,6 +201,43 @@ def test_a_candidate_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None
     assert answer.verdicts == {"same": "same to rounding"}
     with pytest.raises(HoldfastError, match="broken has no result"):
         answer["broken"]
+
+
+def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of three takes all of the time there is, by a clock that runs ahead when it is encoded."""
+    ahead, examined, encode = [0.0], list[str](), sides.encoded
+
+    def encoded(population: Population, observer: Observer) -> Any:
+        ahead[0] = 1e9 if population.encoder.name == "slow" else ahead[0]
+        return encode(population, observer)
+
+    def noted(population: Population, engine: Engine) -> str | None:
+        examined.append(population.encoder.name)
+        return unfit(population, engine)
+
+    monkeypatch.setattr(sides, "encoded", encoded)
+    monkeypatch.setattr(sides, "unfit", noted)
+    for module in (observing, deadline):
+        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + ahead[0], raising=False)
+    candidates = [tiny.encoder("same"), tiny.encoder("slow", 3.0), tiny.encoder("late", 4.0)]
+    with pytest.warns(MissingResultsWarning, match="2 candidates have no result; the first: slow"):
+        answer = hf.parity(tiny.encoder(), candidates, tiny.images(30), k=3, budget=600.0, out=tmp_path / "run")
+    assert answer.verdicts == {"same": "same to rounding"}
+    assert [(failure.encoder, failure.error) for failure in answer.failures] == [
+        ("slow", "BudgetSpentError"),
+        ("late", "BudgetSpentError"),
+    ]
+    assert "30 images are missing: the budget was spent" in answer.failures[1].reason
+    assert examined == ["tiny", "same", "slow"], "there is no time to look at the last one"
+    assert answer.page is not None
+    assert "the budget was spent" in answer.page.read_text()
+    monkeypatch.setattr(sides, "encoded", encode)
+    ahead[0] = 0.0
+    again = hf.parity(tiny.encoder(), candidates, tiny.images(30), k=3, budget=600.0, out=tmp_path / "run")
+    assert [*again.verdicts] == ["same", "slow", "late"]
+    assert again.failures == ()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -611,6 +612,14 @@ def test_codes_that_are_lost_end_a_training_with_the_encoder_before(digits: Imag
     assert (card["epochs"], len(card["curve"])) == (3, 4)
     with pytest.raises(AgreementLostError, match="by epoch 5"):  # the same command says the same, and trains no more
         train(recipe, digits, start=start, watch=lambda _: pytest.fail("measured again"), out=tmp_path / "out")
+
+
+def test_codes_that_are_lost_from_the_beginning_end_a_training_after_its_first_epoch(digits: Images) -> None:
+    """There is no epoch before the first whose codes could tell whether it was the second in a row."""
+    start = hf.load_encoder("builtin:digits-robust")
+    with pytest.raises(AgreementLostError, match=r"by epoch 1 .*, and a relative distance of nan") as error:
+        train({**SMALL, "epochs": 3}, digits, start=start, watch=lambda _: {**LOST[0], "relative_distance": nan})
+    assert error.value.epoch == 0
 
 
 def test_codes_that_are_lost_at_once_leave_no_encoder(digits: Images, tmp_path: Path) -> None:

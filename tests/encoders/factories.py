@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.texts import TextModel, TextTower
 
 STATED = Domain((1, 8, 8))
 
@@ -40,6 +41,17 @@ def stated() -> nn.Module:
 
 def encoder() -> Encoder:
     return Encoder(plain().eval(), "mine", STATED, mean=(0.5,), std=(0.25,), geometry=Geometry(9, (8, 8)))
+
+
+def no_text_model() -> TextModel:
+    raise AssertionError("nobody asks for it")
+
+
+TEXTS = TextTower(no_text_model)
+
+
+def with_texts() -> Encoder:
+    return Encoder(plain().eval(), "mine", STATED, texts=TEXTS)
 
 
 def hidden_randomness() -> nn.Module:

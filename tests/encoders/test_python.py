@@ -46,6 +46,10 @@ def test_a_module_states_its_inputs_or_the_reference_does() -> None:
         load(f"{HOME}:plain")
 
 
+def test_an_encoder_from_a_factory_keeps_its_text_tower() -> None:
+    assert load(f"{HOME}:with_texts").texts is factories.TEXTS
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [

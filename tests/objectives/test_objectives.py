@@ -134,6 +134,13 @@ def test_missing_companions_are_asked_for(objective: Toward | Crossing | Misretr
         objective(alone)
 
 
+@pytest.mark.parametrize("kind", [Instance, Batch, Views, Pair, Queue])
+@pytest.mark.parametrize("temperature", [0.0, -0.5])
+def test_temperatures_are_positive(kind: type[Instance | Batch | Views | Pair | Queue], temperature: float) -> None:
+    with pytest.raises(HoldfastError, match=f"^{kind.name}: temperature must be positive"):
+        kind(temperature=temperature)
+
+
 @pytest.mark.parametrize("objective", [Instance(), Batch(), Views()], ids=str)
 def test_contrast_needs_two_images(objective: Instance | Batch | Views) -> None:
     with pytest.raises(HoldfastError, match="at least 2"):

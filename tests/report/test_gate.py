@@ -186,6 +186,17 @@ def test_what_was_not_measured_fails():
     assert "does not fit into memory" in answers[-1].sentence
 
 
+def test_the_reason_is_that_of_the_evaluation_that_gives_the_number():
+    """Whatever else failed of that encoder, before or after it."""
+    told = Failure(evaluation="breakaway", encoder="vit", images="x", error="E", reason="no gradient")
+    idle = told.model_copy(update={"evaluation": "overlap", "reason": "labels are missing"})
+    for failures in ([told, idle], [idle, told]):
+        answers = check(parse("breakaway_risk<=1"), [breakaway("digits-robust")], failures)
+        assert answers[-1].sentence == "vit: breakaway_risk was not measured; breakaway failed: no gradient"
+    answers = check(parse("breakaway_risk<=1"), [breakaway("digits-robust")], [idle])
+    assert answers[-1].sentence.endswith("overlap failed: labels are missing"), "the only one there is"
+
+
 @pytest.mark.parametrize(
     ("gate", "said"),
     [

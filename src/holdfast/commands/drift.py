@@ -13,10 +13,10 @@ from holdfast.core.divergences import DIVERGENCES, Divergence
 from holdfast.core.errors import refuse_blanks
 from holdfast.core.records import Result
 from holdfast.core.settings import names_of, read
-from holdfast.evaluations.deployed.drift import CORRUPTIONS, Drift
-from holdfast.evaluations.deployed.observations import EDITS
+from holdfast.evaluations.deployed.drift import Drift
 from holdfast.evaluations.deployed.two_sets import divergences
 from holdfast.execution.engines.requested import Workers
+from holdfast.transforms.ladders import EDITS, FIFTEEN
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def drift(
     sequential: bool = False,
     divergence: str | Divergence = "l2",
     permutations: int = Drift.permutations,
-    edits: str | Sequence[str] = EDITS + CORRUPTIONS,
+    edits: str | Sequence[str] = EDITS + FIFTEEN,
     limit: int | None = None,
     seed: int = 0,
     arch: str | None = None,

@@ -40,10 +40,10 @@ class ForEachEncoder(Protocol[P, T]):
     """A function of one encoder that takes several as well."""
 
     @overload
-    def __call__(self, encoder: NamedEncoder, /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def __call__(self, encoder: NamedEncoder, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def __call__(
-        self, encoder: list[str] | list[Encoder] | tuple[NamedEncoder, ...], /, *args: P.args, **kwargs: P.kwargs
+        self, encoder: list[str] | list[Encoder] | tuple[NamedEncoder, ...], *args: P.args, **kwargs: P.kwargs
     ) -> list[T]: ...
 
 
@@ -51,7 +51,7 @@ def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEach
     """Return ``work`` that takes a list of encoders, too, and then returns a list."""
 
     @wraps(work)
-    def several(encoder: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def several(encoder: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
         if isinstance(encoder, (list, tuple)):
             return [work(each, *args, **kwargs) for each in encoder]
         return work(encoder, *args, **kwargs)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 
 from holdfast.commands.inputs import shown
 from holdfast.commands.output_folder import REQUEST, claim, require_free
@@ -49,6 +50,11 @@ class Observer:
     def leads(self) -> bool:
         """Return whether this process concludes: all do but ranks after the first."""
         return leads(self.engine)
+
+    @property
+    def spent(self) -> bool:
+        """Return whether the budget is over."""
+        return self.budget is not None and monotonic() >= self.began + self.budget
 
     def observe(
         self, verb: str, observation: Observation, population: Population, codes: bool = True

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
 
@@ -248,9 +249,8 @@ def _agrees(module: nn.Module, encoder: Encoder, anchor: Tensor) -> bool:
 
 
 def _noise(encoder: Encoder, anchor: Tensor) -> Pixels:
-    domain = encoder.domain
     noise = Noise.of(0, [f"arrangement {k}" for k in range(TRIALS)], str(anchor.device))
-    return domain.clip(domain.low + (domain.high - domain.low) * noise.uniform(domain.shape, anchor.dtype))
+    return random_images(encoder.domain, noise, anchor.dtype)
 
 
 def _with_module(encoder: Encoder, module: nn.Module) -> Encoder:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from hashlib import blake2b, sha256
+from math import isfinite
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from holdfast.core.arguments import check_dense, check_labels
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
 
 DIGEST = 16
 """Bytes of the digest of a row of values."""
@@ -243,3 +245,38 @@ class Subset:
 
     def digest(self, row: int) -> bytes:
         return self.source.digest(self.rows[row])
+
+
+def constant_images(domain: Domain, count: int, like: Tensor) -> Pixels:
+    """Return ``count`` images of one value, on the device and of the type of ``like``.
+
+    The value halfway between the ends of the range, or the one nearest to 0 where an end is infinite.
+
+    Example:
+        >>> constant_images(Domain((2,), -1.0, 3.0), 1, torch.zeros(()))
+        tensor([[1., 1.]])
+        >>> constant_images(Domain((2,), 2.0, float("inf")), 1, torch.zeros(()))
+        tensor([[2., 2.]])
+    """
+    middle = (domain.low + domain.high) / 2
+    value = middle if isfinite(middle) else min(max(domain.low, 0.0), domain.high)
+    return torch.full((count, *domain.shape), value, device=like.device, dtype=like.dtype)
+
+
+def random_images(domain: Domain, noise: Noise, dtype: torch.dtype) -> Pixels:
+    """Return one image for each stream of ``noise``, uniform in the range.
+
+    Where an end is infinite they are normal, and mirrored at the other one.
+
+    Example:
+        >>> images = random_images(Domain((3,), 2.0, float("inf")), Noise.of(0, ["a", "b"]), torch.float32)
+        >>> images.shape, bool((images >= 2).all())
+        (torch.Size([2, 3]), True)
+    """
+    width = domain.high - domain.low
+    if isfinite(width):
+        return domain.clip(domain.low + width * noise.uniform(domain.shape, dtype))
+    values = noise.normal(domain.shape, dtype)
+    for end in filter(isfinite, (domain.low, domain.high)):
+        values = torch.where(values == domain.clip(values), values, 2 * end - values)
+    return domain.clip(values)

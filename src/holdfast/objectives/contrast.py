@@ -98,6 +98,9 @@ class Views(Objective):
     name = "views"
     per_sample = False
 
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
+
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         _batch(context)
         pixels, noise, domain = context.pixels, context.noise, context.encoder.domain
@@ -123,6 +126,9 @@ class Pair(Objective):
     name = "pair"
     per_sample = False
 
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
+
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if len(context.pixels) % 2:
             raise HoldfastError(f"the pair objective takes two views per image, got an odd {len(context.pixels)}")
@@ -145,6 +151,9 @@ class Queue(Objective):
     temperature: float = 0.2
     name = "queue"
     rivals = "random"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if context.rivals is None:

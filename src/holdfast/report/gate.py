@@ -158,7 +158,10 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
             matching = [estimate for estimate in result.estimates if gate.matches(estimate)]
             estimates_of[name] = estimates_of.get(name, []) + matching
     unfinished = {id(e): result for result in results if result.planned is not None for e in result.estimates}
-    reasons = {failure.encoder: f"{failure.evaluation} failed: {failure.reason}" for failure in failures}
+    reasons = {
+        failure.encoder: f"{failure.evaluation} failed: {failure.reason}"
+        for failure in (*failures, *_telling(gate, results, failures))  # of several the last counts
+    }
     measured = {result.encoder.name for result in results} | {result.encoder.source for result in results}
     missing = [name for name in reasons if name not in measured]
     # An encoder that was never loaded is called by its source.
@@ -191,15 +194,18 @@ def _gaps(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) ->
         for r in results
         for name in (r.encoder.name, r.encoder.source)
     }
-    giving = {r.evaluation for r in results if any(e.quantity == gate.quantity for e in r.estimates)}
     cells = {(r.evaluation, name, r.images.name) for r in results for name in (r.encoder.name, r.encoder.source)}
     return {
         label_of[failure.encoder]: f"{failure.images}; {failure.evaluation} failed: {failure.reason}"
-        for failure in failures
-        if (failure.evaluation in giving or failure.error == UNFINISHED)
-        and failure.encoder in label_of
-        and (failure.evaluation, failure.encoder, failure.images) not in cells
+        for failure in _telling(gate, results, failures)
+        if failure.encoder in label_of and (failure.evaluation, failure.encoder, failure.images) not in cells
     }
+
+
+def _telling(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> list[Failure]:
+    """Return the failures of evaluations that give this number, and those that stand for all of a stopped run."""
+    giving = {r.evaluation for r in results if any(e.quantity == gate.quantity for e in r.estimates)}
+    return [failure for failure in failures if failure.evaluation in giving or failure.error == UNFINISHED]
 
 
 def warning(gate: Gate, results: Sequence[Result]) -> str:

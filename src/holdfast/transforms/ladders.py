@@ -10,6 +10,14 @@ from holdfast.core.noise import Noise
 from holdfast.transforms.base import Transform, transforms
 from holdfast.transforms.imagenet_c.severity import CommonCorruption
 
+EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
+"""The everyday edits, each on a ladder."""
+FIFTEEN = (
+    "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
+    "zoom-blur-c", "snow-c", "frost-c", "fog-c", "brightness-c", "contrast-c", "elastic-transform-c", "pixelate-c",
+    "jpeg-compression-c",
+)  # fmt: skip
+"""The common corruptions of the mean corruption error; the others are extra ones, on which nothing is to be judged."""
 SEVERITIES = (1, 3, 5)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, final
 
@@ -17,14 +17,17 @@ from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.encoders.baseline import raw_pixels
+from holdfast.evaluations.geometry.geometry import SpaceGeometry
 from holdfast.evaluations.smoothed.index import NoisyIndex
 from holdfast.execution import computing, table
 from holdfast.execution.computing.cost import CONCLUSION, SET_UP, Forecast, pace
 from holdfast.execution.computing.deadline import Deadline
+from holdfast.execution.computing.tuning import fastest, gradient_seconds
 from holdfast.execution.engines.local import Local
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
@@ -77,6 +80,25 @@ def test_an_encoder_without_operations_takes_the_time_it_takes(clock: Clock) -> 
     assert pace(slow) == pytest.approx(0.5), (
         "a step, counted as five forwards, takes the time of two: a forward is slower"
     )
+
+
+@pytest.mark.parametrize("domain", [Domain((4,), -inf, inf), Domain((4,), 1.0, inf), Domain((4,), -inf, -1.0)])
+def test_inputs_without_limits_have_a_pace_and_are_measured(domain: Domain, tmp_path: Path) -> None:
+    """A middle of infinities is not a number, and a hundredth of them no radius."""
+
+    class Within(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            domain.check(x)
+            return super().forward(x)
+
+    encoder = Encoder(Within(4, 3), "unlimited", domain)
+    assert pace(encoder) > 0
+    assert fastest(lambda count: gradient_seconds(encoder, count)) > 0
+    images = Images(domain.clip(torch.randn(40, 4)))
+    results, failures = table.fill_table(
+        [encoder], lambda _: images, [SpaceGeometry()], RunSettings(), Store(tmp_path), Local()
+    )
+    assert [result.evaluation for result in results] == ["geometry"], failures
 
 
 def test_forecasts_with_a_baseline_are_of_the_right_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import pytest
 import torch
@@ -26,6 +27,13 @@ def test_each_shard_comes_back_with_what_was_made_of_it() -> None:
     engine = Processes(2)
     assert sorted(engine.map(power, 2, range(5))) == [(k, 2**k) for k in range(5)]
     assert sorted(engine.map(power, 3, range(3))) == [(0, 1), (1, 3), (2, 9)]
+
+
+def test_a_context_that_cannot_be_pickled_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(TypeError, match="lock"):
+        Processes(1).send([bytes(1000), Lock()])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

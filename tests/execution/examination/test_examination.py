@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import warnings
+from itertools import count
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,13 @@ def test_healthy_encoder_passes_every_check():
     assert set(found) == set(doctor.QUESTIONS)
 
 
+@pytest.mark.parametrize(("low", "high"), [(-inf, inf), (2.0, inf), (-inf, -2.0)])
+def test_inputs_without_limits_are_examined_on_noise(low: float, high: float):
+    """There is no middle of an infinite range, no noise uniform in it and no input at its end."""
+    encoder = Encoder(nn.Linear(8, 4), "unlimited", Domain((8,), low, high))
+    assert {check.name: check.status for check in doctor.examine(encoder)} == dict.fromkeys(doctor.QUESTIONS, "ok")
+
+
 def always_train(module: nn.Module) -> nn.Module:
     """Batch norm that uses the statistics of the batch in evaluation mode too."""
     for part in module.modules():
@@ -70,6 +79,12 @@ def test_codes_wider_than_the_network_are_not_taken_for_batch_statistics(kind):
 
 def constant(codes: Tensor) -> Tensor:
     return codes * 0 + 1
+
+
+def test_an_encoder_that_is_finite_the_first_time_alone_is_not_called_repeatable():
+    calls = count()
+    fickle = Function(lambda codes: codes * (torch.nan if next(calls) else 1.0), network())
+    assert statuses(fickle, torch.rand(4, *SHAPE))["repeatable"] == "failed"
 
 
 ILLNESSES = {

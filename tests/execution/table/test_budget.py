@@ -8,6 +8,7 @@ from itertools import islice
 from math import inf
 from pathlib import Path
 from time import sleep
+from typing import final
 
 import pytest
 
@@ -25,6 +26,7 @@ from holdfast.execution.computing import fitting as learning
 from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.turns import Turns
 from holdfast.execution.engines.base import Context, Engine, Output, Unit
+from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.table import conclusions, fill_table
 from holdfast.protocol.observation import Joint, Observation
@@ -348,6 +350,33 @@ def test_a_budget_holds_on_a_cluster(tmp_path: Path, clock: Clock, room: int) ->
     assert len(log.read_text().splitlines()) == 160, "nothing was lost or computed twice"
 
 
+@final
+@dataclass(frozen=True)
+class Failing(Observation):
+    """What fails at once."""
+
+    name = "failing"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return [0]
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        raise ValueError("the real reason")
+
+
+def test_why_something_failed_is_known_though_the_budget_ended_after_it(tmp_path: Path, clock: Clock) -> None:
+    """The second shard ends far too late, and what was handed out is abandoned."""
+    population = Population(tiny.encoder(), tiny.images(), RunSettings(batch_size=5))
+    forecast = Forecast({"tiny": 1e-9})
+    work = computing.Computing(Store(tmp_path), Local(), None, deadline.Deadline(forecast, 10.0, 0.0))
+    done = work.shards(population, {Failing(): "what fails", tiny.Seen(pause=30.0): "what is late"})
+    assert done.missing_rows > 0, "vacuous: there was time for all"
+    assert {observation.name: str(error) for observation, error in done.failed.items()} == {
+        "failing": "the real reason"
+    }
+
+
 def test_parts_of_a_joint_observation_go_on_side_by_side() -> None:
     cheap, dear, alone = (tiny.Seen(pause=pause) for pause in (1.0, 5.0, 3.0))
     pace: dict[Observation, float] = {part: part.pause for part in (cheap, dear, alone)}
@@ -382,7 +411,7 @@ def test_what_is_nothing_before_all_is_seen_is_begun_by_the_time_that_passes() -
     part = tiny.Seen(pause=1.0)
     waiting: dict[Observation, list[list[int]]] = {part: [[row] for row in range(12)]}
     alone, both = (
-        Turns([part], lambda _, rows: 1.0 * rows, lambda seconds: seconds <= 8, None, [part], side_by_side)
+        Turns([part], lambda _, rows: 1.0 * rows, lambda seconds: seconds <= 8, [part], side_by_side)
         for side_by_side in (lambda: 1.0, lambda: 0.5)
     )
     assert alone.choose(waiting) is None

@@ -18,7 +18,7 @@ from torch import Tensor
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import NetworkRelaxation, output_bounds, relax
-from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
+from holdfast.bounds.methods.enclosing_balls import enclosing_balls
 from holdfast.bounds.network.forms import Form
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
@@ -43,14 +43,12 @@ class Lipschitz(Method):
 
 
 @torch.no_grad()
-def bounds_by_norms(
-    network: NetworkRelaxation, specifications: Float[Tensor, "b s d"], balls: list[EnclosingBall] | None = None
-) -> Float[Tensor, "b s"]:
-    """Return lower bounds of ``specifications . code`` over the boxes and the ``balls`` of the last layer of functions."""
-    around = enclosing_balls(network) if balls is None else balls
+def bounds_by_norms(network: NetworkRelaxation, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``specifications . code`` over the boxes and the balls of the last layer of functions."""
+    balls = enclosing_balls(network)
 
     def least(node: int, form: Form) -> Float[Tensor, "b s"]:
-        box, ball = network.intermediate_bounds[node], around[node]
+        box, ball = network.intermediate_bounds[node], balls[node]
         coef = form.flatten_last(form.coef)
         low, high, centre = (form.flatten_last(form.arrange(values)) for values in (*box, ball.centre))
         rounding = 4 * (coef.shape[-1] + SPARE) * torch.finfo(coef.dtype).eps

@@ -50,6 +50,7 @@ from holdfast.execution.engines.ranks import process_rank
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.engines.requested import Workers, engine_of
 from holdfast.execution.request.loading import load_encoder, select
+from holdfast.protocol.warnings import collapsed
 from holdfast.training.loop.health import eval_codes
 from holdfast.training.recipe import Recipe
 
@@ -133,8 +134,8 @@ def harden(
         progress: show it on stderr; by default in terminals and notebooks.
 
     Raises:
-        HoldfastError: the encoder passes no gradient or has no weights, there are too few images, or something that was
-            named does not exist or does not fit.
+        HoldfastError: the encoder passes no gradient, has no weights or gives one code to all images, there are too few
+            images, or something that was named does not exist or does not fit.
         AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the
             last epoch in which it had not.
     """
@@ -279,7 +280,11 @@ def _require_gradients(encoder: Encoder, images: Images) -> None:
 
 
 def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[nn.Module], dict[str, float]]:
-    """Return what compares a module's codes of the images ``held_out`` with those of the ``original``."""
+    """Return what compares a module's codes of the images ``held_out`` with those of the ``original``.
+
+    Raises:
+        HoldfastError: the original has one code for all of them.
+    """
     parts = [range(start, min(start + PART, len(held_out))) for start in range(0, len(held_out), PART)]
 
     def codes_of(module: nn.Module) -> Codes:
@@ -288,6 +293,11 @@ def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[
         return torch.cat([eval_codes(module, pixels).float() for pixels in batches])
 
     before = codes_of(original.to(device, torch.float32).module)
+    if collapsed(before):
+        raise HoldfastError(
+            f"{original.name} gives one code to all images that are kept to measure with, so there is nothing to keep and "
+            "it cannot be hardened; name another encoder, or check its weights and the range of its inputs"
+        )
     return lambda module: agreement(before, codes_of(module).to(before.device))
 
 

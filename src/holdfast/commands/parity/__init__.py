@@ -13,8 +13,8 @@ from holdfast.commands.inputs import NamedImages, at_hand
 from holdfast.commands.observing import Observer, observing
 from holdfast.commands.parity.conclusion import Conclusion
 from holdfast.commands.parity.radii import radii_of
-from holdfast.commands.parity.sides import Coded, NamedSide, Side, coded, sides_of
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.commands.parity.sides import Coded, NamedSide, Side, coded, require_time, sides_of
+from holdfast.core.errors import BudgetSpentError, HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
@@ -154,6 +154,7 @@ def parity(
         for side in others:
             observer.store.clear_failure(NAME, side.name)
             try:
+                require_time(side, inputs, observer)
                 after = (
                     radii_of(side, radii, request, inputs, observer) if radii and not side.encoder.recorded else None
                 )
@@ -161,7 +162,7 @@ def parity(
                 results += [after] if isinstance(after, Result) else []
             except StoreError:
                 raise
-            except HoldfastError as error:
+            except (HoldfastError, BudgetSpentError) as error:
                 failures.append(_failed(side, error, observer, conclusion.reference))
         results += [before] if isinstance(before, Result) else []
         results = [result.model_copy(update={"heading": conclusion.heading}) for result in results]
@@ -188,7 +189,7 @@ def _inputs(
     return Inputs(request, encoders, named, other, Remembered.at(observer.store.folder / FILE))
 
 
-def _failed(side: Side, error: HoldfastError, observer: Observer, reference: Coded) -> Failure:
+def _failed(side: Side, error: HoldfastError | BudgetSpentError, observer: Observer, reference: Coded) -> Failure:
     """Return why there is no result of a candidate, and keep it."""
     failure = Failure(
         evaluation=NAME,

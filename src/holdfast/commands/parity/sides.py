@@ -29,6 +29,7 @@ from holdfast.execution.computing.shards import CleanCodes
 from holdfast.execution.request.loading import Inputs
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.population import Population
+from holdfast.store.keys import key_of
 
 NamedSide = NamedEncoder | Path
 """An encoder, its reference, a file of codes, or the name of a precision: the reference computed in it."""
@@ -126,6 +127,17 @@ def _called(encoder: Encoder, name: str, source: str) -> Encoder:
     renamed.__dict__["fingerprint"] = encoder.fingerprint
     renamed.name, renamed.source = name, source
     return renamed
+
+
+def require_time(side: Side, inputs: Inputs, observer: Observer) -> None:
+    """Raise if the budget is over and the store holds no code of ``side``, before it is examined or timed.
+
+    Raises:
+        BudgetSpentError: nothing of it can be encoded any more.
+    """
+    images = inputs.images(side.encoder)
+    if observer.spent and not observer.store.kept_ids(key_of(CleanCodes(), side.encoder, images, side.run)):
+        raise BudgetSpentError(observer.left_over(len(images)))
 
 
 def coded(side: Side, inputs: Inputs, observer: Observer) -> Coded:

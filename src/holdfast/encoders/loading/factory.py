@@ -65,7 +65,13 @@ def encoder_from(
         )
     if isinstance(built, Encoder):
         return Encoder(
-            built.module, name, domain, geometry=built.geometry, pooling=built.pooling, caution=built.caution
+            built.module,
+            name,
+            domain,
+            geometry=built.geometry,
+            pooling=built.pooling,
+            caution=built.caution,
+            texts=built.texts,
         )
     return Encoder(built.eval(), name, domain, geometry=getattr(built, "geometry", None))
 

@@ -27,8 +27,8 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import transforms
+from holdfast.transforms.ladders import EDITS
 
-EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
 WORDS = Words("edit", "edits", "edited", "rung", "rungs", "rung of the ladder")
 
 

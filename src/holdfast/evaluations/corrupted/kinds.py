@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.transforms.base import transforms
 from holdfast.transforms.imagenet_c.severity import CommonCorruption
+from holdfast.transforms.ladders import FIFTEEN as FIFTEEN
 
-FIFTEEN = (
-    "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
-    "zoom-blur-c", "snow-c", "frost-c", "fog-c", "brightness-c", "contrast-c", "elastic-transform-c", "pixelate-c",
-    "jpeg-compression-c",
-)  # fmt: skip
-"""Those of the mean corruption error; the others are extra ones, on which nothing is to be judged."""
 SEVERITIES = (1, 2, 3, 4, 5)
 
 

@@ -25,19 +25,14 @@ from holdfast.evaluations.deployed.closest_edit import explained
 from holdfast.evaluations.deployed.comparison import Compared
 from holdfast.evaluations.deployed.moved import by_direction
 from holdfast.evaluations.deployed.new_images import beyond_support
-from holdfast.evaluations.deployed.observations import EDITS, EditedBank
+from holdfast.evaluations.deployed.observations import EditedBank
 from holdfast.evaluations.deployed.two_sets import placed, require_euclidean
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
-from holdfast.transforms.ladders import rungs
+from holdfast.transforms.ladders import EDITS, FIFTEEN, rungs
 
-CORRUPTIONS = (
-    "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
-    "zoom-blur-c", "snow-c", "frost-c", "fog-c", "brightness-c", "contrast-c", "elastic-transform-c", "pixelate-c",
-    "jpeg-compression-c",
-)  # fmt: skip
 OPERATIONS = 2e10
 """So many multiplications a second are planned with."""
 SHOWN = 6
@@ -54,7 +49,7 @@ class Drift(Evaluation):
     sequential: bool = False
     directions: int = 8
     false_discoveries: float = 0.1
-    edits: tuple[str, ...] = EDITS + CORRUPTIONS
+    edits: tuple[str, ...] = EDITS + FIFTEEN
     samples: int = 16
     sizes = Sizes(full={"samples": 64})
     name = "drift"

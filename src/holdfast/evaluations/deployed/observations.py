@@ -20,9 +20,6 @@ from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
 from holdfast.transforms.ladders import changed
 
-EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
-"""The everyday edits, each on a ladder."""
-
 
 @final
 @dataclass(frozen=True)

@@ -34,13 +34,13 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.deployed.false_matches import Cut, chosen_cuts, curves, false_match_rate, halves, supported
-from holdfast.evaluations.deployed.observations import EDITS, AttackedMatches, EditedImages
+from holdfast.evaluations.deployed.observations import AttackedMatches, EditedImages
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
-from holdfast.transforms.ladders import rungs
+from holdfast.transforms.ladders import EDITS, rungs
 
 UNDEFINED = "too few pairs of images for so small a rate of false matches, or no edit can change inputs of this encoder"
 SHOWN = 3

@@ -83,15 +83,13 @@ class Computing:
         self,
         population: Population,
         doing: Mapping[Observation, str],
-        most: int | None = None,
         first: Mapping[Observation, int] | None = None,
         whole: Collection[Observation] = (),
     ) -> Done:
-        """Compute what the store does not hold of observations, of each at most so many shards, while there is time.
+        """Compute what the store does not hold of observations, while there is time.
 
         Args:
             doing: the observations, with what progress calls them.
-            most: shards of each part.
             first: of these observations only so many rows, the first in random order; without a budget the whole shards
                 that hold them.
             whole: these say nothing before all of those rows are seen.
@@ -102,7 +100,6 @@ class Computing:
             list(doing),
             lambda part, count: self.forecast.expected((name, part), count),
             self.deadline.affords,
-            most,
             whole,
             lambda: self.forecast.side_by_side,
             self.deadline.budget is None,
@@ -111,13 +108,14 @@ class Computing:
         pieces = [(part, part.rows(population)) for part in called]
         with suppress(BudgetSpentError):
             patient = partial(self.deadline.affords, 0.0)
-            tally.done.failed = compute(
+            compute(
                 pieces,
                 population,
                 self.store,
                 self.engine,
                 turns.choose,
                 tally,
+                tally.done.failed,
                 patient,
                 limits(first or {}),
                 recut=self.deadline.budget is not None,
@@ -128,7 +126,6 @@ class Computing:
         self,
         subject: Subject,
         groups: Mapping[Observation, Sequence[Evaluation]],
-        most: int | None = None,
         first: Mapping[Observation, int] | None = None,
         whole: Collection[Observation] = (),
     ) -> bool:
@@ -138,7 +135,7 @@ class Computing:
             for observation, group in groups.items()
             if not subject.why_not(observation)
         }
-        done = self.shards(subject.population, sound, most, first, whole)
+        done = self.shards(subject.population, sound, first, whole)
         subject.failed |= done.failed
         return done.computed_rows > 0
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, starmap
-from math import inf, log
+from math import inf, isfinite, log
 from statistics import median
 from time import monotonic
 from typing import Any, final
@@ -22,6 +22,7 @@ from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.arrangement import arranged
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
+from holdfast.core.images import constant_images
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
 from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
@@ -68,9 +69,9 @@ def pace(encoder: Encoder, attacked: bool = True) -> float:
     count = max(attacked_together(encoder) if attacked else 1, min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
     encoder = arranged(encoder)
     weight = next(encoder.module.parameters(), torch.zeros(()))
-    low, high = encoder.domain.low, encoder.domain.high
-    images = torch.full((count, *encoder.domain.shape), (low + high) / 2, device=weight.device, dtype=weight.dtype)
-    noise, ball = Noise.of(0, [str(k) for k in range(count)], str(weight.device)), Linf((high - low) / 100)
+    images, width = constant_images(encoder.domain, count, weight), encoder.domain.high - encoder.domain.low
+    noise = Noise.of(0, [str(k) for k in range(count)], str(weight.device))
+    ball = Linf(width / 100 if isfinite(width) else 1.0)
     step = GradientAttack(steps=1, start=0.0, keep="last")
 
     def forward() -> None:

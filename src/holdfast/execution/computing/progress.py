@@ -18,15 +18,15 @@ SETTLING_SECONDS = 3.0
 class Shown:
     """Shows how far things are; a ``Progress`` for the runner."""
 
-    def __init__(self, console: Console | None = None, quiet: bool = False) -> None:
-        self.console = console or Console(stderr=True, quiet=quiet)
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
         self.bar = Progress(
             BarColumn(24),
             TaskProgressColumn(),
             TextColumn("{task.fields[left]}"),
             TextColumn("{task.description}"),
             console=self.console,
-            disable=quiet or not self.console.is_terminal,
+            disable=not self.console.is_terminal,
         )
         self.task = self.bar.add_task("loading", total=1.0, left="")
         self.began: tuple[float, float] | None = None

@@ -156,16 +156,19 @@ def compute(
     engine: Engine,
     choose: Choose,
     on_progress: OnProgress,
+    failed: dict[Observation, Exception],
     patient: Callable[[], bool] = lambda: True,
     first: Mapping[Observation, int] | None = None,
     recut: bool = True,
-) -> dict[Observation, Exception]:
-    """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed.
+) -> None:
+    """Compute the shards that ``store`` does not hold, as ``choose`` says.
+
+    What fails is put into ``failed``, the caller's own, for ``on_progress`` may raise to stop the work.
 
     Of observations in ``first`` only so many rows, those that come first in random order: exactly those, cut anew, or
     the whole shards of an unbroken run that hold them. Ranks wait for each other as long as they are ``patient``.
     """
-    queue = _Queue(choose)
+    queue = _Queue(choose, failed)
     totals = {observation: len(rows) for observation, rows in pieces}
     done: dict[Observation, int] = {}
     for observation, rows in pieces:
@@ -188,7 +191,6 @@ def compute(
                 store.keep(_key(observation, population), _ids((observation, rows), population), values)
             done[observation] += len(rows)
             on_progress(observation, done[observation], totals[observation], seconds)
-    return queue.failed
 
 
 @final
@@ -197,8 +199,8 @@ class _Queue:
     """The shards that are to be computed, in turns; none of an observation that has failed."""
 
     choose: Choose
+    failed: dict[Observation, Exception]
     waiting: dict[Observation, list[list[int]]] = field(default_factory=dict)
-    failed: dict[Observation, Exception] = field(default_factory=dict)
 
     def taken(self) -> Iterator[Shard]:
         """Yield one shard after the other, each chosen when there is room for it."""

@@ -20,6 +20,7 @@ import torch
 
 from holdfast.core.arrangement import arranged
 from holdfast.core.encoder import Encoder
+from holdfast.core.images import constant_images
 from holdfast.core.operations import operations
 
 BATCHES = (1, 2, 4, 8)
@@ -68,22 +69,16 @@ def fastest(seconds: Callable[[int], float]) -> int:
 
 def gradient_seconds(encoder: Encoder, count: int) -> float:
     """Return the seconds of a forward and a backward of ``count`` images, the better of two after one."""
-    return min([_timed(encoder, count, gradient=True) for _ in range(3)][1:])
+    return min([_timed(encoder, count) for _ in range(3)][1:])
 
 
-def forward_seconds(encoder: Encoder, count: int) -> float:
-    """Return the seconds of a forward of ``count`` images, the better of two after one."""
-    return min([_timed(encoder, count, gradient=False) for _ in range(3)][1:])
-
-
-def _timed(encoder: Encoder, count: int, gradient: bool) -> float:
+def _timed(encoder: Encoder, count: int) -> float:
     encoder, weight = arranged(encoder), next(encoder.module.parameters())
-    low, high = encoder.domain.low, encoder.domain.high
-    images = torch.full((count, *encoder.domain.shape), (low + high) / 2, device=weight.device, dtype=weight.dtype)
+    images = constant_images(encoder.domain, count, weight)
     since = perf_counter()
-    with torch.set_grad_enabled(gradient):
-        codes = encoder.forward(images.requires_grad_(gradient))
-        (torch.autograd.grad(codes.square().sum(), images)[0] if gradient else codes).cpu()
+    with torch.enable_grad():
+        codes = encoder.forward(images.requires_grad_())
+        torch.autograd.grad(codes.square().sum(), images)[0].cpu()
     return perf_counter() - since
 
 

@@ -5,9 +5,8 @@ Where all of it will be done the order is that of no idle processes: what takes 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
 from holdfast.execution.computing.shards import Waiting
@@ -28,7 +27,6 @@ class Turns:
         observations: take turns, joint ones as one.
         seconds: how long so many rows of a part are expected to take.
         affordable: whether there are so many seconds left.
-        most: how many shards of each part are computed; all by default.
         whole: these say nothing before all of their waiting rows are seen: they go on only if there is time for those.
         side_by_side: how many seconds pass while shards take one.
         longest_first: whether the longest shard is next, for everything is computed in any case.
@@ -37,12 +35,9 @@ class Turns:
     observations: Sequence[Observation]
     seconds: Callable[[Observation, int], float]
     affordable: Callable[[float], bool]
-    most: int | None = None
     whole: Collection[Observation] = ()
     side_by_side: Callable[[], float] = lambda: 1.0
     longest_first: bool = False
-    begun: Counter[Observation] = field(default_factory=Counter)
-    """How many shards of each part were begun."""
     refused: bool = False
     """Whether there was no time for any."""
 
@@ -57,7 +52,6 @@ class Turns:
             seconds = seconds_of[part]
             whole = max(seconds, left[observation] * self.side_by_side())
             if self.affordable(whole if observation in self.whole else seconds):
-                self.begun[part] += 1
                 return part
         self.refused = True
         return None
@@ -68,5 +62,5 @@ class Turns:
 
     def _behind(self, observation: Observation, waiting: Waiting) -> Observation | None:
         """Return the part of ``observation`` that has most rows before it, if any part may go on."""
-        going = [part for part in parts(observation) if part in waiting and self.begun[part] != self.most]
+        going = [part for part in parts(observation) if part in waiting]
         return max(going, key=lambda part: sum(map(len, waiting[part])), default=None)

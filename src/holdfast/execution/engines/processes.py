@@ -150,8 +150,12 @@ class Processes:
 
         if not self._sent or self._sent[0][0] is not context:
             with NamedTemporaryFile(prefix="holdfast-", suffix=".context", delete=False) as file:
-                cloudpickle.dump(operators_are_declared(), file)
-                cloudpickle.dump(context, file)
+                try:
+                    cloudpickle.dump(operators_are_declared(), file)
+                    cloudpickle.dump(context, file)
+                except BaseException:  # also Ctrl-C in the middle of a large network
+                    _delete(Path(file.name))
+                    raise
             if self._sent:
                 _delete(self._sent[0][1])
             self._sent[:] = [(context, Path(file.name))]

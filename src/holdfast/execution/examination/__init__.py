@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from holdfast.core.arrangement import arrangement
 from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Record
 from holdfast.core.run_settings import RunSettings
@@ -133,9 +135,8 @@ def _examination(encoder: Encoder, pixels: Pixels, real: bool, critical: bool) -
 
 
 def _noise(encoder: Encoder, run: RunSettings) -> Pixels:
-    domain = encoder.domain
     noise = Noise.of(run.seed, [f"doctor {row}" for row in range(IMAGES)], run.device)
-    return domain.clip(domain.low + (domain.high - domain.low) * noise.uniform(domain.shape, run.dtype))
+    return random_images(encoder.domain, noise, run.dtype)
 
 
 def _codes(encoder: Encoder, pixels: Pixels) -> Codes:
@@ -189,7 +190,7 @@ def _finite(examinee: Examinee) -> Answer:
 
 def _repeatable(examinee: Examinee) -> Answer:
     difference = _difference(_codes(examinee.encoder, examinee.pixels), examinee.codes)
-    if difference > _rounding(examinee):
+    if not difference <= _rounding(examinee):  # nan, too
         return "failed", (
             f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
             "(dropout, masking, sampling); switch that off."
@@ -248,12 +249,14 @@ def _collapsed(examinee: Examinee) -> Answer:
 
 def _range(examinee: Examinee) -> Answer:
     domain, pixels = examinee.encoder.domain, examinee.pixels
-    ends = torch.stack([torch.full_like(pixels[0], end) for end in (domain.low, domain.high)])
-    if not torch.isfinite(_codes(examinee.encoder, ends)).all():
+    limits = [torch.full_like(pixels[0], end) for end in (domain.low, domain.high) if isfinite(end)]
+    if limits and not torch.isfinite(_codes(examinee.encoder, torch.stack(limits))).all():
         return (
             "failed",
             "Its lowest or highest input gives NaN or infinite codes; look for logarithms and divisions in it.",
         )
+    if len(limits) < 2:
+        return "ok", "Its range is infinite, so there are no grey levels to try."
     step = (domain.high - domain.low) / 255
     inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
     moved = _difference(_codes(examinee.encoder, pixels + inward), examinee.codes) / _size(examinee.codes)

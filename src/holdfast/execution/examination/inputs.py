@@ -48,7 +48,9 @@ def problems(encoder: Encoder, inside: Normalised) -> list[str]:
         )
     shares = [value / (high - low) for value in std]
     # Networks that take 0 to 255 divide by 1/255, in round numbers by 1/256.
-    if not all(NARROWEST <= share <= WIDEST or abs(share * LEVELS - 1) < 0.1 for share in shares):
+    if isfinite(high - low) and not all(
+        NARROWEST <= share <= WIDEST or abs(share * LEVELS - 1) < 0.1 for share in shares
+    ):
         doubts.append(
             f"its std {_numbers(std)} is not plausible: usual are {0.2 * (high - low):g} to {high - low:g}, or "
             f"{(high - low) / LEVELS:.2g} for networks that take 0 to 255"
@@ -60,6 +62,8 @@ def better_normalisation(encoder: Encoder, pixels: Pixels, codes: Codes) -> str:
     """Return a sentence on the usual normalisation under which codes of real images spread far more; empty if none does."""
     domain, module = encoder.domain, encoder.module
     if len(domain.shape) != 3 or domain.shape[0] not in (1, 3) or not encoder.parameters:
+        return ""
+    if not isfinite(domain.high - domain.low):
         return ""
     network = module.module if isinstance(module, Normalised) else module
     unit = (pixels - domain.low) / (domain.high - domain.low)

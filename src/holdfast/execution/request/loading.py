@@ -69,7 +69,12 @@ class Inputs:
         encoders = encoders_of(request, at_hand.encoders)
         images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
         if images == OWN:
-            _warn_of_other_rows([each for each in encoders if isinstance(each, Embeddings)])
+            stored = [each for each in encoders if isinstance(each, Embeddings)]
+            if not stored:
+                raise HoldfastError(
+                    f"no encoder stands for stored codes, whose rows {OWN} names; name images, as in {TOUR}"
+                )
+            _warn_of_other_rows(stored)
         return cls(request, encoders, images, bank, remembered)
 
     def images(self, encoder: Encoder) -> Images:

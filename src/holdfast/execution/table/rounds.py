@@ -115,7 +115,7 @@ class Rounds:
         groups = {step.observation: subject.groups[step.observation] for step in steps if step.rows}
         first = {step.observation: step.rows for step in steps}
         whole = [step.observation for step in steps if step.whole]
-        return self.work.forward(subject, groups, None, first, whole)
+        return self.work.forward(subject, groups, first, whole)
 
     def _learned(self, subject: Subject, fits: Sequence[Fit[Any]]) -> bool:
         """Return whether all ``fits`` are learned now, or known to be impossible; fewer are if the time is spent."""

@@ -280,9 +280,10 @@ class Training:
         """Raise if codes are no longer what they were, and put the encoder back to the last epoch in which they were."""
         now, final = self.curve[-1], self.epoch == self.recipe.epochs
         # Twice in a row, for the largest rates come first, and smaller ones mend what they did.
-        if not lost(now) or not (final or lost(self.curve[-2])):
+        if not lost(now) or not (final or any(map(lost, self.curve[-2:-1]))):
             return
-        self.encoder.load_state_dict(self.sound_weights)
+        if self.sound_weights:  # none where codes were lost before the first epoch
+            self.encoder.load_state_dict(self.sound_weights)
         raise AgreementLostError(
             f"by epoch {now['epoch']:.0f} the codes of images that were kept from training are no longer what they were: "
             f"agreement {now['agreement']:.3f}, where 1 is unchanged, and a relative distance of "
