@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from math import isnan, log
+from pathlib import Path
 
 import numpy as np
 import pytest
