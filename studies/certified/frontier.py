@@ -88,7 +88,8 @@ def planned() -> Iterator[tuple[Case, int]]:
     for view in ("", MILD["mnist"]):
         for share in (0.1, 0.2, 0.5):
             yield Case("mnist", "cnn-a", radius=0.3, share=share, view=view, **short), 3 if view and share == 0.2 else 1
-    yield Case("mnist", "base", radius=0.3, share=0.2, view=MILD["mnist"], **short), 3
+    for radius in (0.2, 0.3):
+        yield Case("mnist", "base", radius=radius, share=0.2, view=MILD["mnist"], **short), 3
     yield Case("cifar10", "cnn-b", radius=4 / 255, share=0.2, epochs=6, images=12_000, view=MILD["cifar10"]), 1
 
 

@@ -284,12 +284,12 @@ def test_an_encoder_says_how_an_image_becomes_a_code():
     assert (unsure.caution, unsure.inputs["normalisation"]) == ("Nothing is known.", "not stated")
 
 
-def test_a_device_without_a_number_is_any_of_its_kind():
+def test_a_device_without_a_number_is_any_of_its_kind(monkeypatch):
     """An encoder of the first GPU is on ``cuda``: it is not copied once more whenever somebody asks for it there."""
     encoder = Encoder(nn.Flatten(), "first GPU", Domain((1, 2, 2)))
     weight = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda", 0), is_floating_point=lambda: True)
     assert encoder.fingerprint
-    encoder.module = SimpleNamespace(parameters=lambda: [weight], buffers=list)
+    monkeypatch.setattr(encoder, "module", SimpleNamespace(parameters=lambda: [weight], buffers=list))
     assert encoder.to("cuda", torch.float32) is encoder
     assert encoder.to("cuda:0", torch.float32) is encoder
     with pytest.raises(AttributeError, match="to"):  # which a copy would be moved by

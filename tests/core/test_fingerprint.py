@@ -157,7 +157,7 @@ class Encoder(Base):
         return helper(x) * self.factor + {helpers}.more(x)
 """
 USUAL = {"scale": 1, "power": 1, "operation": "+", "base": 1, "factor": 1, "bias": 0}
-CHANGED = {"scale": 2, "power": 2, "operation": "-", "base": 2, "factor": 2, "bias": 1}
+CHANGED: dict[str, Any] = {"scale": 2, "power": 2, "operation": "-", "base": 2, "factor": 2, "bias": 1}
 
 
 def written(folder: Path, more: str = "x", **settings: Any) -> str:
