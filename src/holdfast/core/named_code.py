@@ -97,5 +97,7 @@ def _is_plain(value: Any) -> bool:
 
 def _is_own(module: str) -> bool:
     """Whether a module is neither installed nor part of Python, torch or Holdfast, so that its user may edit it."""
+    if module == "__main__":  # whatever it is in a worker
+        return True
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return module.partition(".")[0] not in ("holdfast", "torch") and not file.startswith(_INSTALLED)
