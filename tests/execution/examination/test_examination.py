@@ -87,6 +87,11 @@ def test_an_encoder_that_is_finite_the_first_time_alone_is_not_called_repeatable
     assert statuses(fickle, torch.rand(4, *SHAPE))["repeatable"] == "failed"
 
 
+def test_an_encoder_that_is_finite_in_single_precision_alone_is_warned_of():
+    single = Function(lambda codes: codes * (torch.nan if codes.dtype == torch.float64 else 1.0), network())
+    assert statuses(single, torch.rand(4, *SHAPE))["double precision"] == "warning"
+
+
 ILLNESSES = {
     "finite": (Function(torch.log, nn.Flatten(), nn.Linear(192, 2)), "failed"),
     "repeatable": (Function(lambda x: nn.functional.dropout(x, 0.5, training=True), network()), "failed"),

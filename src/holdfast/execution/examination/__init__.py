@@ -304,6 +304,8 @@ def _precision(examinee: Examinee) -> Answer:
         return "warning", f"{_reason(examinee.encoder, pixels, error)}; so rounding cannot be checked in float64."
     if double.dtype != torch.float64:
         return "warning", f"Asked for float64 it returns {double.dtype}, so rounding cannot be checked."
+    if not torch.isfinite(double).all():
+        return "warning", "In float64 it gives NaN or infinite codes, so rounding cannot be checked."
     off = _difference(double, single.double()) / _size(double)
     difference = f"In float64 its codes differ by {off:.1g} of their size from those in {str(single.dtype)[6:]}"
     # Rounding of single operations adds up with depth; a hundredth of the size is more than any sound network shows.
