@@ -1,12 +1,13 @@
 """What the code of functions names, and what that names in turn, so that an edit of a helper is seen as one of its caller.
 
 Methods and attributes of the functions' class are followed, and in code that is neither installed nor part of Holdfast also
-what its files have under these names: functions, and values that are known by their content. Of anything else that classes
+what its files have under these names: functions, and values that are known by their content and not set by the code itself. Of anything else that classes
 and files keep (loggers, caches, open files) nothing is said, for it differs from process to process.
 """
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
 import sysconfig
@@ -74,8 +75,9 @@ def _in_file(function: FunctionType, name: str) -> Iterator[Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of attributes and of what is outside of a function that its code uses."""
-    yield from code.co_names
+    """Yield the names of attributes and of what is outside of a function that its code uses and does not set."""
+    own = {part.argval for part in dis.get_instructions(code) if part.opname in ("STORE_GLOBAL", "STORE_ATTR")}
+    yield from (name for name in code.co_names if name not in own)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)

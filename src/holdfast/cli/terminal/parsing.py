@@ -1,4 +1,4 @@
-"""Commands that take no empty text, since an unset variable must not become a default, and no flag twice."""
+"""Commands that take no empty text, since an unset variable must not become a default, and no list in two parts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.core.errors import HoldfastError, refuse_blank
 
 @final
 class Command(TyperCommand):
-    """A command whose flags and arguments are refused where they are empty or repeated, before they are converted."""
+    """A command whose flags and arguments are refused where they are empty or parts of a list, before they are converted."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args`` as typer does.
 
         Raises:
             HoldfastError: one is empty (after conversion a path would no longer say so, for it is the current folder), or
-                a flag that takes one value is given twice.
+                a flag whose values are separated by commas is given twice.
         """
         if not ctx.resilient_parsing:  # which completion asks for
             texts, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -31,9 +31,7 @@ class Command(TyperCommand):
 
 
 def _refuse_repeated(given: Sequence[Any]) -> None:
-    """Raise HoldfastError if a flag that takes one value is among what is ``given`` more than once."""
+    """Raise HoldfastError if a flag with values separated by commas is ``given`` twice; of others the last one counts."""
     for parameter, times in Counter(given).items():
-        several = parameter.param_type_name == "argument" or parameter.multiple or parameter.is_flag or parameter.count
-        if times > 1 and not several:
-            commas = "; separate several by commas" if "separated by commas" in (parameter.help or "") else ""
-            raise HoldfastError(f"{max(parameter.opts, key=len)} is given {times} times, and takes one value{commas}")
+        if times > 1 and not getattr(parameter, "multiple", True) and "separated by commas" in (parameter.help or ""):
+            raise HoldfastError(f"{max(parameter.opts, key=len)} is given {times} times; separate its values by commas")
