@@ -145,7 +145,7 @@ STATEFUL: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a buffer in place": (added, "changes its own 'total'"),
     "a running mean": (averaged, "changes its own 'hidden'"),
     "a buffer behind autograd": (around, "cannot be traced"),
-    "a counter elsewhere": (global_count, "different codes for the same image when it is called again"),
+    "a counter elsewhere": (global_count, "changes its own 'odd'"),
     "what it saw last": (recurrent, "changes its own|different codes|cannot be traced"),
     "python's generator": (lambda m, x: m.linear(x) * random.random(), "different codes for the same image"),
     "numpy's generator, rarely": (rare, "draws random numbers"),

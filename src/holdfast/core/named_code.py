@@ -1,8 +1,9 @@
 """What the code of functions names, and what that names in turn, so that an edit of a helper is seen as one of its caller.
 
 Methods and attributes of the functions' class are followed, and in code that is neither installed nor part of Holdfast also
-what its files have under these names: functions, and values that are known by their content and not set by the code itself. Of anything else that classes
-and files keep (loggers, caches, open files) nothing is said, for it differs from process to process.
+what its files have under these names: functions, and values that are known by their content and that the code does not set.
+Of anything else that classes and files keep (loggers, caches, open files) nothing is said, for it differs from process to
+process.
 """
 
 from __future__ import annotations
