@@ -13,6 +13,7 @@ from studies.agreement.conclusions import FEWEST, Resampled, among, choices
 from studies.agreement.confirmation import CLAIMS
 from studies.agreement.limits import Strata, encoders
 from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS
+from studies.agreement.members import Member
 from studies.agreement.photographed import NETWORKS, REAL
 from studies.agreement.references import PRIMARY
 from studies.agreement.verdicts import deceived
@@ -25,7 +26,7 @@ NOT_MEASURED = ("certified radius",)
 
 @dataclass(frozen=True)
 class RealNetworks:
-    """What was found of real networks, and of which of them measures rank as probes under attack do."""
+    """What was found of real networks, and how far measures rank them as probes under attack do."""
 
     everyone: Found
     strata: Strata
@@ -34,6 +35,10 @@ class RealNetworks:
     def trained(self) -> Found:
         """Return what was found of those that learned something."""
         return self.everyone.only(~self.everyone.degenerate)
+
+    def known(self, name: str) -> int:
+        """Return of how many of them a measure says anything."""
+        return int(np.isfinite(self.trained.values[name]).sum())
 
 
 def real_networks(everyone: Found) -> RealNetworks | None:
@@ -58,12 +63,7 @@ def section(real: RealNetworks | None) -> Iterator[str]:
         yield "None was measured: all that is said here is of small encoders of small images."
         return
     trained = real.trained
-    kinds = [
-        "as published",
-        *(f"with {copy}" for copy in photographed.COPIES.values()),
-        "hardened at two radii",
-        "hardened for noise",
-    ]
+    kinds = list(dict.fromkeys(map(_kind, trained.members)))
     yield (
         f"All of the above is of small networks. {len(trained.members)} others are EfficientNet-Lite 0, 1 and 2, trained on "
         f"ImageNet, at {photographed.SIDE} pixels: {listed(kinds)} (by `holdfast harden`, "
@@ -83,16 +83,29 @@ def section(real: RealNetworks | None) -> Iterator[str]:
     yield from encoders(real.everyone, REAL, "The real networks", 1)
 
 
+def _kind(member: Member) -> str:
+    """Return in words what was done to a network."""
+    if member.weights:
+        return "as published"
+    if member.copy:
+        return f"with {member.copy}"
+    return f"hardened at {255 * member.eps:g}/255" if member.eps else "hardened for noise"
+
+
 def _table(real: RealNetworks) -> Iterator[str]:
     taus = real.strata[ALL][1]
     order = sorted(JUDGED, key=lambda one: -np.nan_to_num(taus[one.name][0], nan=-2))
     rows = [
         [one.name, *(value(*found[one.name]) if found else "too few" for _, found in real.strata.values())]
         for one in order
-        if one.name not in NOT_MEASURED
+        if real.known(one.name) >= FEWEST
     ]
     heads = ["measure", *(f"{name} ({count})" for name, (count, _) in real.strata.items())]
     yield from table(f"Tau with {PRIMARY} among real networks", heads, rows)
+    silent = [one.name for one in order if one.name not in NOT_MEASURED and real.known(one.name) < FEWEST]
+    if silent:
+        yield ""
+        yield f"Not listed: {listed([f'{name}, which is known of {real.known(name)} of them' for name in silent])}."
 
 
 def _sentences(real: RealNetworks) -> Iterator[str]:
@@ -102,7 +115,10 @@ def _sentences(real: RealNetworks) -> Iterator[str]:
     below = [name for name in claimed if name not in above]
     seen = f"{listed(above)} {'have' if len(above) > 1 else 'has'} an interval above 0" if above else "none is above 0"
     rest = f"; {listed(below)} not" if above and below else ""
-    yield f"- Of what the advice once claimed, {seen} here{rest} (one by one, not corrected for their number)."
+    yield (
+        f"- Of what the advice once claimed, {seen} here{rest} (one by one, beyond their Monte Carlo error, not corrected for "
+        "their number)."
+    )
     if alone:
         names = [one.name for one in HEADLINES if alone[one.name][1].above]
         yield (
@@ -114,7 +130,7 @@ def _sentences(real: RealNetworks) -> Iterator[str]:
             )
         )
     lost = {choice.by: choice.mean for choice in choices(real.trained)}
-    by_measure = {one.name: lost[one.name] for one in HEADLINES if one.name in lost}
+    by_measure = {one.name: lost[one.name] for one in HEADLINES if real.known(one.name) == len(real.trained.members)}
     least = min(by_measure.values())
     best = [name for name, value_ in by_measure.items() if value_ <= least + 1e-12]
     yield (

@@ -48,7 +48,7 @@ LISTS = [
     (command, flag)
     for command, flag in FLAGS
     for part in COMMANDS[command].params
-    if flag in part.opts and "separated by commas" in (part.help or "")
+    if flag in part.opts and "separated by commas" in (getattr(part, "help", "") or "")
 ]
 
 
