@@ -26,8 +26,8 @@ from holdfast.synthetic.mixture import Mixture, direction
 from holdfast.synthetic.moments import Pooled
 from holdfast.synthetic.rules import Rules
 
-MOST_FEATURES = 20_000
-"""Of a code: its covariance takes three gigabytes."""
+MOST_NUMBERS = 400_000_000
+"""Of the covariance, or of the codes where there are fewer than features: three gigabytes."""
 CHUNK = 1024
 """Codes held at a time."""
 FEWEST = 64
@@ -79,23 +79,33 @@ class RuleAccuracies(Observation):
     def _scale(self, population: Population, scale: float) -> Observed:
         mixture = Mixture(scale * direction(self.direction, population.encoder.domain.shape, population.run.seed))
         count = features(population)
-        if count > MOST_FEATURES:
-            raise HoldfastError(
-                f"synbench learns the covariance of {count:,} features, which takes {8e-9 * count**2:.0f} GB; it is for "
-                f"codes of up to {MOST_FEATURES:,}"
-            )
         n = self.drawn(count)
+        if (numbers := min(n, count) * count) > MOST_NUMBERS:
+            raise HoldfastError(
+                f"synbench learns from {n:,} codes of {count:,} features, which takes {8e-9 * numbers:.0f} GB and more; ask "
+                f"for fewer samples, as in --set synbench.samples={MOST_NUMBERS // count}"
+            )
 
         def chunks(of: str, rows: range) -> Iterator[tuple[Codes, Float[Tensor, "b"]]]:
             for start in range(rows.start, rows.stop, CHUNK):
                 yield _encoded(population, mixture, (of, scale), range(start, min(start + CHUNK, rows.stop)))
 
-        halves = [
-            reduce(add, (Pooled.of(*chunk) for chunk in chunks("train", rows)))
-            for rows in (range(n // 2), range(n // 2, n))
-        ]
+        basis = None
+        if n < count:  # no rule looks outside of the span of the codes that it learned from
+            train, labels = (torch.cat(parts) for parts in zip(*chunks("train", range(n)), strict=True))
+            basis = torch.linalg.qr(train.double().T).Q
+            seen = train.double() @ basis
+            halves = [Pooled.of(seen[part], labels[part]) for part in (slice(n // 2), slice(n // 2, n))]
+        else:
+            halves = [
+                reduce(add, (Pooled.of(*chunk) for chunk in chunks("train", rows)))
+                for rows in (range(n // 2), range(n // 2, n))
+            ]
         rules = [Rules.fit(pooled, self.budgets, population.run.dtype) for pooled in (*halves, halves[0] + halves[1])]
-        tested = [_tested(rules, *chunk) for chunk in chunks("test", range(n))]
+        tested = [
+            _tested(rules, codes if basis is None else codes.double() @ basis, labels)
+            for codes, labels in chunks("test", range(n))
+        ]
         return {
             **{name: torch.stack([part[name] for part in tested]).sum(0) / n for name in tested[0]},
             "rank": torch.tensor(rules[-1].rank, device=rules[-1].middle.device),
