@@ -12,12 +12,12 @@ from studies.agreement.conclusions import REPLICATES, choices
 from studies.agreement.confirmation import ADVICE, CLAIMS
 from studies.agreement.judged import Confirmation
 from studies.agreement.kept_apart import ENOUGH, KEPT
+from studies.agreement.limits import first_by_nothing
 from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS
 from studies.agreement.members import TITLES
 from studies.agreement.opening import foreseen
 from studies.agreement.references import PRIMARY
 from studies.agreement.threats import IMAGES, THREATS
-from studies.agreement.verdicts import deceived
 from studies.agreement.words import listed, value
 from studies.common import table
 
@@ -121,15 +121,7 @@ def _plainly(again: Confirmation) -> Iterator[str]:
         for by in (RADIUS, CLEAN, "random")
     ]
     yield f"- {PRIMARY.capitalize()} lost by choosing one encoder: by {'; by '.join(said)}."
-    won = {h.name: by for h in HEADLINES if (by := deceived(again.everyone, h))}
-    yield (
-        "- Encoders that learned nothing come out first again by "
-        + (
-            f"{listed([f'{name} ({listed([one.case for one in by])})' for name, by in won.items()])}."
-            if won
-            else "no measure."
-        )
-    )
+    yield first_by_nothing(again.everyone, " again")
 
 
 def _undefended(again: Confirmation) -> Iterator[str]:

@@ -127,6 +127,13 @@ def silence(trained: Found, found: Agreements, threatened: bool) -> Iterator[str
         yield f"- Where {listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
 
 
+def first_by_nothing(everyone: Found, again: str = "") -> str:
+    """Return by which measures encoders that learned nothing come out before all trained ones, as a line of a list."""
+    won = {one.name: by for one in HEADLINES if (by := deceived(everyone, one))}
+    names = [f"{name} ({listed([one.case for one in by])})" for name, by in won.items()]
+    return f"- Encoders that learned nothing come out first{again} by {listed(names) if names else 'no measure'}."
+
+
 def encoders(everyone: Found, planned: Sequence[Member], title: str, wanted: int) -> Iterator[str]:
     """Yield the encoders that were measured with up to ``wanted`` seeds, and those of the plan that were not."""
     yield from ("", f"## {title}")

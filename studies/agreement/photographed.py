@@ -9,6 +9,7 @@ photographs in ``real/photos`` below the reference folder; their labels say whic
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,15 @@ from torch.nn.functional import avg_pool2d
 import holdfast as hf
 from holdfast.commands.harden.recipe import recipe_for
 from holdfast.core.balls import Linf
+from studies.agreement.kept_apart import QUANTISED
 from studies.agreement.members import DOMAINS, Member
 
 NETWORKS = ("lite0", "lite1", "lite2")
-QUANTISED, PRUNED = "weights of 4 bits", "two of five weights removed"
+PRUNED = "two of five weights removed"
 COPIES = {"quantised": QUANTISED, "pruned": PRUNED}
 STRENGTHS = {"hardened": 1 / 255, "hardened-2": 2 / 255}
-NOISE = "noise:sigma=0.1"
+SIGMA = 0.1
+NOISE = f"noise:sigma={SIGMA}"
 EPOCHS, SIDE = 12, 64
 
 
@@ -77,11 +80,12 @@ def hardened(start: hf.Encoder, member: Member, seed: int, images: hf.Images, ou
     """Return what ``holdfast harden`` makes of a network by the recipe of ``member``."""
     ball = Linf(member.eps) if member.eps else None
     recipe = recipe_for(
-        start, len(images), ball, epochs=EPOCHS, noise=None if ball else 0.1, seed=seed, settings=member.recipe
+        start, len(images), ball, epochs=EPOCHS, noise=None if ball else SIGMA, seed=seed, settings=member.recipe
     )
     return hf.train(recipe, images, start=start, out=out, progress=False)
 
 
+@cache
 def photographs(folder: Path, part: int) -> tuple[Float[Tensor, "n 3 h w"], Int[Tensor, "n"]]:
     """Return the quarters of every other crop in ``folder`` (``part`` 0 or 1), shuffled, and the photograph of each."""
     files = sorted(folder.glob("*.png"))

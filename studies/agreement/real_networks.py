@@ -11,12 +11,11 @@ from studies.agreement import photographed
 from studies.agreement.collected import SECONDS, Found
 from studies.agreement.conclusions import FEWEST, Resampled, among, choices
 from studies.agreement.confirmation import CLAIMS
-from studies.agreement.limits import Strata, encoders
+from studies.agreement.limits import Strata, encoders, first_by_nothing
 from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS
 from studies.agreement.members import Member
 from studies.agreement.photographed import NETWORKS, REAL
 from studies.agreement.references import PRIMARY
-from studies.agreement.verdicts import deceived
 from studies.agreement.words import listed, value
 from studies.common import table
 
@@ -138,13 +137,5 @@ def _sentences(real: RealNetworks) -> Iterator[str]:
         f"- {PRIMARY.capitalize()} lost by choosing one: {lost[RADIUS]:.3f} by {RADIUS}, {lost[CLEAN]:.3f} by {CLEAN}, "
         f"{lost['random']:.3f} at random, {least:.3f} by {listed(best)}."
     )
-    won = {one.name: by for one in HEADLINES if (by := deceived(real.everyone, one))}
-    yield (
-        "- Encoders that learned nothing come out first by "
-        + (
-            f"{listed([f'{name} ({listed([one.case for one in by])})' for name, by in won.items()])}."
-            if won
-            else "none."
-        )
-    )
+    yield first_by_nothing(real.everyone)
     yield f"- Measuring one took {np.median(real.everyone.values[SECONDS]):.0f} seconds of one core (median)."

@@ -25,9 +25,9 @@ from holdfast.attacks.presets import label
 from holdfast.core.balls import Ball
 from holdfast.core.noise import Noise
 from holdfast.core.records import Series
-from holdfast.evaluations.corrupted.kinds import FIFTEEN
 from holdfast.probes.linear import logistic_regression
 from holdfast.transforms.base import Transform
+from holdfast.transforms.ladders import FIFTEEN
 from studies.agreement.kept_apart import TAUGHT
 from studies.agreement.measures import ATTACK, KINDS, Values, one
 from studies.agreement.members import Member

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from itertools import combinations
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,7 +24,7 @@ from holdfast.commands.parity.conclusion import _made_from
 from holdfast.commands.parity.preprocessing import AS_IT_IS, USUAL, of_pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.records import Failure
+from holdfast.core.records import Failure, Findings, Result
 from holdfast.execution.computing import deadline
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.table.preparation import unfit
@@ -179,28 +180,17 @@ def test_whether_robustness_moved_is_paired_image_by_image() -> None:
     assert {result.evaluation for result in answer.results} == {"parity", "attack-radius"}
 
 
-@pytest.mark.slow
-def test_radii_of_more_images_are_concluded_again(tmp_path: Path) -> None:
-    """What a budget left of the radii is no answer for ever: the same command goes on, and so does what follows from it."""
-    parts = tiny.encoder(), [tiny.encoder("double", 4.0)], tiny.images(20)
-    whole = hf.parity(*parts, k=5, radii=8, out=tmp_path / "run")
-    observed = next(result for result in whole.results if result.evaluation == "attack-radius")
-    few = observed.model_copy(
-        update={"findings": observed.findings.model_copy(update={"ids": observed.findings.ids[:4]})}
-    )
-    assert _made_from(few) != _made_from(observed)
-    assert _made_from(None) is None
+def test_radii_of_more_images_have_another_key() -> None:
+    """What a budget left of the radii is no answer for ever: with more of them, what follows is concluded again."""
+
+    def radii(count: int) -> Result:
+        findings = Findings.model_construct(ids=tuple(map(str, range(count))))
+        return Result.model_construct(settings={"samples": 8}, findings=findings)
+
     failed = Failure.model_construct(reason="no gradient")
-    assert _made_from(failed) not in (None, _made_from(observed))
-
-
-def test_a_candidate_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None:
-    broken = hf.Encoder(nn.Sequential(nn.Flatten(), nn.Threshold(9.0, float("nan"))), "broken", tiny.DOMAIN)
-    with pytest.warns(MissingResultsWarning, match="broken"):
-        answer = hf.parity(tiny.encoder(), [broken, tiny.encoder("same")], tiny.images(30), k=3, out=tmp_path / "run")
-    assert answer.verdicts == {"same": "same to rounding"}
-    with pytest.raises(HoldfastError, match="broken has no result"):
-        answer["broken"]
+    made_from = [_made_from(each) for each in (None, failed, radii(4), radii(8))]
+    assert all(left != right for left, right in combinations(made_from, 2))
+    assert _made_from(radii(8)) == made_from[-1]
 
 
 def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(

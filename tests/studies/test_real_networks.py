@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from studies.agreement import measures, photographed, references
 from studies.agreement.collected import SECONDS, Found
-from studies.agreement.kept_apart import KEPT
+from studies.agreement.kept_apart import KEPT, QUANTISED
 from studies.agreement.measures import HEADLINES, RADIUS
 from studies.agreement.members import ZOO
-from studies.agreement.photographed import PRUNED, QUANTISED, REAL, photographs
+from studies.agreement.photographed import PRUNED, REAL, photographs
 from studies.agreement.real_networks import ALL, UNDEFENDED, WITHIN, real_networks, section
 from studies.agreement.zoo import copied, find
 
@@ -102,7 +102,7 @@ def test_the_page_says_which_measures_rank_real_networks() -> None:
 @pytest.mark.usefixtures("quick")
 def test_the_page_says_if_nothing_agrees_or_none_was_measured() -> None:
     real = real_networks(of_real_networks(made_up(agreeing=False)))
-    assert "have an interval above 0 here; training radius" not in "\n".join(section(real))
+    assert "none is above 0 here" in "\n".join(section(real))
     few = made_up().only(np.arange(13) < 3)
     assert real_networks(few) is None
     assert "None was measured" in "\n".join(section(None))

@@ -71,10 +71,8 @@ def test_l2_worked_example(worked: dict[str, Any]) -> None:
         assert (axes @ z[k]).tolist() == pytest.approx(case["z"], abs=1e-12)
         assert (axes @ w[k]).tolist() == pytest.approx(case["w"], abs=1e-12)
         assert accuracy(w, m, lam)[k].item() == pytest.approx(case["acc"], abs=1e-12)
-        stays_right = torch.special.ndtr(
-            ((m - z[k]).square() / lam).sum().sqrt()
-        )  # under the worst change of that size
-        assert stays_right.item() == pytest.approx(case["robust_acc"], abs=1e-12)
+        under_attack = torch.special.ndtr(((m - z[k]).square() / lam).sum().sqrt())
+        assert under_attack.item() == pytest.approx(case["robust_acc"], abs=1e-12)
         assert expected_bound(accuracy(w, m, lam))[k].item() == pytest.approx(case["exp_bound"], abs=1e-12)
 
 

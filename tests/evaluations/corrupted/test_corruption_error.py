@@ -10,11 +10,11 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.corruption_error import CorruptionError
-from holdfast.evaluations.corrupted.kinds import FIFTEEN
 from holdfast.probes.linear import Linear
 from holdfast.protocol.population import Population, represent
 from holdfast.transforms.base import transformed, transforms
 from holdfast.transforms.imagenet_c.severity import CommonCorruption
+from holdfast.transforms.ladders import FIFTEEN
 from tests.samples import builtin, classes
 from tests.samples import digits as unlabelled
 

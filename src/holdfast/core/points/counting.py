@@ -316,9 +316,8 @@ def nearest_rows(
                 points = frame.embed(block.double())
                 distance = torch.addmm(points.square().sum(1) / 2, own_points, points.T, alpha=-1)
             here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]
-            largest = torch.finfo(
-                distance.dtype
-            ).max  # of codes without a distance, which come last of those that count
+            # Codes without a distance come last of those that count, before what is left out.
+            largest = torch.finfo(distance.dtype).max
             distance = torch.nan_to_num_(distance, nan=largest, posinf=largest, neginf=-torch.inf)
             distance[here, mine[here] - left] = torch.inf
             near, places = distance.topk(min(count, distance.shape[1]), largest=False)

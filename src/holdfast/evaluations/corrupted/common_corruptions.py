@@ -16,11 +16,12 @@ from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.findings import Ladders, Words, concluded
-from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
+from holdfast.evaluations.corrupted.kinds import SEVERITIES, in_severities, require_kinds
 from holdfast.evaluations.corrupted.pictures import pictures
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
+from holdfast.transforms.ladders import FIFTEEN
 
 
 @final

@@ -23,7 +23,7 @@ from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.corrupted.accuracies import (
     rank_correlation,
 )
-from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
+from holdfast.evaluations.corrupted.kinds import SEVERITIES, in_severities, require_kinds
 from holdfast.evaluations.corrupted.observations import CorruptedAnswers
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.probes.base import Probe
@@ -33,6 +33,7 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
+from holdfast.transforms.ladders import FIFTEEN
 
 ALL = "all"
 ERROR = "error of the probe on corrupted images"

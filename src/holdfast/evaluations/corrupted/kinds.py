@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.transforms.base import transforms
 from holdfast.transforms.imagenet_c.severity import CommonCorruption
-from holdfast.transforms.ladders import FIFTEEN as FIFTEEN
 
 SEVERITIES = (1, 2, 3, 4, 5)
 

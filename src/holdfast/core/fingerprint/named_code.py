@@ -24,7 +24,9 @@ _PLAIN = (str, int, float, complex, bool, type(None), bytes, Tensor, np.ndarray)
 
 
 def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any]:
-    """Yield the code, defaults and values that ``functions`` of the class ``kind`` name, but not their own code.
+    """Yield the code, defaults and values that ``functions`` of the class ``kind`` name.
+
+    The code of the first of them is known and left out; the others are what it overrides and may call.
 
     Example:
         >>> class Doubled:
@@ -35,8 +37,9 @@ def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any
         >>> code.co_name, factor
         ('scaled', 2)
     """
+    functions = list(functions)
     waiting = [part for function in functions for part in _unwrapped(function)]
-    own, done = waiting[:1], set[CodeType]()
+    own, done = [part for part in functions[:1] if isinstance(part, FunctionType)], set[CodeType]()
     while waiting:
         function = waiting.pop(0)
         if function.__code__ in done:
@@ -70,9 +73,8 @@ def _in_file(function: FunctionType, name: str) -> Iterator[Any]:
     inside = function.__globals__
     imported = [inside[other] for other in _names(function.__code__) if isinstance(inside.get(other), ModuleType)]
     for names in (inside, *(vars(module) for module in imported if _is_own(module.__name__))):
-        value = names.get(name)
-        if not isinstance(value, FunctionType) or _is_own(value.__module__):
-            yield value
+        if name in names and (not isinstance(names[name], FunctionType) or _is_own(names[name].__module__)):
+            yield names[name]
 
 
 def _names(code: CodeType) -> Iterator[str]:

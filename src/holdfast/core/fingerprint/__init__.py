@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.named_code import methods, named_by
+from holdfast.core.fingerprint.named_code import methods, named_by
 
 _UNLIKE = itertools.count()
 _MACHINERY = frozenset(vars(nn.Module())) | {"training"}
