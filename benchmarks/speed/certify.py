@@ -54,9 +54,10 @@ def subject(name: str, folder: Path | None) -> tuple[Encoder, Tensor]:
 class Case:
     """One anchor of an encoder, with up to 100 negatives."""
 
-    def __init__(self, encoder: Encoder, x: Tensor, dtype: torch.dtype) -> None:
-        self.encoder, self.x, self.graph = encoder, x[:1].to(dtype), trace(encoder, dtype)
-        codes = functional.normalize(self.graph(x.to(dtype)), dim=1)
+    def __init__(self, encoder: Encoder, x: Tensor, dtype: torch.dtype, device: str) -> None:
+        self.encoder = encoder.to(device, dtype)
+        self.x, self.graph = x[:1].to(device, dtype), trace(self.encoder, dtype, device)
+        codes = functional.normalize(self.graph(x.to(device, dtype)), dim=1)
         self.specifications = (codes[:1] - codes[1:])[None]
 
     def radii(self, count: int, tolerance: float) -> Tensor:
@@ -93,7 +94,7 @@ def main() -> None:
     """Print ratios of radii to one pass of inner bounds, seconds at the other program's tolerance, and peak memory."""
     given = arguments((__doc__ or "").partition("\n")[0], {"--only": "one network, so that its memory is its own"})
     for name in [given.only] if given.only else NETWORKS:
-        case = Case(*subject(name, published.folder()), torch.float64)
+        case = Case(*subject(name, published.folder()), torch.float64, given.device)
         floor = partial(case.inner, float(case.radii(10, 1e-3).mean()))
         ten, ours, _ = ratio(partial(case.radii, 10, 1e-4), floor, given.device, given.repeats)
         more, hundred, _ = ratio(partial(case.radii, 100, 1e-4), floor, given.device, given.repeats)

@@ -83,7 +83,8 @@ class Zoo:
     def _trained(self, member: Member, seed: int) -> hf.Encoder:
         place = self._place(member, seed)
         if place:
-            return hf.load_encoder(f"trained:{place}")
+            arch = f"{photographed.__name__}:{member.start}" if member in REAL else None
+            return hf.load_encoder(f"trained:{place}", arch=arch)
         start = self.encoder(find(member.start, member.dataset), seed) if member.start else None
         out = self.folder / member.dataset / f"{member.name}-{seed}"
         if start and member in REAL:

@@ -99,6 +99,7 @@ class Study:
 
     reference: Path
     encoders: Path
+    device: str = "cpu"
 
     def images(self, dataset: str, train: bool, rows: slice) -> hf.Images:
         """Return labelled training or test images."""
@@ -126,7 +127,7 @@ class Study:
                 "seed": seed,
             }
             images = self.images(case.dataset, True, slice(None))
-            hf.train(recipe, images, limit=case.images, out=folder, progress=False)
+            hf.train(recipe, images, limit=case.images, out=folder, device=self.device, progress=False)
         return hf.load_encoder(f"trained:{folder}")
 
     def measure(self, case: Case, seed: int) -> Found:
@@ -182,10 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--encoders", type=Path, default=Path("runs/frontier"), help="where trained encoders are kept")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--device", default="cpu", help="where encoders are trained; measured they are on the CPU")
     options = parser.parse_args(arguments)
     if "HOLDFAST_REFERENCE" not in os.environ:
         raise hf.HoldfastError("the study needs HOLDFAST_REFERENCE, the folder with images/ and encoders/")
-    study = Study(Path(os.environ["HOLDFAST_REFERENCE"]), options.encoders)
+    study = Study(Path(os.environ["HOLDFAST_REFERENCE"]), options.encoders, options.device)
     results = Results(options.out, {"anchors": ANCHORS, "negatives": NEGATIVES, "bank": BANK, "probed": PROBED})
     for case, seeds in planned():
         for seed in range(seeds):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.core.noise import Noise
 from holdfast.training.learner import Batch, TrainingObjective, training_objectives
 from holdfast.transforms.augmentations import chance
 from holdfast.transforms.base import Transform, transforms
@@ -24,7 +23,7 @@ def test_meta_tensors_are_awake() -> None:
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_augmentations_look_at_no_pixel(name: str) -> None:
-    noise = Noise(tiny.batch(training_objectives()["simclr"]()).noise.keys.to(HOME))
+    noise = tiny.batch(training_objectives()["simclr"]()).noise.to(HOME)
     pixels = torch.rand(tiny.IMAGES, 3, 32, 32, device=HOME)
     assert transforms()[name]().applied(pixels, noise).shape == pixels.shape
 
@@ -49,7 +48,7 @@ def test_steps_look_at_no_value(name: str) -> None:
         batch.pixels.to(HOME),
         tuple(view.to(HOME) for view in batch.views),
         None if batch.labels is None else batch.labels.to(HOME),
-        Noise(batch.noise.keys.to(HOME)),
+        batch.noise.to(HOME),
         batch.attacked.to(HOME),
     )
     learner(moved).backward()

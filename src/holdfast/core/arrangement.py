@@ -2,8 +2,8 @@
 
 In eval mode a batch norm is a line for each channel, ``y -> gamma (y - mean) / sqrt(var + eps) + beta``. Behind a
 convolution ``y = W * x + b`` the two are one convolution: with ``scale = gamma / sqrt(var + eps)`` that of the weights
-``scale W`` and the offsets ``scale (b - mean) + beta``. And a convolution on a CPU is quicker where the channels of each
-pixel lie side by side in memory.
+``scale W`` and the offsets ``scale (b - mean) + beta``. And on a CPU a convolution is quicker where the channels of each
+pixel lie side by side in memory, and a few images at a time are.
 
 Only what encodes and attacks uses an arrangement: whoever looks at layers sees the module as it was built. How an encoder
 is arranged follows from its module, device and precision alone, never from the clock, so that every process and every
@@ -29,9 +29,11 @@ from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
+from holdfast.core.whole_float32 import whole_float32
 
 LARGE = 1 << 24
 """Operations an image up to which nothing is arranged: such networks gain nothing by it, and their numbers stay."""
+DEVICES = ("cpu", "cuda")
 TOGETHER = 4
 """How many images an arranged encoder encodes at a time."""
 TRIALS = 3
@@ -60,8 +62,8 @@ def codes_of(encoder: Encoder, pixels: Pixels) -> Codes:
     What its layers return of many would not fit into the blocks of memory that the C library keeps.
     """
     quick = arranged(encoder)
-    if quick is encoder:
-        return encoder.forward(pixels)
+    if quick is encoder or pixels.device.type != "cpu":
+        return quick.forward(pixels)
     return torch.cat([quick.forward(part) for part in pixels.split(TOGETHER)])
 
 
@@ -82,12 +84,14 @@ def _norms(module: nn.Module) -> int:
 
 def _arranged(encoder: Encoder) -> Encoder | None:
     anchor = next(encoder.module.parameters(), None)
-    if anchor is None or anchor.device.type != "cpu" or anchor.dtype != torch.float32 or operations(encoder) <= LARGE:
+    if anchor is None or anchor.device.type not in DEVICES or anchor.dtype != torch.float32:
         return None
-    with suppress(Exception):  # whatever a stranger's module raises, it is left as it is
+    if operations(encoder) <= LARGE:
+        return None
+    with suppress(Exception), whole_float32():  # whatever a stranger's module raises, it is left as it is
         watch = watched(encoder.module, _noise(encoder, anchor)[:1])
         folded = fold(encoder.module, watch)
-        if len(encoder.domain.shape) == 3 and len(watch.convolutions) > 1:
+        if anchor.device.type == "cpu" and len(encoder.domain.shape) == 3 and len(watch.convolutions) > 1:
             with suppress(RuntimeError):  # a view that this layout does not allow
                 last = ChannelsLast(folded)
                 if _agrees(last, encoder, anchor):

@@ -86,6 +86,10 @@ class Noise:
         """Return the independent streams named ``stream`` (a step number, a purpose) of the same samples."""
         return Noise(_mix(self.keys ^ hashed(*stream)))
 
+    def to(self, device: str | torch.device) -> Noise:
+        """Return the same streams on ``device``."""
+        return Noise(self.keys.to(device))
+
     def __getitem__(self, rows: Tensor | slice) -> Noise:
         return Noise(self.keys[rows])
 

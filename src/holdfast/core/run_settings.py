@@ -12,6 +12,7 @@ from torch import Tensor
 from holdfast.core.arguments import check_whole
 from holdfast.core.errors import HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.core.noise import Noise
+from holdfast.core.whole_float32 import whole_float32
 
 Observed = dict[str, Tensor]
 """What was seen of some samples: named tensors whose first axis runs over those samples."""
@@ -109,7 +110,8 @@ def _halving(
     while start < len(rows):
         batch = rows[start : start + size]
         try:
-            part = work(batch)
+            with whole_float32():
+                part = work(batch)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise

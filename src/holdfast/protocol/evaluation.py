@@ -17,6 +17,7 @@ from holdfast.core.records import Findings, Picture, Question, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.core.statistics.clusters import with_groups
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.objectives.base import Objective
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
@@ -141,13 +142,15 @@ class Evaluation(ABC):
         observation = evaluation.observation()
         rows = observation.rows(population)
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+        observed = {name: values.to(population.run.device) for name, values in observed.items()}  # as runs read them
         return evaluation.result(population, rows, observed)
 
     def result(
         self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
     ) -> Result:
         """Return the findings, their pictures if wanted, and everything that identifies them."""
-        findings = self.conclude(population, rows, observed)
+        with whole_float32():
+            findings = self.conclude(population, rows, observed)
         if population.images.groups is not None and not findings.groups:
             groups = dict(zip(population.images.ids, population.images.groups, strict=True))
             if all(name in groups for name in findings.ids):  # samples need not be images

@@ -102,6 +102,7 @@ class Threshold(Evaluation):
         return Joint((self._copies(), *attacks))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        observed = {name: values.cpu() for name, values in observed.items()}  # as all that is concluded here
         measuring, choosing = halves(population)
         cuts = chosen_cuts(choosing, sorted({self.rate, *self.rates}, reverse=True))
         copies = self._distances_of_copies(population, rows, observed)

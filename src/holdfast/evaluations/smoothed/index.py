@@ -118,7 +118,7 @@ class Index:
         entries = embed(torch.cat([entry, others]).to(population.codes.dtype))
         origin, entries = entries[0], entries - entries[0]
         half = (entries.square().sum(1) / 2).nan_to_num(nan=torch.inf)
-        half[1:].masked_fill_(~told_apart(population, row, smoothing.others).to(half.device), torch.inf)
+        half[1:].masked_fill_(~told_apart(population, row, smoothing.others), torch.inf)
         return cls(torch.nan_to_num(entries), origin, half)
 
     def levels(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b m1"]:
@@ -169,7 +169,8 @@ def others_of(population: Population, row: int, count: int) -> list[int]:
 
 def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"]:
     """Return which of the others the image at ``row`` can be told from: no copies of it. The bank holds none."""
+    device = population.run.device
     if population.bank_images:
-        return torch.ones(min(count, len(population.bank_images)), dtype=torch.bool)
+        return torch.ones(min(count, len(population.bank_images)), dtype=torch.bool, device=device)
     originals = population.originals
-    return originals[others_of(population, row, count)] != originals[row]
+    return (originals[others_of(population, row, count)] != originals[row]).to(device)

@@ -66,9 +66,10 @@ def pace(encoder: Encoder, attacked: bool = True) -> float:
     if encoder.recorded:
         return READ
     keep_freed_memory()
-    count = max(attacked_together(encoder) if attacked else 1, min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
-    encoder = arranged(encoder)
     weight = next(encoder.module.parameters(), torch.zeros(()))
+    fitting = TIMED // max(operations(encoder), 1) if weight.device.type == "cpu" else MOST_TIMED
+    count = max(attacked_together(encoder) if attacked else 1, min(MOST_TIMED, fitting))
+    encoder = arranged(encoder)
     images, width = constant_images(encoder.domain, count, weight), encoder.domain.high - encoder.domain.low
     noise = Noise.of(0, [str(k) for k in range(count)], str(weight.device))
     ball = Linf(width / 100 if isfinite(width) else 1.0)

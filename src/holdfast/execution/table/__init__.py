@@ -87,7 +87,7 @@ def fill_table(
     looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
     rows = [row for row in looked_up if row is not None]
     encoding = sum(plan(row, cells) for row in rows)
-    if say and (sentence := expectation(work, encoding)):
+    if say and (sentence := expectation(work, run.computes_on, encoding)):
         say(sentence)
     compute_missing(rows, cells, Interim(cells, write))
     if isinstance(engine, Ranks):

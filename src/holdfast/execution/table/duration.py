@@ -58,12 +58,12 @@ def _missing_rows(observation: Observation, population: Population, work: Comput
     return lacking(observation, population, work.store)
 
 
-def expectation(work: Computing, encoding: float) -> str:
+def expectation(work: Computing, device: str, encoding: float) -> str:
     """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
     left = work.forecast.seconds_left + encoding / work.forecast.beside + WRITING
     if not isfinite(left) or left <= SHORT:
         return ""
-    sentence = f"expected to take {about(left)}{_where(work)}"
+    sentence = f"expected to take {about(left)}{_where(work, device)}"
     if work.deadline.budget is None or left <= work.deadline.budget:
         return sentence
     return f"{sentence}; the budget ends after {about(work.deadline.budget)}, with wider intervals"
@@ -76,7 +76,9 @@ def beside(engine: Engine | None) -> int:
     return engine.count if isinstance(engine, Processes) else 1
 
 
-def _where(work: Computing) -> str:
+def _where(work: Computing, device: str) -> str:
     if isinstance(work.engine, Local):
+        if device.startswith("cuda"):
+            return f" on {torch.cuda.get_device_name(device)}"
         return f" on {counted(torch.get_num_threads(), 'core')}"
     return f" in {counted(beside(work.engine), 'worker')}" if isinstance(work.engine, (Automatic, Processes)) else ""

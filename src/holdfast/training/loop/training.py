@@ -217,7 +217,7 @@ class Training:
     def _train_step(self, rows: Int[Tensor, "b"], pixels: Pixels, noise: Noise) -> Tensor:
         recipe, progress = self.recipe, self.progress
         torch.manual_seed(hashed(recipe.seed, self.epoch, self.step, rank()) % 2**63)
-        noise = Noise(noise.keys.to(pixels.device))
+        noise = noise.to(pixels.device)
         pixels = pixels.to(self.dtype)
         labels = None if self.labels is None else self.labels[rows].to(pixels.device)
         batch = Batch(rows.to(pixels.device), pixels, views_of(pixels, recipe, noise), labels, noise, progress=progress)

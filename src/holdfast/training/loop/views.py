@@ -38,6 +38,7 @@ def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) ->
     """
     if recipe.adversary is not None:
         recipe.adversary.ball.check(domain)
+    noise = noise.to(pixels.device)
     for way in (recipe.augmentation, recipe.second_augmentation, recipe.crop_augmentation):
         if way is None:
             continue
