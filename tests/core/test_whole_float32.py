@@ -1,0 +1,54 @@
+"""Convolutions in float32 keep all of it while runs compute, and torch's setting is put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.core.records import Findings
+from holdfast.core.run_settings import RunSettings
+from holdfast.core.whole_float32 import whole_float32
+from holdfast.evaluations.attacked.displacement import Displacement
+from tests.samples import builtin, digits
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_batches_are_computed_whole_and_the_setting_is_put_back(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
+    seen = RunSettings(batch_size=2).batches(
+        range(3), lambda rows: {"allowed": torch.full((len(rows),), torch.backends.cudnn.allow_tf32)}
+    )
+    assert not seen["allowed"].any()
+    assert torch.backends.cudnn.allow_tf32 is before
+    with pytest.raises(ZeroDivisionError):
+        RunSettings().batches([0], lambda _: {"never": torch.tensor(1 / 0)})
+    assert torch.backends.cudnn.allow_tf32 is before
+
+
+def test_conclusions_are_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    seen, concluded = [], Displacement.conclude
+
+    def conclude(self: Displacement, *given: Any) -> Findings:
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return concluded(self, *given)
+
+    monkeypatch.setattr(Displacement, "conclude", conclude)
+    Displacement()(builtin(), digits(4))
+    assert seen == [False]
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_whoever_set_the_newer_interface_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch refuses to read the older interface then."""
+
+    class Newer:
+        @property
+        def allow_tf32(self) -> bool:
+            raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch.backends, "cudnn", Newer())
+    with whole_float32():
+        assert len(builtin()(digits(2).pixels([0, 1]))) == 2
