@@ -5,30 +5,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from math import isfinite
-from typing import Literal
-
-import torch
-from torch import Tensor, nn
 
 from holdfast.core.arrangement import arrangement
-from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
+from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Record
 from holdfast.core.run_settings import RunSettings
-from holdfast.encoders.onnx.graph import OnnxModule
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pairwise.pairs import traced
-from holdfast.execution.examination.inputs import better_normalisation, classifier, problems
+from holdfast.execution.examination.questions import CRITICAL, QUESTIONS, Examinee, Status, encoded, finite, reason
 
 IMAGES = 4
-Status = Literal["ok", "warning", "failed"]
-Answer = tuple[Status, str]
 
 
 class Check(Record):
@@ -37,16 +27,6 @@ class Check(Record):
     name: str
     status: Status
     sentence: str
-
-
-@dataclass(frozen=True)
-class Examinee:
-    """What is examined: an encoder, a few images (``real`` or noise) and their codes."""
-
-    encoder: Encoder
-    pixels: Pixels
-    codes: Codes
-    real: bool
 
 
 def examine(
@@ -118,237 +98,22 @@ def _certifiable(encoder: Encoder) -> Check:
 
 def _examination(encoder: Encoder, pixels: Pixels, real: bool, critical: bool) -> Iterator[Check]:
     try:
-        codes = _codes(encoder, pixels)
+        codes = encoded(encoder, pixels)
     except Exception as error:  # whatever a stranger's module raises is what the reader must hear
-        yield Check(name="one vector per image", status="failed", sentence=_reason(encoder, pixels, error))
+        yield Check(name="one vector per image", status="failed", sentence=reason(encoder, pixels, error))
         return
     examinee = Examinee(encoder, pixels, codes, real)
     for name, question in (CRITICAL if critical else QUESTIONS).items():
         try:
             status, sentence = question(examinee)
         except Exception as error:  # as above
-            yield Check(name=name, status="failed", sentence=_reason(encoder, pixels, error))
+            yield Check(name=name, status="failed", sentence=reason(encoder, pixels, error))
             return
         yield Check(name=name, status=status, sentence=sentence)
-        if question is _finite and status == "failed":
+        if question is finite and status == "failed":
             return
 
 
 def _noise(encoder: Encoder, run: RunSettings) -> Pixels:
     noise = Noise.of(run.seed, [f"doctor {row}" for row in range(IMAGES)], run.device)
     return random_images(encoder.domain, noise, run.dtype)
-
-
-def _codes(encoder: Encoder, pixels: Pixels) -> Codes:
-    with torch.no_grad():
-        return encoder.forward(pixels)
-
-
-def _reason(encoder: Encoder, pixels: Pixels, error: Exception) -> str:
-    if isinstance(error, HoldfastError):
-        return str(error)
-    first = str(error).strip().partition("\n")[0]
-    return f"{encoder.name} fails on inputs of shape {tuple(pixels.shape)}: {type(error).__name__}: {first}"
-
-
-def _difference(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max())
-
-
-def _size(codes: Tensor) -> float:
-    return max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)
-
-
-def _rounding(examinee: Examinee) -> float:
-    """Return how far equal codes may differ by rounding: half of the digits of the coarsest numbers they are made of."""
-    # What a module returns may be wider than what it computes in.
-    tensors = (examinee.codes, examinee.pixels, *examinee.encoder.module.state_dict().values())
-    # Quantised modules keep types and packed weights among their tensors.
-    kinds = [tensor.dtype for tensor in tensors if isinstance(tensor, Tensor) and tensor.is_floating_point()]
-    coarsest = max(torch.finfo(kind).eps for kind in kinds)
-    return _size(examinee.codes) * coarsest**0.5
-
-
-def _vectors(examinee: Examinee) -> Answer:
-    return "ok", f"Each image becomes {examinee.codes.shape[1]} features."
-
-
-def _mode(examinee: Examinee) -> Answer:
-    training = [name or "the module" for name, part in examinee.encoder.module.named_modules() if part.training]
-    if training:
-        return "failed", f"{len(training)} parts are in training mode ({', '.join(training[:3])}); call eval() on them."
-    return "ok", "All of its parts are in evaluation mode."
-
-
-def _finite(examinee: Examinee) -> Answer:
-    bad = int((~torch.isfinite(examinee.codes)).any(1).sum())
-    if bad:
-        counted = f"{bad} of {len(examinee.codes)}"
-        return "failed", f"{counted} codes are NaN or infinite; check the weights, the normalisation and the precision."
-    return "ok", "All codes are finite."
-
-
-def _repeatable(examinee: Examinee) -> Answer:
-    difference = _difference(_codes(examinee.encoder, examinee.pixels), examinee.codes)
-    if not difference <= _rounding(examinee):  # nan, too
-        return "failed", (
-            f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
-            "(dropout, masking, sampling); switch that off."
-        )
-    return "ok", "The same images give the same codes again."
-
-
-def _independent(examinee: Examinee) -> Answer:
-    encoder, pixels = examinee.encoder, examinee.pixels
-    try:
-        alone = torch.cat([_codes(encoder, image) for image in pixels.split(1)])
-        turned = _codes(encoder, pixels.flip(0)).flip(0)
-    except Exception as error:  # as above
-        return "failed", f"{_reason(encoder, pixels[:1], error)}; it must take batches of any size."
-    difference = max(_difference(alone, examinee.codes), _difference(turned, examinee.codes))
-    if not difference <= _rounding(examinee):
-        return "failed", (
-            f"An image's code changes by up to {difference:.2g} with the other images of its batch, so batch statistics are "
-            "in use; build or export it in evaluation mode."
-        )
-    return "ok", "An image alone has the code that it has among others."
-
-
-def _differentiable(examinee: Examinee) -> Answer:
-    inputs = examinee.pixels.detach().clone().requires_grad_()
-    try:
-        codes = examinee.encoder.forward(inputs)
-        # Random weights, since the plain sum of normalised codes may have no slope at all.
-        weights = Noise.of(0, ["doctor"], codes.device).normal(codes.shape[1:], codes.dtype)
-        (gradient,) = torch.autograd.grad((codes * weights).sum(), inputs)
-    except RuntimeError:
-        return (
-            "warning",
-            "It passes no gradient to its input; only the score-only attack 'square' can look for weaknesses.",
-        )
-    if not torch.isfinite(gradient).all():
-        return "warning", "Its input gradient is NaN or infinite, so gradient attacks understate the risk."
-    dead = int((gradient.flatten(1) == 0).all(1).sum())
-    if dead:
-        counted = f"{dead} of {len(gradient)}"
-        return "warning", f"Its input gradient is zero for {counted} images, so gradient attacks understate the risk."
-    return "ok", "Its input gradient is finite and not zero."
-
-
-def _collapsed(examinee: Examinee) -> Answer:
-    kind = "images" if examinee.real else "noise images"
-    if len(torch.unique(examinee.pixels.flatten(1), dim=0)) < 2:
-        return "warning", "Two different images are needed to see; give more images."
-    spread = _difference(examinee.codes, examinee.codes.mean(0))
-    if spread <= _size(examinee.codes) * torch.finfo(examinee.codes.dtype).eps ** 0.5 / 10:
-        return "failed" if examinee.real else "warning", (
-            f"All {kind} have the same code: it has collapsed, or it was given the wrong weights or range."
-        )
-    return "ok", f"Codes of {kind} differ by up to {spread / _size(examinee.codes):.1%} of their size."
-
-
-def _range(examinee: Examinee) -> Answer:
-    domain, pixels = examinee.encoder.domain, examinee.pixels
-    limits = [torch.full_like(pixels[0], end) for end in (domain.low, domain.high) if isfinite(end)]
-    if limits and not torch.isfinite(_codes(examinee.encoder, torch.stack(limits))).all():
-        return (
-            "failed",
-            "Its lowest or highest input gives NaN or infinite codes; look for logarithms and divisions in it.",
-        )
-    if len(limits) < 2:
-        return "ok", "Its range is infinite, so there are no grey levels to try."
-    step = (domain.high - domain.low) / 255
-    inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
-    moved = _difference(_codes(examinee.encoder, pixels + inward), examinee.codes) / _size(examinee.codes)
-    finite = f"Codes are finite from {domain.low:g} to {domain.high:g}"
-    return (
-        "ok",
-        f"{finite}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size.",
-    )
-
-
-def _normalisation(examinee: Examinee) -> Answer:
-    encoder = examinee.encoder
-    inside = [part for part in encoder.module.modules() if isinstance(part, Normalised)]
-    doubts = problems(encoder, inside[0]) if inside else []
-    if examinee.real and (better := better_normalisation(encoder, examinee.pixels, examinee.codes)):
-        doubts.append(better)
-    if doubts:
-        sentence = "; ".join(doubts)
-        return "warning", f"{sentence[0].upper()}{sentence[1:]}."
-    if inside:
-        mean, std = (", ".join(f"{value:.3g}" for value in part.flatten()) for part in (inside[0].mean, inside[0].std))
-        return "ok", f"Inside, with mean {mean} and std {std}: it takes raw pixels."
-    if len(encoder.domain.shape) == 3 and encoder.domain.shape[0] == 3 and encoder.parameters:
-        return "warning", (
-            "None that is known of; if it was trained on normalised images, state mean and std, or every number is off."
-        )
-    return "ok", "None: inputs reach it as they are."
-
-
-def _features(examinee: Examinee) -> Answer:
-    columns = examinee.codes.shape[1]
-    if layer := classifier(examinee.encoder, examinee.pixels, columns):
-        return "warning", (
-            f"Its {columns:,} outputs come from a last linear layer ({layer}), so they look like scores of classes, not "
-            "features; put torch.nn.Identity() in its place (onnx: ?output=NAME of the value before it) to measure features."
-        )
-    return "ok", "Its outputs do not look like scores of classes."
-
-
-def _precision(examinee: Examinee) -> Answer:
-    pixels, single = examinee.pixels, examinee.codes
-    try:
-        double = _codes(examinee.encoder.to(pixels.device, torch.float64), pixels.double())
-    except Exception as error:  # as above
-        return "warning", f"{_reason(examinee.encoder, pixels, error)}; so rounding cannot be checked in float64."
-    if double.dtype != torch.float64:
-        return "warning", f"Asked for float64 it returns {double.dtype}, so rounding cannot be checked."
-    if not torch.isfinite(double).all():
-        return "warning", "In float64 it gives NaN or infinite codes, so rounding cannot be checked."
-    off = _difference(double, single.double()) / _size(double)
-    difference = f"In float64 its codes differ by {off:.1g} of their size from those in {str(single.dtype)[6:]}"
-    # Rounding of single operations adds up with depth; a hundredth of the size is more than any sound network shows.
-    if off > 0.01:
-        return "warning", f"{difference}, so rounding alone moves its numbers; use a higher precision."
-    return "ok", f"{difference}."
-
-
-def _weights(examinee: Examinee) -> Answer:
-    shape = "x".join(map(str, examinee.encoder.domain.shape))
-    counted = f"{examinee.encoder.parameters:,} parameters and {examinee.codes.shape[1]} features"
-    return "ok", f"It has {counted} for inputs of {shape}."
-
-
-def _layers(examinee: Examinee) -> Answer:
-    parts = Counter(kind for part in examinee.encoder.module.modules() for kind in _kinds(part))
-    return "ok", f"It is built of {', '.join(f'{count} {kind}' for kind, count in parts.most_common())}."
-
-
-def _kinds(part: nn.Module) -> list[str]:
-    """Return what a module does itself: the operations of a graph, or its type where it has no parts."""
-    if isinstance(part, OnnxModule):
-        return [node.operator for node in part.graph.nodes]
-    if isinstance(part, torch.fx.GraphModule):
-        return [str(node.target) for node in part.graph.nodes if node.op == "call_function"]
-    leaf = next(part.children(), None) is None and type(part) is not nn.Module
-    return [type(part).__name__] if leaf else []
-
-
-QUESTIONS: dict[str, Callable[[Examinee], Answer]] = {
-    "one vector per image": _vectors,
-    "evaluation mode": _mode,
-    "finite": _finite,
-    "repeatable": _repeatable,
-    "independent of the batch": _independent,
-    "differentiable": _differentiable,
-    "tells images apart": _collapsed,
-    "over the whole range": _range,
-    "normalisation": _normalisation,
-    "features, not classes": _features,
-    "double precision": _precision,
-    "size": _weights,
-    "layers": _layers,
-}
-DESCRIBING = (_differentiable, _normalisation, _features, _precision, _weights, _layers)
-CRITICAL = {name: question for name, question in QUESTIONS.items() if question not in DESCRIBING}
