@@ -16,7 +16,7 @@ IN_PAPER = {("mnist", "cnn-a"): ("RoCL .2", 0.239)}
 """What the paper says of an encoder whose weights are not at hand: its average certified radius, over 100 images."""
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 NAMES = {"base": "Base", "cnn-a": "CNN-A", "cnn-b": "CNN-B"}
-OF_PUBLISHED, OF_CERTIFIED = "#0b6e99", "#b24923"
+OF_PUBLISHED, OF_CERTIFIED, WITHOUT = "#0b6e99", "#b24923", "#8a8a8a"
 WIDE, HIGH, MARGIN = 330, 250, 44
 AIM, WITHIN, TIGHT = 1.25, 0.02, 0.95
 """The aims: the radius over that of the best published encoder, the accuracy that may be lost, certified over attacked."""
@@ -57,8 +57,22 @@ class Point:
     def name(self) -> str:
         """Return what made it."""
         case = self.case
-        made = f"certified {case.radius_in_words}, share {case.share:g}, {case.epochs} epochs"
-        return case.published or made + (", small changes" if case.view else "")
+        bounds = f"certified {case.radius_in_words}, share {case.share:g}" if case.share else "without bounds"
+        return case.published or f"{bounds}, {case.epochs} epochs" + (", small changes" if case.view else "")
+
+    @property
+    def colour(self) -> str:
+        """Return what it is drawn in."""
+        if self.case.published:
+            return OF_PUBLISHED
+        return OF_CERTIFIED if self.case.share else WITHOUT
+
+    @property
+    def label(self) -> str:
+        """Return what stands beside it in the picture."""
+        case = self.case
+        made = f"{case.radius_in_words}, {case.share:g}" if case.share else "without"
+        return case.published or made + "*" * bool(case.view)
 
 
 def points(folder: Path) -> dict[tuple[str, str], list[Point]]:
@@ -127,7 +141,9 @@ def number(values: Sequence[float]) -> str:
 
 def aims(network: tuple[str, str], some: Sequence[Point]) -> Iterator[str]:
     """Yield in sentences which of the aims are met, by the numbers."""
-    published, made = ([p for p in some if bool(p.case.published) is kind] for kind in (True, False))
+    published = [point for point in some if point.case.published]
+    made = [point for point in some if point.case.share]
+    plain = [point for point in some if not point.case.published and not point.case.share]
     if not published or not made:
         return
     adversarial = [point for point in published if point.case.published.startswith("RoCL")]
@@ -143,6 +159,11 @@ def aims(network: tuple[str, str], some: Sequence[Point]) -> Iterator[str]:
         f"Of the encoders at hand {robust.name} has the largest, {robust.radius:.3f}, at accuracy "
         f"{robust.mean('accuracy'):.3f}; two points less are {accurate:.3f}."
     )
+    for point in plain:
+        yield (
+            f"The same training without bounds ({point.name.removeprefix('without bounds, ')}; {point.case.images:,} "
+            f"images) has accuracy {point.mean('accuracy'):.3f}, which is what it could keep; its radius is {point.radius:.3f}."
+        )
     yield ""
     for point in made:
         accuracy, tight = point.mean("accuracy"), point.mean("tightness, interval")
@@ -160,7 +181,8 @@ def picture(by_network: Mapping[tuple[str, str], Sequence[Point]]) -> str:
     lines = [*svg_head(width, height, "Accuracy of nearest neighbours against certified radius")]
     for place, (network, some) in enumerate(by_network.items()):
         lines += panel(WIDE * place, f"{NAMES[network[1]]} on {TITLES[network[0]]}", some)
-    for place, (words, shade) in enumerate((("published", OF_PUBLISHED), ("trained to be certified", OF_CERTIFIED))):
+    kinds = ("published", OF_PUBLISHED), ("trained to be certified", OF_CERTIFIED), ("the same without bounds", WITHOUT)
+    for place, (words, shade) in enumerate(kinds):
         x = MARGIN + 130 * place
         lines += [f'<circle cx="{x}" cy="{HIGH + 12}" r="4" fill="{shade}"/>', label(x + 9, HIGH + 16, words)]
     return "\n".join([*lines, "</svg>"]) + "\n"
@@ -180,10 +202,6 @@ def panel(left: float, title: str, some: Sequence[Point]) -> Iterator[str]:
         yield label(x0 - 4, y1 - share * (y1 - y0) + 3, f"{low + share * (high - low):.2f}", "end", 9)
     for point, accuracy in zip(some, accuracies, strict=True):
         x, y = x0 + point.radius / most * (x1 - x0), y1 - (accuracy - low) / (high - low) * (y1 - y0)
-        shade = OF_PUBLISHED if point.case.published else OF_CERTIFIED
-        words = point.case.published or f"{point.case.radius_in_words}, {point.case.share:g}" + "*" * bool(
-            point.case.view
-        )
         end = "end" if x > (x0 + x1) / 2 else "start"
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{shade}" stroke="{INK}" stroke-width="0.5"/>'
-        yield label(x + (-7 if end == "end" else 7), y + 3, words, end, 9)
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{point.colour}" stroke="{INK}" stroke-width="0.5"/>'
+        yield label(x + (-7 if end == "end" else 7), y + 3, point.label, end, 9)

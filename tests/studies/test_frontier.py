@@ -43,8 +43,18 @@ def test_the_page_says_which_aims_are_met(tmp_path: Path) -> None:
     text = frontier_page.render(tmp_path)["training/frontier.md"]
     assert text.count("(missed)") == 3
     picture = page[frontier_page.FIGURE]
-    assert picture.count("<circle") == 3 + 2, "a point for each encoder, and the legend"
+    assert picture.count("<circle") == 3 + 3, "a point for each encoder, and the legend"
     assert "SimCLR" in picture
+
+
+def test_what_the_same_training_keeps_without_bounds_stands_beside_it(tmp_path: Path) -> None:
+    cases = [case for case, _ in planned() if (case.dataset, case.architecture) == ("cifar10", "cnn-b")]
+    for case, accuracy in zip(cases, (0.58, 0.55, 0.45, 0.41), strict=False):
+        stored(tmp_path, case, accuracy, 0.02, 0.5)
+    text = frontier_page.render(tmp_path)["training/frontier.md"]
+    assert "The same training without bounds (46 epochs, small changes; 12,000 images) has accuracy 0.450" in text
+    assert text.count("0.45 of the attacked radius") == 0, "it is no candidate for the aims"
+    assert text.count("times the best published (") == 1
 
 
 def test_seeds_stand_as_their_mean(tmp_path: Path) -> None:
