@@ -160,9 +160,10 @@ def aims(network: tuple[str, str], some: Sequence[Point]) -> Iterator[str]:
         f"{robust.mean('accuracy'):.3f}; two points less are {accurate:.3f}."
     )
     for point in plain:
+        how = f"{point.name.removeprefix('without bounds, ')}; {point.case.images:,} images"
         yield (
-            f"The same training without bounds ({point.name.removeprefix('without bounds, ')}; {point.case.images:,} "
-            f"images) has accuracy {point.mean('accuracy'):.3f}, which is what it could keep; its radius is {point.radius:.3f}."
+            f"The same training without bounds ({how}) has accuracy {point.mean('accuracy'):.3f}, which is what it could keep; "
+            f"its radius is {point.radius:.3f}."
         )
     yield ""
     for point in made:
