@@ -162,8 +162,8 @@ def aims(network: tuple[str, str], some: Sequence[Point]) -> Iterator[str]:
     for point in plain:
         how = f"{point.name.removeprefix('without bounds, ')}; {point.case.images:,} images"
         yield (
-            f"The same training without bounds ({how}) has accuracy {point.mean('accuracy'):.3f}, which is all there is to keep, "
-            f"and radius {point.radius:.3f}."
+            f"The same training without bounds ({how}) has accuracy {point.mean('accuracy'):.3f} and radius "
+            f"{point.radius:.3f}: no more accuracy is there to be kept."
         )
     yield ""
     for point in made:
