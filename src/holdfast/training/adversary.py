@@ -8,7 +8,7 @@ ball (Madry et al. 2018, https://arxiv.org/abs/1706.06083), and its last point i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -85,10 +85,10 @@ class Adversary(Spelled):
         if self.step is not None:
             attack = GradientAttack(steps=self.steps, step=self.step, keep="last")
         clean, noise = batch.views[0], batch.noise.fork("adversary")
-        moved = clean.clone()
-        with untouched(learner):
+        moved, finite = clean.clone(), list[Tensor]()
+        with untouched(learner), required(finite):
             network, climbed = self.climbed(learner, batch)
-            encoder, gain = in_training(network, domain), of_finite(climbed)
+            encoder, gain = in_training(network, domain), noted(climbed, finite)
             for ball, members in self.groups(batch, prepared):
                 rows = members.nonzero()[:, 0]
                 if len(rows):
@@ -116,18 +116,31 @@ def gain_of(rows: Int[Tensor, "r"], gain: ObjectiveFunction, encoder: Encoder, c
     return among
 
 
-def of_finite(gain: ObjectiveFunction) -> ObjectiveFunction:
-    """Return the gain, of finite codes alone; an attack on others would leave its ball."""
+def noted(gain: ObjectiveFunction, finite: list[Tensor]) -> ObjectiveFunction:
+    """Return the gain, which notes whether the codes that it is given are finite; nobody waits for a GPU to say it."""
 
-    def checked(codes: Codes) -> Float[Tensor, "b"]:
-        if not bool(codes.detach().isfinite().all()):
-            raise HoldfastError(
-                "the encoder in training gives codes that are not finite; lower the learning rate, set clip, or use a wider "
-                "precision"
-            )
+    def of(codes: Codes) -> Float[Tensor, "b"]:
+        finite.append(codes.detach().isfinite().all())
         return gain(codes)
 
-    return checked
+    return of
+
+
+@contextmanager
+def required(finite: Sequence[Tensor]) -> Iterator[None]:
+    """Raise at the end unless all that was noted is true; also where an attack on codes that are not left its ball."""
+    failed: AssertionError | None = None
+    try:
+        yield
+    except AssertionError as error:
+        failed = error
+    if finite and not bool(torch.stack(list(finite)).all()):
+        raise HoldfastError(
+            "the encoder in training gives codes that are not finite; lower the learning rate, set clip, or use a wider "
+            "precision"
+        ) from failed
+    if failed is not None:
+        raise failed
 
 
 def in_training(network: nn.Module, domain: Domain) -> Encoder:
