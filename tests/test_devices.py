@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,36 @@ def test_certificates_are_the_same(method: str, device: str) -> None:
         assert one.bound == pytest.approx(other.bound, rel=1e-3, abs=1e-4)
 
 
+def test_exact_radii_are_the_same(device: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 3))
+    encoder = hf.Encoder(module, "small", hf.Domain((1, 8, 8)))
+    how: dict[str, Any] = {"eps": 0.05, "limit": 2, "negatives": 2, "precision": "float64", "method": "exact"}
+    here, there = (hf.certify(encoder, digits(COUNT), **how, device=each, progress=False) for each in ("cpu", device))
+    for one, other in zip(here.certificates, there.certificates, strict=True):
+        assert (one.id, one.status) == (other.id, other.status)
+        assert one.bound == pytest.approx(other.bound, rel=1e-4, abs=1e-6)
+
+
+def test_an_encoder_that_lies_there_already_is_measured_there(device: str) -> None:
+    """With its normalisation, and beside images that lie there, too."""
+    module = tiny.Convolutions().eval()
+    here, there = (
+        hf.Encoder(part, "tiny", tiny.DOMAIN, mean=(0.5,) * 3, std=(0.2,) * 3)
+        for part in (module, copy.deepcopy(module).to(device))
+    )
+    pixels = torch.rand(8, *tiny.DOMAIN.shape)
+    torch.testing.assert_close(there(pixels.to(device)).cpu(), here(pixels), rtol=1e-4, atol=1e-5)
+    made = hf.train(
+        {"objective": "simclr", "architecture": "encoder:tiny", "batch": 4, "epochs": 1},
+        hf.Images(pixels.to(device)),
+        start=here,
+        device=device,
+        progress=False,
+    )
+    assert made(pixels).isfinite().all()
+
+
 def test_smoothing_certifies_the_same(device: str) -> None:
     how: dict[str, Any] = {"method": "smoothing:sigma=0.25", "limit": 2, "negatives": 3, "precision": "float64"}
     here, there = (
@@ -143,7 +174,8 @@ def test_smoothing_certifies_the_same(device: str) -> None:
 def test_what_looks_at_an_encoder_looks_there_too(device: str) -> None:
     assert all(check.status != "failed" for check in hf.doctor(builtin(), device=device))
     moved = digits(40)
-    drifted = hf.drift(moved[range(20)], moved[range(20, 40)], builtin(), device=device, progress=False)
-    assert drifted.result.estimates
+    darker = hf.Images(moved.pixels(range(20, 40)) / 3, moved.ids[20:40])
+    for after in (moved[range(20, 40)], darker):  # a change that is shown is explained by edits as well
+        assert hf.drift(moved[range(20)], after, builtin(), device=device, progress=False).result.estimates
     assert hf.parity(builtin(), builtin(), moved, device=device, progress=False)
     assert hf.threshold(builtin(), moved, eps=0.05, device=device, progress=False)

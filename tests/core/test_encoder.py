@@ -311,3 +311,13 @@ def test_images_are_brought_to_the_domain_unless_the_source_says_otherwise():
 
 def test_an_encoder_shows_what_it_is():
     assert repr(encoder()).startswith("Encoder('net', (3, 4, 4), fingerprint='")
+
+
+def test_normalisation_lies_where_the_module_does() -> None:
+    """A model that trains on a GPU is looked at there."""
+    encoder = Encoder(nn.Flatten(), "flat", Domain((1, 2, 2)), mean=[0.5], std=[0.5])
+    assert {value.device.type for value in encoder.module.buffers()} == {"cpu"}
+    elsewhere = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).to("meta")
+    placed = Normalised(elsewhere, [0.5], [0.5], 3)
+    assert {value.device.type for value in placed.buffers()} == {"meta"}
+    assert placed(torch.rand(3, 1, 2, 2, device="meta")).shape == (3, 2)

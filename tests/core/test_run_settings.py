@@ -186,3 +186,11 @@ def test_noise_follows_the_seed_and_the_ids():
 def test_a_device_that_cannot_compute_is_refused():
     with pytest.raises(HoldfastError, match=r"device 'meta' cannot be used \(.*\); use --device cpu"):
         RunSettings(device="meta")
+
+
+def test_a_gpu_that_is_not_there_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert RunSettings(device="cuda:1").device == "cuda:1"
+    with pytest.raises(HoldfastError, match="device 'cuda:2' was asked for but torch sees cuda:0, cuda:1 alone"):
+        RunSettings(device="cuda:2")

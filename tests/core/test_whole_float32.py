@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from holdfast.core.records import Findings
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.whole_float32 import whole_float32
+from holdfast.core.whole_float32 import factors_are_rounded, whole_float32
 from holdfast.evaluations.attacked.displacement import Displacement
 from tests.samples import builtin, digits
 
@@ -52,3 +53,22 @@ def test_whoever_set_the_newer_interface_is_left_alone(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.backends, "cudnn", Newer())
     with whole_float32():
         assert len(builtin()(digits(2).pixels([0, 1]))) == 2
+
+
+def test_either_interface_says_whether_factors_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert factors_are_rounded()
+    with whole_float32():
+        assert not factors_are_rounded()
+
+    class Newer:
+        conv = SimpleNamespace(fp32_precision="ieee")
+
+        @property
+        def allow_tf32(self) -> bool:
+            raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch.backends, "cudnn", Newer())
+    assert not factors_are_rounded()
+    Newer.conv.fp32_precision = "tf32"
+    assert factors_are_rounded()

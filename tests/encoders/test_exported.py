@@ -434,3 +434,24 @@ def test_archives_that_unpack_to_more_than_they_hold_are_refused_unread(file, tm
     nested = rewrite(file, tmp_path / "nested.pt2", same, {"data/weights/model.pt": bomb.read_bytes()})
     with pytest.raises(HoldfastError, match=r"record data/weights/model\.pt holds .* would unpack to 10,000,000"):
         load(f"exported:{nested}?trust=yes")
+
+
+class Places(nn.Module):
+    """Adds to each value its place, which it makes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1) + torch.arange(64, dtype=torch.float32) / 64)
+
+
+def test_what_a_program_makes_itself_moves_with_it(tmp_path):
+    """The device of its tensors stands in the file; on another one they would meet none of their kind."""
+    encoder = load(f"exported:{export(Places(), tmp_path / 'places.pt2')}?trust=yes")
+    before = encoder(PIXELS)
+    moved = encoder.to("meta", torch.float32)
+    assert moved.forward(PIXELS.to("meta")).device.type == "meta"
+    torch.testing.assert_close(encoder(PIXELS), before)
+    assert encoder.to("cpu", torch.float64).forward(PIXELS.double()).dtype == torch.float64

@@ -119,8 +119,9 @@ class Normalised(nn.Module):
         shape = (-1,) + (1,) * (axes - 1)
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", torch.tensor(mean).reshape(shape))
-        self.register_buffer("std", torch.tensor(std).reshape(shape))
+        device = next((value.device for value in (*module.parameters(), *module.buffers())), None)
+        self.register_buffer("mean", torch.tensor(mean, device=device).reshape(shape))
+        self.register_buffer("std", torch.tensor(std, device=device).reshape(shape))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module((x - self.mean) / self.std)
@@ -303,6 +304,8 @@ class Encoder:
         """Return this encoder on ``device`` in ``dtype``; its fingerprint stays that of the original."""
         anchor = next((t for t in (*self.module.parameters(), *self.module.buffers()) if t.is_floating_point()), None)
         wanted = torch.device(device)
+        if wanted.type == "cuda" and wanted.index is None and torch.cuda.is_available():
+            wanted = torch.device("cuda", torch.cuda.current_device())
         if anchor is None or (
             anchor.dtype == dtype and anchor.device.type == wanted.type and wanted.index in (None, anchor.device.index)
         ):

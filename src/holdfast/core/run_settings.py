@@ -49,6 +49,9 @@ class RunSettings:
         kind, _ = _kind(self.device), _kind(self.computes_on)
         if kind == "cuda" and not torch.cuda.is_available():
             raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")
+        if kind == "cuda" and (torch.device(self.device).index or 0) >= torch.cuda.device_count():
+            known = ", ".join(f"cuda:{index}" for index in range(torch.cuda.device_count()))
+            raise HoldfastError(f"device {self.device!r} was asked for but torch sees {known} alone; name one of these")
         if kind not in ("cpu", "cuda"):
             try:
                 torch.zeros(1, device=self.device).tolist()

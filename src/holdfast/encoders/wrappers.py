@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from holdfast.core.encoder import Dense, Domain
 from holdfast.core.errors import HoldfastError
@@ -112,8 +112,25 @@ class Traced(nn.Module):
         self.training = mode
         return self
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Traced:
+        """Move the graph with its tensors: an exported one names the device of each tensor that it makes."""
+        super()._apply(fn, recurse)
+        place = next((value.device for value in (*self.parameters(), *self.buffers())), None)
+        for part in self.modules() if place else ():
+            if isinstance(part, fx.GraphModule) and _moved(part.graph, place):
+                part.recompile()
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
         return self.graph(x)
+
+
+def _moved(graph: fx.Graph, place: torch.device | None) -> bool:
+    """Let the operations of ``graph`` make their tensors at ``place``; return whether there are any that did not."""
+    elsewhere = [node for node in graph.nodes if node.kwargs.get("device") not in (None, place)]
+    for node in elsewhere:
+        node.update_kwarg("device", place)
+    return bool(elsewhere)
 
 
 def for_batches(module: nn.Module, batch: int | None, name: str, advice: str) -> nn.Module:

@@ -210,6 +210,7 @@ def _estimates(evaluation: Evaluation, population: Population) -> Iterator[tuple
     observation = evaluation.observation()
     rows = observation.rows(population)
     observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+    observed = {name: values.to(population.run.device) for name, values in observed.items()}
     result = evaluation.result(population, rows, observed, illustrated=False)
     for quantity in result.headline:
         estimate = worst(result.model_copy(update={"headline": (quantity,)}))

@@ -145,12 +145,12 @@ class Evaluation(ABC):
         observed = {name: values.to(population.run.device) for name, values in observed.items()}  # as runs read them
         return evaluation.result(population, rows, observed)
 
+    @whole_float32()
     def result(
         self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
     ) -> Result:
         """Return the findings, their pictures if wanted, and everything that identifies them."""
-        with whole_float32():
-            findings = self.conclude(population, rows, observed)
+        findings = self.conclude(population, rows, observed)
         if population.images.groups is not None and not findings.groups:
             groups = dict(zip(population.images.ids, population.images.groups, strict=True))
             if all(name in groups for name in findings.ids):  # samples need not be images

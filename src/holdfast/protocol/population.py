@@ -20,6 +20,7 @@ from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.records import EncoderInfo, ImagesInfo
 from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.fits import Fit, Learned, Whitening
 
@@ -60,7 +61,7 @@ class Population:
 
     def __getstate__(self) -> dict[str, Any]:
         """Hand a worker what was learned, but not what each process makes of it."""
-        state = {name: value for name, value in vars(self).items() if name not in ("double", "arranged")}
+        state = {name: value for name, value in vars(self).items() if name not in ("double", "arranged", "_working")}
         return {**state, "_restored": {}, "_placed": {}}
 
     def at_work(self) -> Population:
@@ -69,10 +70,13 @@ class Population:
         Raises:
             HoldfastError: it is not.
         """
-        if self.run.workers is None:
-            return self
+        return self if self.run.workers is None else self._working
+
+    @cached_property
+    def _working(self) -> Population:
+        """This population on the device of the workers, made once in each of them."""
         bank = None if self._bank is None else self._bank.at_work()
-        run = replace(self.run, device=self.run.workers, workers=None)
+        run = replace(self.run, device=self.run.workers or self.run.device, workers=None)
         return Population(self.encoder, self.images, run, self._codes, self._known, bank, self._other_encoders)
 
     @cached_property
@@ -171,7 +175,8 @@ class Population:
             Exception: it could not be learned; everyone who asks is told why.
         """
         if fit not in self._restored:
-            learned = self._known[fit] if fit in self._known else fit.learn(self)
+            with whole_float32():
+                learned = self._known[fit] if fit in self._known else fit.learn(self)
             if isinstance(learned, Exception):
                 raise learned
             self._known[fit], self._restored[fit] = learned, fit.restore(self, learned)

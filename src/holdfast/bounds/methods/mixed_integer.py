@@ -196,25 +196,27 @@ def _affine(graph: Graph, node: Node, operation: Affine, inputs: list[Expression
         columns = np.zeros((width + 2, len(expression.constant)))
         columns[: expression.matrix.shape[1]] = expression.matrix.T
         columns[-1] = expression.constant
-        batches.append(torch.tensor(columns, dtype=graph.dtype).unflatten(1, graph.nodes[source].shape))
-    images = operation.forward(*batches).flatten(1).double().numpy()
+        batches.append(
+            torch.tensor(columns, dtype=graph.dtype, device=graph.device).unflatten(1, graph.nodes[source].shape)
+        )
+    images = operation.forward(*batches).flatten(1).double().cpu().numpy()
     origin = images[-2]  # what zero becomes
     errors = [
-        torch.tensor(expression.error, dtype=graph.dtype).reshape(1, *graph.nodes[source].shape)
+        torch.tensor(expression.error, dtype=graph.dtype, device=graph.device).reshape(1, *graph.nodes[source].shape)
         for source, expression in zip(node.inputs, inputs, strict=True)
     ]
     most = np.maximum(np.abs(program.low), np.abs(program.high))
     sizes = [np.abs(e.matrix) @ most[: e.matrix.shape[1]] + np.abs(e.constant) for e in inputs]
     scales = operation.magnitude(
         *(
-            torch.tensor(part, dtype=graph.dtype).reshape(1, *graph.nodes[source].shape)
+            torch.tensor(part, dtype=graph.dtype, device=graph.device).reshape(1, *graph.nodes[source].shape)
             for source, part in zip(node.inputs, sizes, strict=True)
         )
     )
     scales = scales if operation.offset is None else scales + operation.offset.abs()
     rounded = ROUNDINGS * (width + sum(map(len, sizes))) * torch.finfo(graph.dtype).eps * scales
     error = operation.magnitude(*errors) + rounded
-    return Expression((images[:-2] - origin).T, images[-1], error.flatten().double().numpy())
+    return Expression((images[:-2] - origin).T, images[-1], error.flatten().double().cpu().numpy())
 
 
 def _relu(program: Program, z: Expression, box: Box) -> Expression:

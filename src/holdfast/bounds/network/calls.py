@@ -17,6 +17,7 @@ from torch import Tensor
 from holdfast.bounds.network.consistency import call, slack, unlike
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.whole_float32 import factors_are_rounded
 
 EXACT = (torch.float32, torch.float64)
 """Precisions whose rounding certificates may leave out."""
@@ -56,8 +57,7 @@ def precision_of(encoder: Encoder) -> torch.dtype:
 
 def rounding(dtype: torch.dtype, device: torch.device) -> float:
     """Return the largest relative rounding of an operation in ``dtype``."""
-    backends = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    if device.type == "cuda" and dtype == torch.float32 and any(backend.allow_tf32 for backend in backends):
+    if device.type == "cuda" and dtype == torch.float32 and factors_are_rounded():
         return TENSOR_CORES
     return torch.finfo(dtype).eps
 

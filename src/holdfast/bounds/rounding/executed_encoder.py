@@ -32,6 +32,7 @@ from holdfast.bounds.rounding.steps import size
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.whole_float32 import factors_are_rounded
 
 _EXECUTED: WeakKeyDictionary[
     Encoder, dict[tuple[torch.dtype, torch.device, torch.dtype | None], tuple[State, ExecutedEncoder]]
@@ -196,11 +197,7 @@ def _executed(
 def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: torch.dtype | None) -> None:
     """Raise if torch is told, or by default allowed, to sum or multiply in less on this device."""
     backends = torch.backends
-    if (
-        device.type == "cuda"
-        and precision == torch.float32
-        and (backends.cudnn.allow_tf32 or backends.cuda.matmul.allow_tf32)
-    ):
+    if device.type == "cuda" and precision == torch.float32 and factors_are_rounded():
         raise HoldfastError(
             f"{name} would be executed with factors rounded to 11 bits (TF32); set torch.backends.cudnn.allow_tf32 and "
             "torch.backends.cuda.matmul.allow_tf32 to False to certify it as executed in float32"

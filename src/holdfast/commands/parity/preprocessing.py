@@ -24,6 +24,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.statistics import Scale, summarise
 from holdfast.core.statistics.series import series_of
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.data.base import Selection
 from holdfast.evaluations.parity.findings import distances
 from holdfast.execution.request.loading import Inputs
@@ -165,7 +166,9 @@ class Probe:
         if not names:
             return torch.empty(0, dtype=torch.float64)
         pixels = self.read[attempt.geometry][[self.names.index(name) for name in names]]
-        return distances(_codes_of(self.fixed, names), codes_of(encoder, attempt(pixels)).cpu(), self.scale)
+        with whole_float32():
+            codes = codes_of(encoder, attempt(pixels)).cpu()
+        return distances(_codes_of(self.fixed, names), codes, self.scale)
 
 
 def _codes_of(coded: Coded, names: Sequence[str]) -> Float[Tensor, "b d"]:

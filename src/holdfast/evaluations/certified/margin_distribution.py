@@ -221,8 +221,8 @@ def without_interval(share: Estimate) -> Estimate:
 
 def similarity(population: Population, rows: Sequence[int], others: Int[Tensor, "k"]) -> Float[Tensor, "b k"]:
     """Return the cosines of the codes of ``rows`` with those of ``others``; nan for zero codes."""
-    codes = population.codes.double().cpu()
-    anchors, theirs = (part / part.norm(dim=1, keepdim=True) for part in (codes[list(rows)], codes[others.cpu()]))
+    chosen = (population.codes[list(each)].double().cpu() for each in (rows, others.tolist()))
+    anchors, theirs = (part / part.norm(dim=1, keepdim=True) for part in chosen)
     return anchors @ theirs.T
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.bounds.methods.base import Method
 from holdfast.core.balls import Ball
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairwise.radius_bounds import certify_cheaply_and_attack, cross_check
 from holdfast.protocol.population import Population
@@ -56,6 +57,7 @@ def pair_witness(
     return point_witness(population, row, point, pair_attack.ball, facts)
 
 
+@whole_float32()
 def replay(population: Population, point: Float[Tensor, "*pixels"], specification: Float[Tensor, "d"]) -> float:
     """Return ``W f`` of a witness by the encoder as users run it, in the run's own precision."""
     with torch.no_grad():

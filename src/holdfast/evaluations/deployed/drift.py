@@ -104,7 +104,7 @@ class Drift(Evaluation):
         edits, divergence = self.observation().edits, population.fitted(self.divergence)
         points = sets.before.new_zeros(0, len(edits), sets.before.shape[1])
         if rows:
-            points = placed(observed["codes"].flatten(0, 1), divergence).unflatten(0, (len(rows), len(edits)))
+            points = placed(observed["codes"].cpu().flatten(0, 1), divergence).unflatten(0, (len(rows), len(edits)))
         edited, closest = explained(points, rows, compared, edits, verdict.status == "refuted")
         verdict = verdict.model_copy(update={"witness": {**verdict.witness, **closest}})
         directions = by_direction(sets, compared.weights, self.directions)

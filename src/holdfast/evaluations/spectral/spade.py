@@ -101,7 +101,7 @@ class Spectral(Evaluation):
             return _collapsed(ids)
         scores, seed = self.proved(population.learned(*self.fits())), population.run.seed
         labels = population.images.labels
-        labels_of_rows = None if labels is None else labels[list(scores.rows)].numpy()
+        labels_of_rows = None if labels is None else torch.as_tensor(labels).cpu()[list(scores.rows)].numpy()
         return self.described(ids, scores, labels_of_rows, self._layers(scores, observed, seed), seed)
 
     def proved(self, scores: SpectralScores) -> SpectralScores:

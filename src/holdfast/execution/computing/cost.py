@@ -25,6 +25,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.images import constant_images
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
@@ -56,6 +57,7 @@ FARTHEST = 5.0
 """Forwards tell of work that they are not the cost of, as a graph of neighbours: no farther off than this is believed."""
 
 
+@whole_float32()
 def pace(encoder: Encoder, attacked: bool = True) -> float:
     """Return the seconds that a forward of one image takes, measured: of a forward, or of a whole step of an attack.
 

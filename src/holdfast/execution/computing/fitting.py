@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 from holdfast.core.run_settings import Observed
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.execution.computing import Computing
 from holdfast.execution.engines.base import Engine, Output, Unit
 from holdfast.execution.engines.ranks import Ranks
@@ -71,6 +72,7 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
     return learned
 
 
+@whole_float32()
 def tensors_of(population: Population, fit: Fit[Any]) -> Observed | Exception:
     """Return what ``fit`` learns, or why it cannot: what an engine maps over fits, wherever it computes."""
     try:

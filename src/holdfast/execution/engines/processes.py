@@ -72,7 +72,7 @@ class Processes:
 
         path, coming, deaths = str(self._file(context)), iter(shards), 0
         waiting: dict[Future[Output], tuple[int, Unit]] = {}
-        idle, finished = list(range(self._most())), list[tuple[Unit, Output]]()
+        idle, finished = list(range(self.side_by_side)), list[tuple[Unit, Output]]()
         try:
             while True:
                 for shard in islice(coming, len(idle)):
@@ -108,14 +108,16 @@ class Processes:
             Exception: the context cannot be pickled; the errors of what is in it are of all kinds.
         """
         path = str(self._file(context))
-        return [self._submit(worker, _read, path, None) for worker in range(self._most())]
+        return [self._submit(worker, _read, path, None) for worker in range(self.side_by_side)]
 
-    def _most(self) -> int:
+    @property
+    def side_by_side(self) -> int:
+        """Return how many processes there are at most."""
         return min(self.count, len(self.gpus) or self.count)
 
     def begin(self) -> list[Future[Any]]:
         """Start the workers, and return what waits until each of them has loaded torch."""
-        return [self._pool(worker).submit(_load_torch) for worker in range(self._most())]
+        return [self._pool(worker).submit(_load_torch) for worker in range(self.side_by_side)]
 
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
         """Send ``shard`` to a worker, which is started if it does not live."""
@@ -132,7 +134,7 @@ class Processes:
 
         if worker not in self._pools:
             environment = {
-                "OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count)),
+                "OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.side_by_side)),
                 "LOKY_MAX_MEMORY_LEAK_SIZE": LEAK,
             }
             if self.gpus:

@@ -14,6 +14,7 @@ from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Record
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.whole_float32 import whole_float32
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pairwise.pairs import traced
 from holdfast.execution.examination.questions import CRITICAL, QUESTIONS, Examinee, Status, encoded, finite, reason
@@ -29,6 +30,7 @@ class Check(Record):
     sentence: str
 
 
+@whole_float32()
 def examine(
     encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None, critical: bool = False
 ) -> tuple[Check, ...]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from time import monotonic
 
+import torch
+
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -121,9 +123,15 @@ def look_up(
         missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:
             with nullcontext() if isinstance(cells.work.engine, Local) else one_thread():
-                cells.work.forecast.paces[encoder.name] = pace(encoder.to(cells.run.device, cells.run.dtype))
+                cells.work.forecast.paces[encoder.name] = pace(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
         return missing
     return None
+
+
+def _device_of_pace(run: RunSettings) -> str:
+    """Return where an encoder's pace is measured: on the device of the workers, if there is one like it here."""
+    there = run.computes_on.startswith("cuda") and torch.cuda.is_available()
+    return run.computes_on if there else run.device
 
 
 def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim) -> None:

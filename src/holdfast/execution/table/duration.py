@@ -73,7 +73,7 @@ def beside(engine: Engine | None) -> int:
     """Return how many shards are computed side by side, as far as that is known before."""
     if isinstance(engine, Automatic):
         return engine.workers.count
-    return engine.count if isinstance(engine, Processes) else 1
+    return engine.side_by_side if isinstance(engine, Processes) else 1
 
 
 def _where(work: Computing, device: str) -> str:

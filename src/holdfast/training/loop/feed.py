@@ -51,7 +51,7 @@ class Feed:
         size = 1024
         return torch.cat(
             [
-                self._read(range(start, min(start + size, len(self.images))))
+                self._read(range(start, min(start + size, len(self.images)))).cpu()
                 for start in range(0, len(self.images), size)
             ]
         )
