@@ -142,8 +142,8 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         "room, which changed no verdict; after thirty, means of fewer than 30 values got Student's intervals and groups "
         "of fewer than three encoders none, which opened CLSL-2 and CLSL-3; and after all, the words came to say what was "
         "tested, and several intervals that decide together were corrected. Two that had been left open were looked at once "
-        "more: RVCL-1 on ten times as many images, and RVCL-4 by branch and bound, where attacks had shown inversions. Sizes are small, and some were cut when runs "
-        "took too long; those of SYN-3 after one of its encoders had been measured.",
+        "more: RVCL-1 on ten times as many images, and RVCL-4 by branch and bound where attacks had shown inversions. Sizes "
+        "are small, and some were cut when runs took too long; those of SYN-3 after one of its encoders had been measured.",
         "",
         *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
         "",
