@@ -106,3 +106,8 @@ def test_twenty_kills_lose_nothing_and_repeat_a_shard_each_at_most(tmp_path: Pat
 def test_no_workers_are_refused() -> None:
     with pytest.raises(HoldfastError, match="at least 1"):
         Processes(0)
+
+
+def test_a_number_of_a_gpu_means_nothing_to_a_cluster() -> None:
+    with pytest.raises(HoldfastError, match="give --device cuda instead of cuda:1"):
+        engine_of("local", "cuda:1", None, Path())

@@ -77,6 +77,10 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
     if cluster == RANKS:
         rank, count, _ = process_rank()
         return Ranks(rank, count, folder / LEASES)
+    if device.startswith("cuda:"):
+        raise HoldfastError(
+            f"each actor of a cluster gets a GPU of its own, which it knows as cuda; give --device cuda instead of {device}"
+        )
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 
