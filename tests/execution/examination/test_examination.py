@@ -19,6 +19,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.execution import examination as doctor
 from holdfast.execution.examination import inputs as doctor_inputs
+from holdfast.execution.examination.questions import QUESTIONS
 
 SHAPE = (3, 8, 8)
 
@@ -44,14 +45,14 @@ class Function(nn.Module):
 def test_healthy_encoder_passes_every_check():
     found = statuses(network(), torch.rand(6, *SHAPE))
     assert set(found.values()) == {"ok"}
-    assert set(found) == set(doctor.QUESTIONS)
+    assert set(found) == set(QUESTIONS)
 
 
 @pytest.mark.parametrize(("low", "high"), [(-inf, inf), (2.0, inf), (-inf, -2.0)])
 def test_inputs_without_limits_are_examined_on_noise(low: float, high: float):
     """There is no middle of an infinite range, no noise uniform in it and no input at its end."""
     encoder = Encoder(nn.Linear(8, 4), "unlimited", Domain((8,), low, high))
-    assert {check.name: check.status for check in doctor.examine(encoder)} == dict.fromkeys(doctor.QUESTIONS, "ok")
+    assert {check.name: check.status for check in doctor.examine(encoder)} == dict.fromkeys(QUESTIONS, "ok")
 
 
 def always_train(module: nn.Module) -> nn.Module:
