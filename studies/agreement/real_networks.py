@@ -65,8 +65,8 @@ def section(real: RealNetworks | None) -> Iterator[str]:
     kinds = list(dict.fromkeys(map(_kind, trained.members)))
     yield (
         f"All of the above is of small networks. {len(trained.members)} others are EfficientNet-Lite 0, 1 and 2, trained on "
-        f"ImageNet, at {photographed.SIDE} pixels: {listed(kinds)} (by `holdfast harden`, "
-        f"{photographed.EPOCHS} epochs of 288 quarters of crops of 19 photographs). Measures look at 144 other quarters, "
+        f"ImageNet, at {photographed.SIDE} pixels: {listed(kinds)}. `holdfast harden` made the hardened ones "
+        f"in {photographed.EPOCHS} epochs of 288 quarters of crops of 19 photographs. Measures look at 144 other quarters, "
         "probes at another 144, whose labels say which photograph they are of. Their list and settings were fixed in code "
         "before they were measured, and shortened once, for want of time, when one of them had been; "
         f"{listed(NOT_MEASURED)} was left out, for nothing is proved of such networks in a time "

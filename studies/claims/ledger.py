@@ -143,8 +143,8 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         "of fewer than three encoders none, which opened CLSL-2 and CLSL-3; and after all, the words came to say what was "
         "tested, and several intervals that decide together were corrected. RVCL-1 had been left open, and was looked at "
         "once more on ten times as many images; and RVCL-4 spoke of two negatives of one image until the theorem was read "
-        "again, which is about one negative of two images. Sizes are small, and some were cut when runs took too long; those "
-        "of SYN-3 after one of its encoders had been measured.",
+        "again, which is about one negative of two images. Sizes are small, and some were cut when runs took too long; "
+        "those of SYN-3 after one of its encoders had been measured.",
         "",
         *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
         "",
