@@ -68,7 +68,7 @@ class Point:
         return OF_CERTIFIED if self.case.share else WITHOUT
 
     @property
-    def label(self) -> str:
+    def words(self) -> str:
         """Return what stands beside it in the picture."""
         case = self.case
         made = f"{case.radius_in_words}, {case.share:g}" if case.share else "without"
@@ -163,7 +163,7 @@ def aims(network: tuple[str, str], some: Sequence[Point]) -> Iterator[str]:
         how = f"{point.name.removeprefix('without bounds, ')}; {point.case.images:,} images"
         yield (
             f"The same training without bounds ({how}) has accuracy {point.mean('accuracy'):.3f} and radius "
-            f"{point.radius:.3f}: no more accuracy is there to be kept."
+            f"{point.radius:.3f}."
         )
     yield ""
     for point in made:
@@ -205,4 +205,4 @@ def panel(left: float, title: str, some: Sequence[Point]) -> Iterator[str]:
         x, y = x0 + point.radius / most * (x1 - x0), y1 - (accuracy - low) / (high - low) * (y1 - y0)
         end = "end" if x > (x0 + x1) / 2 else "start"
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{point.colour}" stroke="{INK}" stroke-width="0.5"/>'
-        yield label(x + (-7 if end == "end" else 7), y + 3, point.label, end, 9)
+        yield label(x + (-7 if end == "end" else 7), y + 3, point.words, end, 9)

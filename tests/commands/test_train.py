@@ -628,3 +628,18 @@ def test_codes_that_are_lost_at_once_leave_no_encoder(digits: Images, tmp_path: 
     with pytest.raises(AgreementLostError, match=r"by epoch 1 .*; lower the rate or the radius, or add images$"):
         train({**SMALL, "epochs": 1}, digits, start=start, watch=lambda _: next(curve), out=tmp_path / "out")
     assert not (tmp_path / "out" / "card.json").exists()
+
+
+def test_a_gpu_that_is_not_there_is_said_before_torch_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    images = Images(torch.rand(40, 1, 28, 28, generator=torch.Generator().manual_seed(0)))
+    recipe = {"objective": "simclr", "architecture": "cnn-a", "batch": 4, "epochs": 1}
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 4))
+    encoder, said = (
+        hf.Encoder(module, "small", hf.Domain((1, 28, 28))),
+        "device 'cuda' was asked for but torch sees no GPU",
+    )
+    with pytest.raises(HoldfastError, match=said):
+        train(recipe, images, device="cuda", progress=False)
+    with pytest.raises(HoldfastError, match=said):
+        hf.harden(encoder, images, device="cuda", progress=False)

@@ -2,8 +2,8 @@
 
 In eval mode a batch norm is a line for each channel, ``y -> gamma (y - mean) / sqrt(var + eps) + beta``. Behind a
 convolution ``y = W * x + b`` the two are one convolution: with ``scale = gamma / sqrt(var + eps)`` that of the weights
-``scale W`` and the offsets ``scale (b - mean) + beta``. And on a CPU a convolution is quicker where the channels of each
-pixel lie side by side in memory, and a few images at a time are.
+``scale W`` and the offsets ``scale (b - mean) + beta``. And a convolution on a CPU is quicker where the channels of each
+pixel lie side by side in memory.
 
 Only what encodes and attacks uses an arrangement: whoever looks at layers sees the module as it was built. How an encoder
 is arranged follows from its module, device and precision alone, never from the clock, so that every process and every
@@ -35,7 +35,7 @@ LARGE = 1 << 24
 """Operations an image up to which nothing is arranged: such networks gain nothing by it, and their numbers stay."""
 DEVICES = ("cpu", "cuda")
 TOGETHER = 4
-"""How many images an arranged encoder encodes at a time."""
+"""How many images an arranged encoder encodes at a time on a CPU."""
 TRIALS = 3
 """How many images of noise an arrangement is tried on."""
 

@@ -181,7 +181,8 @@ class Images:
             raise HoldfastError(
                 f"uint8 images stand for [0, 1], but this encoder takes [{domain.low:g}, {domain.high:g}]; pass floats"
             )
-        moved = read.to(device).to(dtype)  # as they are stored, and floats only there
+        # Bytes travel as such; floats as those that are wanted, for not every device has float64.
+        moved = (read.to(device) if read.dtype == torch.uint8 else read).to(device, dtype)
         # Division, not multiplication by the reciprocal, so that 255 becomes exactly 1.
         moved = moved / 255 if read.dtype == torch.uint8 else moved
         if domain is not None:

@@ -37,6 +37,7 @@ from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders import Options
@@ -150,6 +151,7 @@ def harden(
     def left(share: float = 1.0) -> float | None:
         return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
 
+    RunSettings(device=device)  # refuses what torch does not see
     _require_engine(devices)
     remembered = Remembered()
     if out is not None:

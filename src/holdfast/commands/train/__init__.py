@@ -117,9 +117,9 @@ def train(
         raise HoldfastError("with a budget training stops before its end, to go on later; name a folder for it as out")
     if resume and (folder is None or not (folder / checkpoints.FILE).exists()):
         raise HoldfastError(f"there is nothing to resume in {folder}; leave --resume out to begin")
-    device = str(place["device"] or "cpu")
-    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []), ExitStack() as stack:
-        fabric = fabric_of(device, recipe.precision)
+    fabric = fabric_of(str(place["device"] or "cpu"), recipe.precision)
+    seeded = [fabric.device] if fabric.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=seeded), ExitStack() as stack:
         if folder is not None:
             stack.enter_context(alone(folder))
         inputs = load_inputs(recipe, place, start, Remembered.at(folder / FILE if folder else None))

@@ -155,10 +155,10 @@ def _range(examinee: Examinee) -> Answer:
     step = (domain.high - domain.low) / 255
     inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
     moved = _difference(encoded(examinee.encoder, pixels + inward), examinee.codes) / _size(examinee.codes)
-    finite = f"Codes are finite from {domain.low:g} to {domain.high:g}"
+    limited = f"Codes are finite from {domain.low:g} to {domain.high:g}"
     return (
         "ok",
-        f"{finite}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size.",
+        f"{limited}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size.",
     )
 
 
