@@ -151,8 +151,8 @@ def harden(
     def left(share: float = 1.0) -> float | None:
         return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
 
-    RunSettings(device=device)  # refuses what torch does not see
     _require_engine(devices)
+    RunSettings(device=device)  # refuses what torch does not see
     remembered = Remembered()
     if out is not None:
         require_trainable(Path(out))
