@@ -12,11 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast.attacks.presets import read_attack
 from holdfast.bounds import read_method
 from holdfast.bounds.regions import region
 from holdfast.core.files import write_whole
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs, unit_ball
-from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii
+from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii, nearest_confusion
 from holdfast.protocol.population import Population
 from studies.claims.material import Material
 
@@ -27,8 +29,8 @@ PLAIN = "crown:joint=false"
 """CROWN as published, not intersected with interval bounds."""
 TOLERANCE = 2e-3
 """Of certified radii, as a share of the way to the farthest negative."""
-STEP = 5
-"""Anchors bounded together."""
+STEP, ATTACKED_TOGETHER = 5, 100
+"""Anchors bounded, and attacked, together."""
 
 
 def anchors(population: Population, samples: int) -> list[int]:
@@ -49,6 +51,26 @@ def certified(
         return torch.cat(parts).numpy()
 
     return kept(material, f"certified-{name}-{samples}-{negatives}-{method}", compute)
+
+
+def radii_attacked(material: Material, name: str, count: int, negatives: int) -> Float[np.ndarray, "b"]:
+    """Return of each of the first images the mean over some others of the smallest change that makes it one of them."""
+
+    def compute() -> np.ndarray:
+        population, radii = material.population(material.published(name), count), list[np.ndarray]()
+        for start in range(0, count, ATTACKED_TOGETHER):
+            rows = range(start, min(start + ATTACKED_TOGETHER, count))
+            radii.append(attacked_sizes(image_pairs(population, rows, negatives, NEURONS)).mean(1).numpy())
+        return np.concatenate(radii)
+
+    return kept(material, f"attacked-{name}-{count}-{negatives}", compute)
+
+
+def attacked_sizes(pairs: Pairs, certified: Float[Tensor, "b k"] | None = None) -> Float[Tensor, "b k"]:
+    """Return the smallest change found that takes each anchor for its negative; below ``certified`` none is looked for."""
+    attack = PairAttack(pairs, unit_ball("linf"), read_attack("adaptive:restarts=1,steps=10"))
+    known = torch.zeros(pairs.shape, dtype=torch.float64) if certified is None else certified
+    return attack.sizes(nearest_confusion(attack, known).points).reshape(pairs.shape)
 
 
 @dataclass(frozen=True)

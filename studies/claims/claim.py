@@ -6,7 +6,8 @@ programs bear out or refute it; other encoders that stand in for them show what 
 
 A claim holds if every interval lies as claimed. It fails if one of the ``m`` intervals that decide together lies elsewhere
 at confidence 1 - .05 / m, the first step of Holm (1979): that any one does so by chance is then as rare as said. Else it is
-open.
+open. A claim that was left open may be measured again on more; of ``k`` looks each has .05 / k instead of .05, so that all
+together are wrong as rarely as one (Bonferroni).
 """
 
 from __future__ import annotations
@@ -86,12 +87,20 @@ class Claim:
     """Whether nothing of it can be tested without what it lacks."""
     on: Basis | Mapping[str, Basis] = "other encoders"
     """What it is tested on, for each quantity where that differs."""
+    looks: int = 1
+    """How often it was measured: after the first time on more, because it had been left open."""
 
     @property
     def rule(self) -> str:
         """Return the rule in words."""
         wanted = "; ".join(f"{quantity}: {wanted}" for quantity, wanted in self.claimed.items())
-        return f"the whole 95% interval must lie as claimed ({wanted})"
+        of_looks = f" (95% for {self.looks} looks together)" if self.looks > 1 else ""
+        return f"the whole {100 * (1 - self.level):.3g}% interval{of_looks} must lie as claimed ({wanted})"
+
+    @property
+    def level(self) -> float:
+        """Return how often this look alone may be wrong."""
+        return LEVEL / self.looks
 
     def basis(self, quantity: str) -> Basis:
         """Return what the claim is tested on by a quantity."""
@@ -105,7 +114,7 @@ class Claim:
         own = {
             quantity: wanted for quantity, wanted in self.claimed.items() if self.basis(quantity) != "other encoders"
         }
-        outcome = decided(own or self.claimed, found)
+        outcome = decided(own or self.claimed, found, self.level)
         if self.untestable or outcome == "open":
             return "untestable here" if self.untestable else "open"
         if not own:
@@ -126,11 +135,13 @@ class Claim:
         return parts
 
 
-def decided(claimed: Mapping[str, Range], found: Sequence[Measured]) -> Literal["holds", "fails", "open"]:
-    """Return the outcome: of nothing measured, that nothing is known."""
+def decided(
+    claimed: Mapping[str, Range], found: Sequence[Measured], level: float = LEVEL
+) -> Literal["holds", "fails", "open"]:
+    """Return the outcome, which is wrong at most at ``level``: of nothing measured, that nothing is known."""
     deciding = [(claimed[one.quantity], one) for one in found if one.quantity in claimed]
     by_chance = sum(one.statistic != "exact" for _, one in deciding)
-    if any(wanted.fails(one.at(1 - LEVEL / max(1, by_chance))) for wanted, one in deciding):
+    if any(wanted.fails(one.at(1 - level / max(1, by_chance))) for wanted, one in deciding):
         return "fails"
     complete = {one.quantity for _, one in deciding} == set(claimed)
-    return "holds" if complete and all(wanted.holds(one) for wanted, one in deciding) else "open"
+    return "holds" if complete and all(wanted.holds(one.at(1 - level)) for wanted, one in deciding) else "open"

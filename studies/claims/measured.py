@@ -22,6 +22,7 @@ from scipy.stats import t as student
 from holdfast.core.statistics.intervals import share_interval
 from studies.common import interval
 
+CONFIDENCE = 0.95
 DRAWS, DIGITS = 1000, 5
 """Resamples of the bootstrap; significant digits of stored values, from which everything is computed."""
 FEW, GROUP = 30, 3
@@ -94,12 +95,14 @@ class Measured:
         Of a share it is computed anew. Others are lengthened as quantiles are: Student's, where the interval is one over few
         trainings or units, else the normal ones.
         """
+        if confidence == CONFIDENCE or self.statistic == "exact":
+            return self
         if self.statistic == "share":
             low, high = share_interval(round(self.value * self.n), self.n, confidence)
             return replace(self, low=low, high=high)
         units = self.seeds if self.trainings else self.n
         freedom = max(1, units - 1) if self.trainings or (self.statistic == "mean" and units < FEW) else inf
-        tails = np.array([(1 + confidence) / 2, 0.975])
+        tails = np.array([(1 + confidence) / 2, (1 + CONFIDENCE) / 2])
         factor = float(np.divide(*(norm.ppf(tails) if freedom == inf else student.ppf(tails, freedom))))
         low, high = self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value)
         return replace(self, low=low, high=high)

@@ -34,10 +34,10 @@ CHANGES = ("gamma:0.2", "global-shuffle:grid=4")
 RESTORED = CHANGES[1]
 """The change of which the paper compares the two orders."""
 UNIFORM, RAREST = "uniform", 3
-SEEDS = range(3)
+SEEDS = range(10)
 IMAGES, EPOCHS, BATCH = 8000, 10, 128
 """Images that subsets are chosen from, about a quarter of them; and how subsets are learned."""
-BANK, MEASURED = 2000, 1000
+BANK, MEASURED = 2000, 2000
 GENERATOR_EPOCHS = 40
 SHAPES = {"mnist": (28, 1, "rvcl-mnist-view"), "cifar": (32, 3, "moco-cifar-view")}
 """Height, channels and augmentation of the images."""

@@ -18,12 +18,12 @@ from holdfast.probes.robust import RobustProbe
 from holdfast.protocol.population import Population
 from holdfast.synthetic.suggestion import BUDGETS, suggested_budget
 from holdfast.transforms.base import transformed
+from studies.claims.certificates import kept
 from studies.claims.material import Material
-from studies.claims.measured import Measured, measured
-from studies.claims.pretraining import UNIFORM, Trainings
+from studies.claims.measured import Measured, of_seeds
+from studies.claims.pretraining import SEEDS, UNIFORM, Trainings
 from studies.pretraining.cases import Case
 
-PUBLISHED = "cifar10_base_adv4"
 ARMS = ("supervised", "simclr", "moco-v2")
 CORRUPTIONS = ("gaussian-noise-c:3", "defocus-blur-c:3", "contrast-c:3", "pixelate-c:3", "jpeg-compression-c:3")
 IMAGES, BANK, ATTACKED = 300, 400, 100
@@ -37,23 +37,32 @@ RADIUS = 0.2
 def suggested(material: Material) -> Iterator[Measured]:
     """SYN-3: what robust probes at the suggested radius gain over linear ones, and over robust ones at any radius."""
     trainings = Trainings.of(material, "cifar")
-    encoders = [material.published(PUBLISHED)]
-    encoders += [trainings.encoder(Case(arm, subset=UNIFORM), 0) for arm in ARMS]
-    populations = [material.population(encoder, IMAGES, bank=BANK) for encoder in encoders]
-    radii = [suggested_budget(population, SAMPLES) for population in populations]
-    # Mean accuracy and attack success, of each encoder, by each budget.
-    found = np.array([[accuracy_and_success(one, probe(budget)) for budget in BUDGETS] for one in populations])
-    linear, random = found[:, 0], found.mean(1)
-    chosen = found[np.arange(len(found)), [BUDGETS.index(radius) for radius in radii]]
-    for quantity, values in (
-        ("gain in mean accuracy", chosen[:, 0] - linear[:, 0]),
-        ("gain over a random eps", chosen[:, 0] - random[:, 0]),
-        ("fall of attack success", linear[:, 1] - chosen[:, 1]),
-        ("suggested eps", radii),
-        ("mean accuracy of linear probes", linear[:, 0]),
-        ("attack success of linear probes", linear[:, 1]),
-    ):
-        yield measured(quantity, "CIFAR-10", "mean", values, units="encoders")
+    for arm in ARMS:
+        found = np.stack([of_training(trainings, arm, seed) for seed in SEEDS])
+        radii, by_budget = found[:, 0, 0], found[..., 1:]
+        linear, random = by_budget[:, 0], by_budget.mean(1)
+        chosen = by_budget[np.arange(len(found)), [BUDGETS.index(radius) for radius in radii]]
+        for quantity, values in (
+            ("gain in mean accuracy", chosen[:, 0] - linear[:, 0]),
+            ("gain over a random eps", chosen[:, 0] - random[:, 0]),
+            ("fall of attack success", linear[:, 1] - chosen[:, 1]),
+            ("suggested eps", radii),
+            ("mean accuracy of linear probes", linear[:, 0]),
+            ("attack success of linear probes", linear[:, 1]),
+        ):
+            yield of_seeds(quantity, f"CIFAR-10, {arm}", values)
+
+
+def of_training(trainings: Trainings, arm: str, seed: int) -> Float[np.ndarray, "b 3"]:
+    """Return for each budget the one that is suggested, and mean accuracy and attack success by this one."""
+    encoder = trainings.encoder(Case(arm, subset=UNIFORM), seed)
+
+    def compute() -> np.ndarray:
+        population = trainings.material.population(encoder, IMAGES, bank=BANK)
+        radius = suggested_budget(population, SAMPLES)
+        return np.array([(radius, *accuracy_and_success(population, probe(budget))) for budget in BUDGETS])
+
+    return kept(trainings.material, f"robust-probes-{encoder.fingerprint}", compute)
 
 
 def probe(budget: float) -> Probe:

@@ -121,6 +121,25 @@ def test_several_intervals_that_decide_together_are_corrected() -> None:
     assert share_of.at(0.95).low == pytest.approx(share_of.low)
 
 
+def test_every_look_at_a_claim_has_its_part_of_the_error() -> None:
+    """Noise that is looked at three times, each time on more: some look alone says something in more than 5% of cases."""
+    random, looks = np.random.default_rng(1), (20, 60, 200)
+    alone = together = 0
+    for _ in range(600):
+        values = random.normal(size=looks[-1])
+        found = [number("gain", "here", "mean", values[:count]) for count in looks]
+        alone += any(one.low > 0 or one.high < 0 for one in found)
+        level = claim.LEVEL / len(looks)
+        together += any(decided({"gain": ABOVE}, [one], level) != "open" for one in found)
+    assert alone > 45
+    assert together <= 36
+    asked = replace(asked_on("its encoders", gain=ABOVE), looks=3)
+    near = Measured("gain", "here", "mean", [[[0.0]]], "images", 100, 1, False, 0.105, 0.005, 0.205)
+    assert replace(asked, looks=1).verdict([near]) == "holds"
+    assert asked.verdict([near]) == "open"
+    assert "98.3% interval (95% for 3 looks together)" in asked.rule
+
+
 def test_one_counterexample_refutes_an_every_and_none_does_not_prove_it() -> None:
     never = {"exceptions": Range(0, 0)}
     assert decided(never, [share("exceptions", "here", 1, 1000)]) == "fails"
