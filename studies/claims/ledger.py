@@ -156,8 +156,8 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         "or there is a counterexample to an *every*. *Seen* and *not seen at small scale* say the same of other encoders "
         "that stand in for the paper's own, mostly small ones trained here for minutes: they bind no paper. *Follows "
         "from the definition*: no other outcome was to be expected. *Open*: the numbers do not decide. One training "
-        "of a kind is no evidence about the kind, so such claims stay open until there are more seeds. A number in brackets is the "
-        "interval; eps is the largest change of a pixel (0 to 1).",
+        "of a kind is no evidence about the kind, so such claims stay open until there are more seeds. A "
+        "number in brackets is the interval; eps is the largest change of a pixel (0 to 1).",
     ]
     for prefix, title in PAPERS.items():
         lines += ["", f"### {prefix}", "", title]

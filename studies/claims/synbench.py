@@ -191,7 +191,8 @@ CLAIMS = (
         "CNN-A trained here on about 2,200 images of CIFAR-10 with labels, by SimCLR and by MoCo, "
         f"{len(pretraining.SEEDS)} seeds each (one seed, and one published encoder, left it open). Probes of "
         f"{robust_probes.BANK} images, {robust_probes.EPOCHS} epochs; eps suggested by {robust_probes.SAMPLES} samples a "
-        f"set; {robust_probes.IMAGES} images, five corruptions of severity 3, attacks within {robust_probes.RADIUS:g} (l2) on {robust_probes.ATTACKED} of them. Random: the mean over the "
+        f"set; {robust_probes.IMAGES} images, five corruptions of severity 3, "
+        f"attacks within {robust_probes.RADIUS:g} (l2) on {robust_probes.ATTACKED} of them. Random: the mean over the "
         "five eps.",
         {"gain in mean accuracy": ABOVE, "gain over a random eps": ABOVE, "fall of attack success": ABOVE},
         robust_probes.suggested,
