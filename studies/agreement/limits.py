@@ -110,7 +110,7 @@ def silence(trained: Found, found: Agreements, threatened: bool) -> Iterator[str
     but = f", but for the transformer {listed(other)}," if other else ""
     yield f"- Anything about large encoders: all are small convolutional networks{but} on images of 28 or 32 pixels."
     yield "- Anything about CIFAR-10 as it is published: these images went through JPEG."
-    yield "- Anything about other uses than those listed: detection, segmentation, fine-tuning of the encoder itself."
+    yield "- Anything about other uses than those listed: detection or segmentation."
     yield "- Whether stronger attacks would change the order: these take ten steps from one start."
     yield (
         "- How these encoders fare under other threats: that was measured of encoders kept apart alone."

@@ -18,8 +18,8 @@ from studies.agreement.verdicts import deceived
 from studies.agreement.words import listed, primary, value
 
 PICTURE = "images/study/opening.svg"
-MOST = 5
-"""Threats of nine for which a measure must have an interval above 0 to be named."""
+MOST = 6
+"""Threats of ten for which a measure must have an interval above 0 to be named."""
 
 
 def opening(judged: Judged) -> tuple[list[str], dict[str, str]]:
@@ -128,7 +128,7 @@ def _threats(again: Confirmation | None) -> str:
     return (
         f"**Under other threats than the attack they are computed with**, {said} ranked encoders under {MOST} or more of "
         f"{len(THREATS)} (other balls, a patch, transferred and query-only attacks, another program's, corruptions, edited "
-        "copies)."
+        "copies, fine-tuning)."
     )
 
 

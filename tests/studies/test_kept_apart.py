@@ -21,7 +21,7 @@ from studies.agreement.members import ZOO
 from studies.agreement.references import REFERENCES
 from studies.agreement.threats import THREATS, classifier, copies_found, foolbox_keeps, patch_keeps
 from studies.agreement.verdicts import Verdict
-from studies.agreement.zoo import copied, find
+from studies.agreement.zoo import Zoo, copied, degenerate, find
 from torch import nn
 
 import holdfast as hf
@@ -119,15 +119,32 @@ def test_the_head_of_a_classifier_is_learned_from_the_bank() -> None:
     assert (head(pixels).argmax(1) == labels).all()
 
 
-@pytest.mark.slow
-def test_threats_are_measured_as_they_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    pytest.importorskip("foolbox")
-    from studies.agreement.zoo import Zoo
-
+def six_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let zoos be of random images, of which six are attacked."""
     generator = torch.Generator().manual_seed(0)
     pixels, labels = torch.rand(80, 1, 28, 28, generator=generator), torch.arange(80) % 4
     monkeypatch.setattr(Zoo, "_arrays", lambda self, dataset, part: (pixels, labels))
     monkeypatch.setattr(threats, "IMAGES", 6)
+
+
+@pytest.mark.slow
+def test_what_has_weights_is_fine_tuned_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    six_images(monkeypatch)
+    zoo, domain = Zoo(tmp_path, tmp_path), hf.Domain((1, 28, 28))
+    encoder = common.untrained("base", domain, 0)
+    before = encoder.fingerprint
+    right = threats.fine_tuned(zoo, find("supervised", "fashion"), encoder, tmp_path / "tuned")
+    assert right.shape == (6,)
+    assert set(right) <= {0.0, 1.0}
+    assert encoder.fingerprint == before, "the encoder that is measured stays as it is"
+    pixels = degenerate("pixels", domain, 0, zoo.bank("fashion"))
+    assert np.isnan(threats.fine_tuned(zoo, find("pixels", "fashion"), pixels, tmp_path / "pixels")).all()
+
+
+@pytest.mark.slow
+def test_threats_are_measured_as_they_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    pytest.importorskip("foolbox")
+    six_images(monkeypatch)
     monkeypatch.setattr(threats, "outside", lambda zoo, dataset: common.untrained("base", hf.Domain((1, 28, 28)), 5))
     encoder = common.untrained("base", hf.Domain((1, 28, 28)), 0)
     values, series = threats.measured(Zoo(tmp_path, tmp_path), find("supervised", "fashion"), encoder, tmp_path)
