@@ -171,6 +171,7 @@ def _after_tuning(trained: Found) -> str:
     left = {
         called: [f"{np.nanmean(trained.values[name][which]):.2f}" for name in ("attacks together", "fine-tuned")]
         for called, which in (("those trained against attacks", trained.eps > 0), ("the others", trained.eps == 0))
+        if which.any()
     }
     said = [f"of {called} goes from {before} to {after}" for called, (before, after) in left.items()]
     return (
