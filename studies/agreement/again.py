@@ -167,14 +167,14 @@ def _threats(again: Confirmation) -> Iterator[str]:
 
 
 def _after_tuning(trained: Found) -> str:
-    """Return what is left of robustness when encoders are fine-tuned, of defended ones and of others."""
-    left = {
-        called: [f"{np.nanmean(trained.values[name][which]):.2f}" for name in ("attacks together", "fine-tuned")]
-        for called, which in (("those trained against attacks", trained.eps > 0), ("the others", trained.eps == 0))
-        if which.any()
-    }
-    said = [f"of {called} goes from {before} to {after}" for called, (before, after) in left.items()]
+    """Return what fine-tuning leaves of the robustness of encoders that were trained against attacks."""
+    defended = trained.eps > 0
+    said = "*Fine-tuned* was added when the other threats had been seen."
+    if not defended.any():
+        return said
+    before, after = (np.nanmean(trained.values[name][defended]) for name in ("attacks together", "fine-tuned"))
     return (
-        "*Fine-tuned* was added when the other threats had been seen. Fine-tuning changes what was measured before it: "
-        f"under the same attacks, the mean accuracy {listed(said)}."
+        f"{said} It takes from encoders that were trained against attacks: of these, {before:.2f} of images stay right on "
+        f"average while the encoder is frozen, which is attacked at its code besides, and {after:.2f} when it was "
+        "fine-tuned."
     )

@@ -18,7 +18,7 @@ from studies.agreement.verdicts import deceived
 from studies.agreement.words import listed, primary, value
 
 PICTURE = "images/study/opening.svg"
-MOST = 6
+MOST = 5
 """Threats of ten for which a measure must have an interval above 0 to be named."""
 
 

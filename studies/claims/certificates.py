@@ -50,20 +50,20 @@ def certified(
         ]
         return torch.cat(parts).numpy()
 
-    return kept(material, f"certified-{name}-{samples}-{negatives}-{method}", compute)
+    return kept(material, f"certified-{name}-{IMAGES}-{samples}-{negatives}-{method}-{TOLERANCE:g}", compute)
 
 
-def radii_attacked(material: Material, name: str, count: int, negatives: int) -> Float[np.ndarray, "b"]:
-    """Return of each of the first images the mean over some others of the smallest change that makes it one of them."""
+def radii_attacked(material: Material, name: str, images: hf.Images, negatives: int) -> Float[np.ndarray, "b"]:
+    """Return of each image the mean over some others of the smallest change that makes it one of them."""
 
     def compute() -> np.ndarray:
-        population, radii = material.population(material.published(name), count), list[np.ndarray]()
-        for start in range(0, count, ATTACKED_TOGETHER):
-            rows = range(start, min(start + ATTACKED_TOGETHER, count))
+        population, radii = Population(material.published(name), images, hf.RunSettings()), list[np.ndarray]()
+        for start in range(0, len(images), ATTACKED_TOGETHER):
+            rows = range(start, min(start + ATTACKED_TOGETHER, len(images)))
             radii.append(attacked_sizes(image_pairs(population, rows, negatives, NEURONS)).mean(1).numpy())
         return np.concatenate(radii)
 
-    return kept(material, f"attacked-{name}-{count}-{negatives}", compute)
+    return kept(material, f"attacked-{name}-{images.fingerprint}-{negatives}", compute)
 
 
 def attacked_sizes(pairs: Pairs, certified: Float[Tensor, "b k"] | None = None) -> Float[Tensor, "b k"]:

@@ -6,8 +6,8 @@ programs bear out or refute it; other encoders that stand in for them show what 
 
 A claim holds if every interval lies as claimed. It fails if one of the ``m`` intervals that decide together lies elsewhere
 at confidence 1 - .05 / m, the first step of Holm (1979): that any one does so by chance is then as rare as said. Else it is
-open. A claim that was left open may be measured again on more; of ``k`` looks each has .05 / k instead of .05, so that all
-together are wrong as rarely as one (Bonferroni).
+open. A claim that was left open may be measured again on more: its k-th look is judged at .05 / k. A rule errs on one side
+of its intervals, so three looks together are wrong in at most 2.5 + 1.25 + 0.83 = 4.6% of cases; there is no fourth.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ class Claim:
     """Whether nothing of it can be tested without what it lacks."""
     on: Basis | Mapping[str, Basis] = "other encoders"
     """What it is tested on, for each quantity where that differs."""
+    refutable: bool = True
+    """Whether it can fail. That one thing was chosen, of which something holds, and does not hold, refutes nothing."""
     looks: int = 1
     """How often it was measured: after the first time on more, because it had been left open."""
 
@@ -94,12 +96,12 @@ class Claim:
     def rule(self) -> str:
         """Return the rule in words."""
         wanted = "; ".join(f"{quantity}: {wanted}" for quantity, wanted in self.claimed.items())
-        of_looks = f" (95% for {self.looks} looks together)" if self.looks > 1 else ""
-        return f"the whole {100 * (1 - self.level):.3g}% interval{of_looks} must lie as claimed ({wanted})"
+        of_looks = f" (look {self.looks})" if self.looks > 1 else ""
+        return f"the whole {percent(1 - self.level)} interval{of_looks} must lie as claimed ({wanted})"
 
     @property
     def level(self) -> float:
-        """Return how often this look alone may be wrong."""
+        """Return one minus the confidence of the intervals that the last look is judged by."""
         return LEVEL / self.looks
 
     def basis(self, quantity: str) -> Basis:
@@ -115,7 +117,7 @@ class Claim:
             quantity: wanted for quantity, wanted in self.claimed.items() if self.basis(quantity) != "other encoders"
         }
         outcome = decided(own or self.claimed, found, self.level)
-        if self.untestable or outcome == "open":
+        if self.untestable or outcome == "open" or (outcome == "fails" and not self.refutable):
             return "untestable here" if self.untestable else "open"
         if not own:
             return "seen at small scale" if outcome == "holds" else "not seen at small scale"
@@ -133,6 +135,16 @@ class Claim:
             never = self.claimed[quantity] == Range(0, 0) and all(one.value == 0 for one in counts)
             parts[quantity] = "not contradicted" if said == "open" and counts and never else said
         return parts
+
+
+def percent(confidence: float) -> str:
+    """Return a confidence in words.
+
+    Example:
+        >>> percent(0.95), percent(1 - 0.05 / 3)
+        ('95%', '98.3%')
+    """
+    return f"{100 * confidence:.3g}%"
 
 
 def decided(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import hypot, inf, isnan, nan
+from math import hypot, inf, isnan, log, nan
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from studies.common import interval
 CONFIDENCE = 0.95
 DRAWS, DIGITS = 1000, 5
 """Resamples of the bootstrap; significant digits of stored values, from which everything is computed."""
+GROUPED = 4
 FEW, GROUP = 30, 3
 """Below which means have Student's interval, and differences of groups none."""
 NONE_SEEN = 3.7
@@ -81,6 +82,7 @@ class Measured:
     def record(self) -> dict[str, Any]:
         """Return this as JSON takes it: unknown numbers are null."""
         found = asdict(self)
+        found["columns"] = [[[_brief(value) for value in row] for row in column] for column in self.columns]
         return found | {name: None if isnan(found[name]) else found[name] for name in ("value", "low", "high")}
 
     @classmethod
@@ -100,12 +102,20 @@ class Measured:
         if self.statistic == "share":
             low, high = share_interval(round(self.value * self.n), self.n, confidence)
             return replace(self, low=low, high=high)
+        if self.nothing_seen:
+            half = -log((1 - confidence) / 2) / self.n
+            return replace(self, low=self.value - half, high=self.value + half)
         units = self.seeds if self.trainings else self.n
         freedom = max(1, units - 1) if self.trainings or (self.statistic == "mean" and units < FEW) else inf
         tails = np.array([(1 + confidence) / 2, (1 + CONFIDENCE) / 2])
         factor = float(np.divide(*(norm.ppf(tails) if freedom == inf else student.ppf(tails, freedom))))
         low, high = self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value)
         return replace(self, low=low, high=high)
+
+    @property
+    def nothing_seen(self) -> bool:
+        """Return whether all units have the same value, so that the interval is about units that were not seen."""
+        return self.statistic == "mean" and not self.trainings and self.n > 1 and np.ptp(np.array(self.columns[0])) == 0
 
     def again(self) -> Measured:
         """Return the same, with number and interval computed once more from the stored values."""
@@ -156,6 +166,12 @@ def counted(quantity: str, where: str, statistic: str, arrays: list[np.ndarray],
     return Measured(quantity, where, statistic, kept, units, n, 1, False, value, low, high)
 
 
+def of_images(quantity: str, where: str, values: Float[np.ndarray, "s n"]) -> Measured:
+    """Return the mean over trainings and images, with the chance of both in its interval; images by fours, to keep few."""
+    groups = values[:, : values.shape[1] // GROUPED * GROUPED].reshape(len(values), -1, GROUPED).mean(2)
+    return measured(quantity, where, "mean", groups, units=f"groups of {GROUPED} images", trainings=True)
+
+
 def of_seeds(quantity: str, where: str, values: ArrayLike) -> Measured:
     """Return the mean of one value for each training, with Student's interval over seeds."""
     by_seed = np.asarray(values)[:, None]
@@ -170,6 +186,11 @@ def share(quantity: str, where: str, count: int, n: int, units: str = "pairs") -
 def exact(quantity: str, where: str, value: float, n: int, units: str) -> Measured:
     """Return a number in which there is no chance, such as a count in a table of a paper."""
     return measured(quantity, where, "exact", [value], [n], units=units)
+
+
+def _brief(value: float) -> float:
+    """Return a whole number as such, which is shorter to write."""
+    return int(value) if value == int(value) else value
 
 
 def rounded(values: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 
 import holdfast as hf
+from holdfast.evaluations.corrupted.accuracies import drops
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import transformed
@@ -24,7 +25,7 @@ from studies.claims.answers import Right, right
 from studies.claims.certificates import kept
 from studies.claims.generated import generated
 from studies.claims.material import TAUGHT, TESTED, Material
-from studies.claims.measured import Measured, of_seeds
+from studies.claims.measured import Measured, of_images, of_seeds
 from studies.common import plain
 from studies.pretraining.cases import ORDERS, Case
 from studies.pretraining.under_change import Study, seeded, tail_of
@@ -78,7 +79,7 @@ class Trainings:
             run = hf.RunSettings()
             return right(Population(encoder, images, run, bank=Population(encoder, bank, run)), Knn(k=20))
 
-        return kept(self.material, f"right-{encoder.fingerprint}-{plain(change)}", compute)
+        return kept(self.material, f"right-{encoder.fingerprint}-{len(self.bank)}-{MEASURED}-{plain(change)}", compute)
 
     def encoder(self, case: Case, seed: int) -> hf.Encoder:
         """Return the encoder of a case."""
@@ -106,11 +107,16 @@ class Trainings:
         """Return the accuracy of each seed."""
         return np.array([self.right(case, seed, change).mean() for seed in SEEDS])
 
-    def lost(self, case: Case, change: str = "") -> Float[np.ndarray, "s"]:
-        """Return the share of accuracy that each training loses against that on the uniform subset, unchanged."""
-        original = self.accuracies(Case(case.objective, subset=UNIFORM))
-        lost: Float[np.ndarray, "s"] = (original - self.accuracies(case, change)) / original
-        return lost
+    def lost(self, case: Case, change: str = "") -> Float[np.ndarray, "s n"]:
+        """Return values of the images whose mean is the share of accuracy that a training loses.
+
+        It is lost against the training of the same seed on the uniform subset, unchanged.
+        """
+        lost = []
+        for seed in SEEDS:
+            original = self.right(Case(case.objective, subset=UNIFORM), seed)
+            lost.append(drops(torch.tensor(original), torch.tensor(self.right(case, seed, change))).numpy())
+        return np.stack(lost)
 
     def rarest(self, seed: int) -> Bool[np.ndarray, "n"]:
         """Return which measured images are of the classes that are rarest in the long tail."""
@@ -122,17 +128,17 @@ class Trainings:
 def corrupted(material: Material) -> Iterator[Measured]:
     """CLSL-4: drop of contrastive encoders trained and measured on changed images less that of supervised ones."""
     trainings = Trainings.of(material)
-    drops = {
+    lost = {
         arm: np.array([trainings.lost(Case(arm, one, ORDERS[0], UNIFORM), one) for one in CHANGES])
         for arm in (SUPERVISED, *CONTRASTIVE)
     }
     for arm in CONTRASTIVE:
-        less = (drops[arm] - drops[SUPERVISED]).mean(0)
-        yield of_seeds("drop of contrastive less supervised", f"MNIST, {arm}", less)
-    for arm, of_arm in drops.items():
+        less = (lost[arm] - lost[SUPERVISED]).mean(0)
+        yield of_images("drop of contrastive less supervised", f"MNIST, {arm}", less)
+    for arm, of_arm in lost.items():
         yield of_seeds("accuracy", f"MNIST, {arm}, as they are", trainings.accuracies(Case(arm, subset=UNIFORM)))
         for change, values in zip(CHANGES, of_arm, strict=True):
-            yield of_seeds("drop", f"MNIST, {arm}, {change}", values)
+            yield of_seeds("drop", f"MNIST, {arm}, {change}", values.mean(1))
 
 
 def both_orders(material: Material) -> Iterator[Measured]:
@@ -140,9 +146,9 @@ def both_orders(material: Material) -> Iterator[Measured]:
     trainings = Trainings.of(material)
     before, after = (trainings.lost(Case("moco-v2", RESTORED, order, UNIFORM), RESTORED) for order in ORDERS)
     where = f"MNIST, moco-v2, {RESTORED}"
-    yield of_seeds("drop if changed before less if changed after", where, before - after)
+    yield of_images("drop if changed before less if changed after", where, before - after)
     for order, values in zip(ORDERS, (before, after), strict=True):
-        yield of_seeds("drop", f"{where}, {order}", values)
+        yield of_seeds("drop", f"{where}, {order}", values.mean(1))
 
 
 def synthesised(material: Material) -> Iterator[Measured]:
@@ -163,9 +169,9 @@ def imbalance(material: Material) -> Iterator[Measured]:
 
 def less_by(trainings: Trainings, subset: str, called: str) -> Iterator[Measured]:
     """Yield drops by learning from ``subset`` instead of the uniform one, and accuracies."""
-    drops = {arm: trainings.lost(Case(arm, subset=subset)) for arm in (SUPERVISED, *CONTRASTIVE)}
+    lost = {arm: trainings.lost(Case(arm, subset=subset)) for arm in (SUPERVISED, *CONTRASTIVE)}
     for arm in CONTRASTIVE:
-        yield of_seeds("drop of supervised less contrastive", f"MNIST, {arm}", drops[SUPERVISED] - drops[arm])
-    for arm in drops:
+        yield of_images("drop of supervised less contrastive", f"MNIST, {arm}", lost[SUPERVISED] - lost[arm])
+    for arm in lost:
         for one, name in ((UNIFORM, "a uniform subset"), (subset, called)):
             yield of_seeds("accuracy", f"MNIST, {arm}, {name}", trainings.accuracies(Case(arm, subset=one)))

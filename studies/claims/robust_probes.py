@@ -62,7 +62,8 @@ def of_training(trainings: Trainings, arm: str, seed: int) -> Float[np.ndarray, 
         radius = suggested_budget(population, SAMPLES)
         return np.array([(radius, *accuracy_and_success(population, probe(budget))) for budget in BUDGETS])
 
-    return kept(trainings.material, f"robust-probes-{encoder.fingerprint}", compute)
+    sizes = f"{IMAGES}-{BANK}-{ATTACKED}-{EPOCHS}-{SAMPLES}"
+    return kept(trainings.material, f"robust-probes-{encoder.fingerprint}-{sizes}", compute)
 
 
 def probe(budget: float) -> Probe:
