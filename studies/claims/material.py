@@ -107,7 +107,7 @@ class Material:
             LackingError: there is none.
         """
         folder = self.trainings()
-        found = [seed for seed in range(10) if all((folder / f"{arm}-{seed}" / "card.json").exists() for arm in arms)]
+        found = [seed for seed in range(20) if all((folder / f"{arm}-{seed}" / "card.json").exists() for arm in arms)]
         if not found:
             raise LackingError(f"no seed has all of {', '.join(arms)} in {folder}")
         return found
