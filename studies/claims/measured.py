@@ -25,7 +25,7 @@ from studies.common import interval
 CONFIDENCE = 0.95
 DRAWS, DIGITS = 1000, 5
 """Resamples of the bootstrap; significant digits of stored values, from which everything is computed."""
-GROUPED = 4
+GROUPED = 10
 FEW, GROUP = 30, 3
 """Below which means have Student's interval, and differences of groups none."""
 NONE_SEEN = 3.7
@@ -167,7 +167,7 @@ def counted(quantity: str, where: str, statistic: str, arrays: list[np.ndarray],
 
 
 def of_images(quantity: str, where: str, values: Float[np.ndarray, "s n"]) -> Measured:
-    """Return the mean over trainings and images, with the chance of both in its interval; images by fours, to keep few."""
+    """Return the mean over trainings and images, with the chance of both in its interval; images by tens, to keep few."""
     groups = values[:, : values.shape[1] // GROUPED * GROUPED].reshape(len(values), -1, GROUPED).mean(2)
     return measured(quantity, where, "mean", groups, units=f"groups of {GROUPED} images", trainings=True)
 
