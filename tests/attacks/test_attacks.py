@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import final
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import holdfast as hf
 from holdfast.attacks.adaptive import AdaptiveAttack, inward_start
 from holdfast.attacks.adaptive import ascend as adaptive_ascend
 from holdfast.attacks.base import Attack, assert_inside, better, climb
@@ -24,15 +26,16 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, ObjectiveFunction
+from holdfast.objectives.misclassification import margin
 from holdfast.protocol.population import Population
-from tests.samples import builtin, digits, linear
+from tests.samples import builtin, digits, linear, published
 
 SHORT: dict[str, int] = {"restarts": 1, "steps": 6, "queries": 40}
 KINDS: list[Attack] = [
     kind(**{name: value for name, value in SHORT.items() if name in fields_of(kind)}) for kind in kinds().values()
 ]
 """Every attack there is, made quick."""
-ATTACKS: list[Attack] = [*KINDS, fgsm(), bim(steps=5), U_PGD, AdaptiveAttack(steps=8, restarts=2)]
+ATTACKS: list[Attack] = [*KINDS, fgsm(), bim(steps=5), U_PGD, AdaptiveAttack(steps=8, restarts=3)]
 BALLS: list[Ball] = [Linf(0.1), L2(0.5), L1(3.0)]
 everywhere = pytest.mark.parametrize("ball", BALLS, ids=str)
 all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=str)
@@ -281,7 +284,8 @@ def visited(steps: int, first: float, start: float, peak: float, ball: Ball) -> 
         return -(codes[:, 0] - peak).abs()
 
     pixels = torch.tensor([[0.5]], dtype=torch.float64)
-    adaptive_ascend(encoder, pixels, tent, ball, torch.tensor([[start]], dtype=torch.float64), steps, first)
+    begin = torch.tensor([[start]], dtype=torch.float64)
+    adaptive_ascend(encoder, pixels, tent, ball, begin, steps, first / ball.radius)
     return looks
 
 
@@ -412,3 +416,19 @@ def test_the_adaptive_attack_judges_each_stretch_between_checkpoints_by_its_own_
     """Where every step rises, none is ever shortened: the second checkpoint, two steps on, asks for two rises, not four."""
     looks = visited(steps=10, first=0.01, start=0.4, peak=0.9, ball=Linf(0.4))
     assert looks == pytest.approx([0.4 + 0.01 * step for step in range(11)])
+
+
+@pytest.mark.slow
+def test_the_adaptive_attack_is_no_weaker_than_short_steps_in_half_the_ball_of_training(reference: Path) -> None:
+    """Long steps alone end in corners, which this network, trained in a ball twice as large, has made safe."""
+    encoder = published(reference, "mnist_cnn_4layer_a_adv3__lineval", torch.float32)
+    test = hf.load_images(f"{reference / 'images' / 'mnist_test.npz'}?images=images&labels=labels", encoder)
+    population = Population(encoder, test[range(60)], RunSettings())
+    context, objective = population.context(range(60)), margin(lambda codes: codes, population.labels)
+
+    def right(attack: str) -> int:
+        moved = run(read_attack(attack), context, objective, Linf(0.15))
+        return int((objective(population.encode(moved)) < 0).sum())
+
+    assert right("adaptive") <= right("pgd:steps=100,stride=0.02")
+    assert right("adaptive") < right("adaptive:restarts=1,steps=100")

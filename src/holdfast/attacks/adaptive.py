@@ -12,6 +12,12 @@ The first step is half the radius, not the width of the ball. The codes of an en
 less: 50 steps from one start moved those of an ImageNet encoder (EfficientNet-Lite0, 6 photographs, linf 4/255, l2) 70 far
 from first steps of twice the radius, 95 from half of it; 20 steps 45 and 58; 50 fixed steps of 0.001 (U-PGD) 62.
 
+In linf every other of three and more starts takes shorter steps, and the best start goes on with those that found it.
+Long steps alone end in the corners of the ball, which a network trained in a larger one has made safe: half that radius
+(RVCL's CNN-A of MNIST, eps 0.3, ball 0.15, margin of its published head) they left .73 of 100 images right, .59 this way,
+.63 one search of as many fixed steps of 0.02 radii. On ten other encoders, three of them EfficientNet-Lite0, all numbers are
+within 1.1% and all accuracies within .01; in l2 and l1 short steps lose more than they find.
+
 Pixels that start near an edge of the domain start inward. An untargeted objective has no gradient along a pixel
 that a random start moved out and clipping brought back, and no step leads from the near edge to the far side of the ball.
 """
@@ -24,10 +30,12 @@ from math import ceil
 from typing import final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from holdfast.attacks.base import GRADIENT, Attack, Gain, assert_inside, best_of, better, climb
 from holdfast.attacks.gradient import passable, random_start
-from holdfast.core.balls import Ball, column
+from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
@@ -36,8 +44,8 @@ from holdfast.objectives.base import ObjectiveFunction
 MOMENTUM = 0.75
 RISING = 0.75
 """Share of the steps since the last checkpoint that must have raised the objective."""
-FIRST = 0.5
-"""The first step of each search as a share of the radius."""
+FIRST, SHORT, SEVERAL = 0.5, 0.125, 3
+"""The first step of a search as a share of the radius; in linf that of every other start if there are at least several."""
 FROM_OTHERS = 0.125
 """That of the search that goes on beside other attacks: where they ended, longer steps lose more than they find."""
 SCOUTING = 0.4
@@ -57,6 +65,7 @@ class AdaptiveAttack(Attack):
     restarts: int = 5
     steps: int = 20
     name = "adaptive"
+    version = 2
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1:
@@ -77,20 +86,19 @@ class AdaptiveAttack(Attack):
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
-        domain = encoder.domain
-        # A sparse ball's steps pass over pixels that cannot move, and so many pixels at once would share its radius.
-        start = (
-            random_start(pixels, ball, noise, 1.0, domain) if ball.sparse else inward_start(pixels, ball, noise, domain)
-        )
-        steps = self.steps if self.restarts == 1 else self.scouting
-        return ascend(encoder, pixels, objective, ball, start, steps, FIRST * ball.radius)
+        return ascend(encoder, pixels, objective, ball, begin(pixels, ball, noise, encoder.domain), self.steps, FIRST)
 
-    def refined(
-        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, best: Pixels
+    def __call__(
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> Pixels:
         if self.restarts == 1:
-            return best
-        return self._go_on(encoder, pixels, objective, ball, best, FIRST)
+            return super().__call__(encoder, pixels, objective, ball, noise)
+        ball.check(encoder.domain)
+        noises = [noise.fork(self.name, k) for k in range(self.restarts)]
+        best, first = self._scouted(encoder, pixels, objective, ball, noises)
+        attacked = self._go_on(encoder, pixels, objective, ball, best, first)
+        assert_inside(encoder, pixels, attacked, ball)
+        return attacked
 
     def beside(
         self,
@@ -105,19 +113,48 @@ class AdaptiveAttack(Attack):
 
         Arguments and result are those of a call. No image gains less than at any of its ``starts``.
         """
-        scout = AdaptiveAttack(restarts=1, steps=self.scouting)
-        scouted = [scout(encoder, pixels, objective, ball, noise.fork("start", k)) for k in range(self.restarts)]
-        best = best_of([*scouted, *starts], encoder, objective)
+        noises = [noise.fork("start", k).fork(self.name, 0) for k in range(self.restarts)]
+        scouted, _ = self._scouted(encoder, pixels, objective, ball, noises)
+        best = best_of([scouted, *starts], encoder, objective)
         attacked = self._go_on(encoder, pixels, objective, ball, best, FROM_OTHERS)
         assert_inside(encoder, pixels, attacked, ball)
         return attacked
 
+    def _scouted(
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noises: Sequence[Noise]
+    ) -> tuple[Pixels, Float[Tensor, "b"]]:
+        """Return the best point that any start finds for each image, and how long the first step of that start was."""
+        short = SHORT if isinstance(ball, Linf) and self.restarts >= SEVERAL else FIRST
+        starts = [begin(pixels, ball, noise, encoder.domain) for noise in noises]
+        best, gain = ascend(encoder, pixels, objective, ball, starts[0], self.scouting, FIRST)
+        first = torch.full_like(gain, FIRST)
+        for k, start in enumerate(starts[1:], 1):
+            length = short if k % 2 else FIRST
+            other, its_gain = ascend(encoder, pixels, objective, ball, start, self.scouting, length)
+            first = torch.where(its_gain > gain, length, first)
+            best, gain = better(best, gain, other, its_gain)
+        return best, first
+
     def _go_on(
-        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, best: Pixels, first: float
+        self,
+        encoder: Encoder,
+        pixels: Pixels,
+        objective: ObjectiveFunction,
+        ball: Ball,
+        best: Pixels,
+        first: Float[Tensor, "b"] | float,
     ) -> Pixels:
         """Return where the steps that all starts have left lead from the best of them."""
         left = self.restarts * (self.steps - self.scouting)
-        return ascend(encoder, pixels, objective, ball, best, left, first * ball.radius)[0] if left else best
+        return ascend(encoder, pixels, objective, ball, best, left, first)[0] if left else best
+
+
+def begin(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
+    """Return where a search starts: a sparse ball's steps pass over pixels that cannot move, others start inward.
+
+    In a sparse ball so many pixels at once would share its radius.
+    """
+    return random_start(pixels, ball, noise, 1.0, domain) if ball.sparse else inward_start(pixels, ball, noise, domain)
 
 
 def inward_start(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
@@ -130,13 +167,22 @@ def inward_start(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pi
 
 
 def ascend(
-    encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, start: Pixels, steps: int, first: float
+    encoder: Encoder,
+    pixels: Pixels,
+    objective: ObjectiveFunction,
+    ball: Ball,
+    start: Pixels,
+    steps: int,
+    first: Float[Tensor, "b"] | float,
 ) -> tuple[Pixels, Gain]:
-    """Return the best point on the way of ``steps`` steps from ``start``, the first as long as ``first``, and its gain."""
+    """Return the best point on the way of ``steps`` steps from ``start``, and its gain.
+
+    The first step is ``first`` times the radius long, for each image or for all.
+    """
     before = moved = start
     gain, gradient = climb(encoder, moved, objective)
     best, best_gain, best_gradient = moved, gain, gradient
-    length = torch.full_like(gain, first)
+    length = torch.ones_like(gain) * first * ball.radius
     rises, at_checkpoint = torch.zeros_like(gain), (length, best_gain)
     marks, last_mark = checkpoints(steps), 0
     for step in range(1, steps + 1):
