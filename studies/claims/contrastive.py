@@ -234,12 +234,12 @@ CLAIMS = (
         "CLSL-6",
         "Trained on synthesised images, contrastive encoders lose 0.93% and supervised ones 7.71%.",
         f"{PAPER}, table 4 (the text has other numbers)",
-        f"{ALIKE}. Training images, with their classes, by a small conditional variational autoencoder of these, in place "
+        f"{LARGER}. Training images, with their classes, by a small conditional variational autoencoder of these, in place "
         f"of the paper's GAN ({pretraining.GENERATOR_EPOCHS} epochs, one for each seed).",
         {"drop of supervised less contrastive": ABOVE},
         pretraining.synthesised,
         f"The paper's GAN; {SMALL}.",
-        looks=2,
+        looks=3,
     ),
     Claim(
         "CLSL-7",

@@ -30,8 +30,8 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
             lost = (0.25 if case.objective == "supervised" else 0.5) + 0.01 * seed
             lost = 0.1 if case.order == "aug-corrupt" else lost
             assert change == case.change, "measured on images changed alike"
-            return np.full(100, 0.8 * (1 - lost))
-        return np.full(100, 0.8)
+            return np.full(1000, 0.8 * (1 - lost))
+        return np.full(1000, 0.8)
 
     monkeypatch.setattr(Trainings, "right", right)
 
