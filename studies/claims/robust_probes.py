@@ -20,7 +20,7 @@ from holdfast.synthetic.suggestion import BUDGETS, suggested_budget
 from holdfast.transforms.base import transformed
 from studies.claims.certificates import kept
 from studies.claims.material import Material
-from studies.claims.measured import Measured, of_seeds
+from studies.claims.measured import Measured, of_images, of_seeds
 from studies.claims.pretraining import SEEDS, UNIFORM, Trainings
 from studies.pretraining.cases import Case
 
@@ -39,31 +39,32 @@ def suggested(material: Material) -> Iterator[Measured]:
     trainings = Trainings.of(material, "cifar")
     for arm in ARMS:
         found = np.stack([of_training(trainings, arm, seed) for seed in SEEDS])
-        radii, by_budget = found[:, 0, 0], found[..., 1:]
-        linear, random = by_budget[:, 0], by_budget.mean(1)
-        chosen = by_budget[np.arange(len(found)), [BUDGETS.index(radius) for radius in radii]]
+        radii, success, right = found[:, 0, 0], found[..., 1], found[..., 2:]
+        chosen = np.arange(len(found)), [BUDGETS.index(radius) for radius in radii]
+        where = f"CIFAR-10, {arm}"
+        yield of_images("gain in mean accuracy", where, right[chosen] - right[:, 0])
+        yield of_images("gain over a random eps", where, right[chosen] - right.mean(1))
         for quantity, values in (
-            ("gain in mean accuracy", chosen[:, 0] - linear[:, 0]),
-            ("gain over a random eps", chosen[:, 0] - random[:, 0]),
-            ("fall of attack success", linear[:, 1] - chosen[:, 1]),
+            ("fall of attack success", success[:, 0] - success[chosen]),
             ("suggested eps", radii),
-            ("mean accuracy of linear probes", linear[:, 0]),
-            ("attack success of linear probes", linear[:, 1]),
+            ("mean accuracy of linear probes", right[:, 0].mean(1)),
+            ("attack success of linear probes", success[:, 0]),
         ):
-            yield of_seeds(quantity, f"CIFAR-10, {arm}", values)
+            yield of_seeds(quantity, where, values)
 
 
-def of_training(trainings: Trainings, arm: str, seed: int) -> Float[np.ndarray, "b 3"]:
-    """Return for each budget the one that is suggested, and mean accuracy and attack success by this one."""
+def of_training(trainings: Trainings, arm: str, seed: int) -> Float[np.ndarray, "b 2+n"]:
+    """Return for each budget the one that is suggested, and by this one attack success and answers to each image."""
     encoder = trainings.encoder(Case(arm, subset=UNIFORM), seed)
 
     def compute() -> np.ndarray:
         population = trainings.material.population(encoder, IMAGES, bank=BANK)
         radius = suggested_budget(population, SAMPLES)
-        return np.array([(radius, *accuracy_and_success(population, probe(budget))) for budget in BUDGETS])
+        found = [answers_and_success(population, probe(budget)) for budget in BUDGETS]
+        return np.array([(radius, success, *right) for right, success in found])
 
     sizes = f"{IMAGES}-{BANK}-{ATTACKED}-{EPOCHS}-{SAMPLES}"
-    return kept(trainings.material, f"robust-probes-{encoder.fingerprint}-{sizes}", compute)
+    return kept(trainings.material, f"robust-answers-{encoder.fingerprint}-{sizes}", compute)
 
 
 def probe(budget: float) -> Probe:
@@ -71,8 +72,8 @@ def probe(budget: float) -> Probe:
     return RobustProbe(hf.L2(budget), epochs=EPOCHS) if budget else Linear()
 
 
-def accuracy_and_success(population: Population, asked: Probe) -> tuple[float, float]:
-    """Return the mean of clean and corrupted accuracy, and the share of right answers that an attack makes wrong."""
+def answers_and_success(population: Population, asked: Probe) -> tuple[list[float], float]:
+    """Return the mean of clean and corrupted answers to each image, and the share of right ones that an attack makes wrong."""
     fitted, rows = population.learned(asked), range(ATTACKED)
     places = fitted.places(population.labels)
 
@@ -82,10 +83,10 @@ def accuracy_and_success(population: Population, asked: Probe) -> tuple[float, f
     clean, corrupted = right(population.codes), []
     for corruption in CORRUPTIONS:
         changed = Population(population.encoder, transformed(population.images, corruption), population.run)
-        corrupted.append(right(changed.codes).double().mean())
+        corrupted.append(right(changed.codes).double())
     context, objective = population.context(rows), margin(fitted.logits, places[:ATTACKED])
     noise = context.noise.fork("probe")
     moved = read_attack("adaptive:restarts=1")(population.encoder, context.pixels, objective, hf.L2(RADIUS), noise)
     wrong = ~right(population.encode(moved))[clean[:ATTACKED]]
-    mean = (clean.double().mean() + torch.stack(corrupted).mean()) / 2
-    return float(mean), float(wrong.double().mean())
+    answers: list[float] = ((clean.double() + torch.stack(corrupted).mean(0)) / 2).tolist()
+    return answers, float(wrong.double().mean())

@@ -196,7 +196,7 @@ CLAIMS = (
         "five eps.",
         {"gain in mean accuracy": ABOVE, "gain over a random eps": ABOVE, "fall of attack success": ABOVE},
         robust_probes.suggested,
-        "More encoders, and such that learned more; all corruptions; chance in the images beside that in the encoders. "
+        "More encoders, and such that learned more; all corruptions; chance in the attacked images. "
         "Probes, images and synthetic samples were cut for want of time.",
         looks=2,
     ),
