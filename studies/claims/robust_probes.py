@@ -73,7 +73,7 @@ def probe(budget: float) -> Probe:
 
 
 def answers_and_success(population: Population, asked: Probe) -> tuple[list[float], float]:
-    """Return the mean of clean and corrupted answers to each image, and the share of right ones that an attack makes wrong."""
+    """Return the mean of clean and corrupted answers to each image, and the share of right ones that an attack turns."""
     fitted, rows = population.learned(asked), range(ATTACKED)
     places = fitted.places(population.labels)
 
