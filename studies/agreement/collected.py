@@ -74,7 +74,8 @@ def found(zoo: Zoo, member: Member, seed: int, out: Path) -> dict[str, Kept]:
     for name, part in parts.items():
         values, series = part(zoo, member, encoder, place / name)
         kept |= {quantity: _short(value) for quantity, value in values.items()}
-        kept |= {f"{quantity}: images": [_short(one) for one in values] for quantity, values in series.items()}
+        known = {quantity: values for quantity, values in series.items() if not np.isnan(values).all()}
+        kept |= {f"{quantity}: images": [_short(one) for one in values] for quantity, values in known.items()}
     return kept | {SECONDS: _short(process_time() - began)}
 
 
