@@ -87,8 +87,6 @@ class Claim:
     """Whether nothing of it can be tested without what it lacks."""
     on: Basis | Mapping[str, Basis] = "other encoders"
     """What it is tested on, for each quantity where that differs."""
-    refutable: bool = True
-    """Whether it can fail. That one thing was chosen, of which something holds, and does not hold, refutes nothing."""
     looks: int = 1
     """How often it was measured: after the first time on more, because it had been left open."""
 
@@ -117,7 +115,7 @@ class Claim:
             quantity: wanted for quantity, wanted in self.claimed.items() if self.basis(quantity) != "other encoders"
         }
         outcome = decided(own or self.claimed, found, self.level)
-        if self.untestable or outcome == "open" or (outcome == "fails" and not self.refutable):
+        if self.untestable or outcome == "open":
             return "untestable here" if self.untestable else "open"
         if not own:
             return "seen at small scale" if outcome == "holds" else "not seen at small scale"
