@@ -16,7 +16,7 @@ from studies.claims.answers import right
 from studies.claims.certificates import kept
 from studies.claims.claim import ABOVE, Claim, Range
 from studies.claims.material import ARMS, MNIST, STEPS, Material
-from studies.claims.measured import Measured, exact, measured
+from studies.claims.measured import Measured, exact, measured, of_seeds
 from studies.claims.measures import NAMES, STRONG, U_PGD, Series, away, better, breakaway, measured_of
 
 PAPER = "Petrov and Kwiatkowska 2022"
