@@ -45,10 +45,10 @@ def by_stratum(strata: Strata) -> Iterator[str]:
         count, taus = strata[name]
         kept = [f"{measure} ({found:+.2f})" for measure, (found, ends) in taus.items() if ends.above]
         if taus:
-            said = f"look at {listed(kept)}" if kept else "nothing is known to help"
+            said = f"{listed(kept)} had a tau above 0" if kept else "no number had a tau above 0"
             yield (
-                f"- If {who} trained against attacks, {said}: their tau was above 0 among such alone ({count} encoders, "
-                f"intervals not corrected for the number of measures).{_beside_accuracy(taus)}"
+                f"- If {who} trained against attacks: among such alone {said} ({count} encoders, intervals not corrected "
+                f"for the number of measures), before [the test](#the-advice-put-to-the-test).{_beside_accuracy(taus)}"
             )
 
 
@@ -127,11 +127,13 @@ def silence(trained: Found, found: Agreements, threatened: bool) -> Iterator[str
         yield f"- Where {listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
 
 
-def first_by_nothing(everyone: Found, again: str = "") -> str:
+def first_by_nothing(everyone: Found) -> str:
     """Return by which measures encoders that learned nothing come out before all trained ones, as a line of a list."""
     won = {one.name: by for one in HEADLINES if (by := deceived(everyone, one))}
     names = [f"{name} ({listed([one.case for one in by])})" for name, by in won.items()]
-    return f"- Encoders that learned nothing come out first{again} by {listed(names) if names else 'no measure'}."
+    first = {one.case: f"{one.case} {one.serves:.3f}, best {one.best:.3f}" for by in won.values() for one in by}
+    areas = f" Their {PRIMARY} and that of the best trained one: {'; '.join(first.values())}." if first else ""
+    return f"- Encoders that learned nothing come out first by {listed(names) if names else 'no measure'}.{areas}"
 
 
 def encoders(everyone: Found, planned: Sequence[Member], title: str, wanted: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import nan
 
 from studies.agreement import figures
-from studies.agreement.conclusions import Agreement
+from studies.agreement.conclusions import Agreement, Agreements
 from studies.agreement.confirmation import BEYOND, Confirmed
 from studies.agreement.judged import Confirmation, Judged
 from studies.agreement.limits import UNDEFENDED
@@ -18,6 +18,7 @@ from studies.agreement.verdicts import deceived
 from studies.agreement.words import listed, primary, value
 
 PICTURE = "images/study/opening.svg"
+KNOWN = "training radius, clean accuracy and the median distance of codes"
 MOST = 5
 """Threats of ten for which a measure must have an interval above 0 to be named."""
 
@@ -67,14 +68,23 @@ def _outcome(judged: Judged, name: str, kind: str) -> str:
 
 def _first(judged: Judged) -> str:
     radius, found = judged.found[RADIUS, PRIMARY], judged.again.found if judged.again else judged.found
-    larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > found[RADIUS, PRIMARY].tau]
-    who = "those" if judged.again else "them"
-    beaten = f"{listed(larger)} ranked {who} better" if larger else f"no measure ranked {who} better"
+    beaten = beyond_radius(found)
     return (
         "**Ask first how an encoder was trained.** The radius of the attacks in its recipe ranks encoders as probes under "
         f"attack do (tau {value(radius.tau, radius.over_both)} of {radius.n}); this "
         f"{_outcome(judged, RADIUS, 'agrees')}, and {beaten}."
     )
+
+
+def beyond_radius(found: Agreements) -> str:
+    """Return which measures have a larger tau than the training radius, and whether by more than chance allows."""
+    radius = found[RADIUS, PRIMARY].tau
+    larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > radius]
+    told = [name for name in larger if found[name, PRIMARY].over_both.low > radius]
+    if not larger:
+        return f"none of {len(HEADLINES)} measures had a larger one there"
+    chance = f"{listed(told)} by more" if told else "none by more"
+    return f"{listed(larger)} had a larger one there, {chance} than chance allows"
 
 
 def _undefended(judged: Judged) -> str:
@@ -101,9 +111,8 @@ def _measures(judged: Judged) -> str:
         else "**No number without labels held**"
     )
     lost = f"; {listed(failed)} did not and {'are' if len(failed) > 1 else 'is'} no longer advised" if failed else ""
-    beyond = [f"{name} {_outcome(judged, name, 'beyond')}" for name in BEYOND]
-    more = "the claim that one says more than radius, accuracy and the scale of codes together"
-    return f"{use}{lost}; {more}: {listed(beyond)}."
+    beyond = [f"that {name} says more than {KNOWN} together {_outcome(judged, name, 'beyond')}" for name in BEYOND]
+    return f"{use}{lost}; {listed(beyond)}."
 
 
 def _lost(one: Confirmed) -> bool:
@@ -125,18 +134,21 @@ def _threats(again: Confirmation | None) -> str:
     counts = {h.name: len(foreseen(again, h.name)) for h in (*BASELINES, *HEADLINES)}
     most = sorted((name for name, count in counts.items() if count >= MOST), key=lambda name: -counts[name])
     said = listed([f"{name} ({counts[name]})" for name in most]) if most else "nothing"
+    ranked = {name for h in (*BASELINES, *HEADLINES) for name in foreseen(again, h.name)}
+    none = [threat.name for threat in THREATS if threat.name not in ranked]
+    left = f"; under {listed(none)} no number did" if none else ""
     return (
-        f"**Under other threats than the attack they are computed with**, {said} ranked encoders under {MOST} or more of "
-        f"{len(THREATS)} (other balls, a patch, transferred and query-only attacks, another program's, corruptions, edited "
-        "copies, fine-tuning)."
+        f"**Under {len(THREATS)} other threats**, {said} ranked encoders under {MOST} or more{left}. Most that they ranked "
+        f"are gradient attacks, as the {PRIMARY} is: no separate confirmations."
     )
 
 
 def _never(judged: Judged) -> str:
     zoos = [judged.everyone, *([judged.again.everyone] if judged.again else [])]
     won = [h.name for h in HEADLINES if any(deceived(zoo, h) for zoo in zoos)]
-    nothing = [one.measure for one in judged.verdicts if one.kind not in ("use", "some")]
+    tested = {one.claim.name for one in judged.again.claims} if judged.again else set()
+    nothing = [one.measure for one in judged.verdicts if one.kind == "none" and one.measure not in tested]
     return (
         f"**Never choose by one number alone**: an encoder that learned nothing came out first by {len(won)} of "
-        f"{len(HEADLINES)}, and of {listed(nothing)} there is no evidence here at all."
+        f"{len(HEADLINES)}, and that {listed(nothing)} rank encoders as probes under attack do was not seen at all."
     )

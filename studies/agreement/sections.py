@@ -149,7 +149,8 @@ def _beyond(found: Agreements, strata: Strata) -> Iterator[str]:
     ]
     yield (
         f"- **Beyond that**, given {CLEAN}, {SCALE} and {RADIUS}, and among encoders of one data set trained in the same "
-        f"ball, {f'only {listed(more)} still' if more else 'no measure'} ranked encoders as probes did."
+        f"ball, {f'only {listed(more)} still' if more else 'no measure'} ranked encoders as probes did, before "
+        "[the test](#the-advice-put-to-the-test)."
     )
 
 

@@ -53,7 +53,7 @@ THREATS = (
     Reference("l1 attacks", "the same in two l1 balls"),
     Reference("query-only attack", f"accuracy of both probes under `{TOGETHER[-1]}`, which sees no gradient"),
     Reference("attacks together", "accuracy of the linear probe under the worst of three attacks of the library"),
-    Reference("fine-tuned", "the same, but for attacks on the code, after encoder and head learned from 2,000 labels"),
+    Reference("fine-tuned", "the same without attacks on the code, after encoder and head learned from 2,000 labels"),
     Reference("another program", "accuracy of the linear probe under PGD of foolbox, mean over three linf balls"),
     Reference("patch", f"accuracy of the linear probe when {SIDE} x {SIDE} pixels may be anything at {PLACES} places"),
     Reference(

@@ -26,7 +26,7 @@ from studies.pretraining.cases import Case
 
 ARMS = ("supervised", "simclr", "moco-v2")
 CORRUPTIONS = ("gaussian-noise-c:3", "defocus-blur-c:3", "contrast-c:3", "pixelate-c:3", "jpeg-compression-c:3")
-IMAGES, BANK, ATTACKED = 300, 400, 100
+IMAGES, BANK, ATTACKED = 1000, 400, 100
 EPOCHS = 3
 SAMPLES = 256
 """Of each synthetic set: 2.6 for each feature, about as in the paper."""
