@@ -175,12 +175,12 @@ def _after_tuning(trained: Found) -> str:
     }
     said = [
         f"{np.mean(trained.values['attacks together'][which]):.2f} and {np.mean(trained.values['fine-tuned'][which]):.2f} "
-        f"of {name}"
+        f"for {name}"
         for name, which in groups.items()
         if which.any()
     ]
     return (
-        "*Fine-tuned* was added when the other threats had been seen. What was measured or proved of an encoder need not "
-        "be true of what fine-tuning makes of it: of images, on average, stay right while the encoder is frozen (and "
-        f"attacked at its code besides), and after fine-tuning, {listed(said)}."
+        "*Fine-tuned* was added when the other threats had been seen. What was measured or proved of an encoder need not be "
+        "true of what fine-tuning makes of it. Images that stay right with a frozen encoder, which is attacked at its code "
+        f"besides, and after fine-tuning: {listed(said)}."
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import nan
 
 from studies.agreement import figures
-from studies.agreement.conclusions import Agreement, Agreements
+from studies.agreement.conclusions import Agreement
 from studies.agreement.confirmation import BEYOND, Confirmed
 from studies.agreement.judged import Confirmation, Judged
 from studies.agreement.limits import UNDEFENDED
@@ -15,7 +15,7 @@ from studies.agreement.rankings import LEVEL
 from studies.agreement.references import PRIMARY
 from studies.agreement.threats import THREATS
 from studies.agreement.verdicts import deceived
-from studies.agreement.words import listed, primary, value
+from studies.agreement.words import Agreements, listed, primary, value
 
 PICTURE = "images/study/opening.svg"
 KNOWN = "training radius, clean accuracy and the median distance of codes"
@@ -78,9 +78,9 @@ def _first(judged: Judged) -> str:
 
 def beyond_radius(found: Agreements) -> str:
     """Return which measures have a larger tau than the training radius, and whether by more than chance allows."""
-    radius = found[RADIUS, PRIMARY].tau
-    larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > radius]
-    told = [name for name in larger if found[name, PRIMARY].over_both.low > radius]
+    radius = found[RADIUS, PRIMARY]
+    larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > radius.tau]
+    told = [name for name in larger if found[name, PRIMARY].over_both.low > radius.over_both.high]
     if not larger:
         return f"none of {len(HEADLINES)} measures had a larger one there"
     chance = f"{listed(told)} by more" if told else "none by more"
