@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite, isnan, nan
 from typing import Literal
 
 from studies.claims.material import Material
@@ -61,6 +61,24 @@ class Range:
         """Return whether the whole interval lies outside."""
         return one.high < self.low or one.low > self.high
 
+    def times(self, one: Measured, outside: bool = False) -> float:
+        """Return how many times as many units put the interval wholly inside, or outside; infinite if none do.
+
+        Example:
+            >>> from studies.claims.measured import Measured
+            >>> near = Measured("gain", "here", "mean", [[[0.0, 0.2]]], "images", 100, 1, False, 0.1, -0.1, 0.3)
+            >>> ABOVE.times(near), BELOW.times(near), BELOW.times(near, outside=True)
+            (4.0, inf, 4.0)
+        """
+        if isnan(one.low) or isnan(one.high):
+            return inf
+        below, above = one.value - one.low, one.high - one.value
+        if outside:
+            gaps = [(above, self.low - one.value), (below, one.value - self.high)]
+            return min(float((half / gap) ** 2) if gap > 0 else inf for half, gap in gaps)
+        gaps = [(below, one.value - self.low), (above, self.high - one.value)]
+        return max(float((half / gap) ** 2) if gap > 0 else inf for half, gap in gaps)
+
 
 ABOVE, BELOW = Range(low=0.0, strict=True), Range(high=0.0, strict=True)
 
@@ -106,14 +124,17 @@ class Claim:
         """Return what the claim is tested on by a quantity."""
         return self.on if isinstance(self.on, str) else self.on[quantity]
 
+    @property
+    def _own(self) -> dict[str, Range]:
+        """Return what is tested on the paper's own objects."""
+        return {name: wanted for name, wanted in self.claimed.items() if self.basis(name) != "other encoders"}
+
     def verdict(self, found: Sequence[Measured]) -> Verdict:
         """Return what the rule says of what was found, in the words that its basis allows.
 
         The paper's own objects come first: where they decide nothing, other encoders do not either.
         """
-        own = {
-            quantity: wanted for quantity, wanted in self.claimed.items() if self.basis(quantity) != "other encoders"
-        }
+        own = self._own
         outcome = decided(own or self.claimed, found, self.level)
         if self.untestable or outcome == "open":
             return "untestable here" if self.untestable else "open"
@@ -122,6 +143,18 @@ class Claim:
         if outcome == "holds" and {self.basis(quantity) for quantity in own} == {"its definition"}:
             return "follows from the definition"
         return outcome
+
+    def would_take(self, found: Sequence[Measured]) -> float:
+        """Return how many times as many images and trainings would decide, if values stay as they are; nan if none would."""
+        claimed = self._own or self.claimed
+        deciding = [(claimed[one.quantity], one) for one in found if one.quantity in claimed]
+        if {one.quantity for _, one in deciding} != set(claimed):
+            return nan
+        by_chance = max(1, sum(one.statistic != "exact" for _, one in deciding))
+        held = max(wanted.times(one.at(1 - self.level)) for wanted, one in deciding)
+        failed = min(wanted.times(one.at(1 - self.level / by_chance), outside=True) for wanted, one in deciding)
+        times = min(held, failed)
+        return times if isfinite(times) else nan
 
     def parts(self, found: Sequence[Measured]) -> dict[str, str]:
         """Return what is found of each quantity, where several decide: of an *every* without exception, no contradiction."""

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ CALLED = {
 }
 """The published encoders, with the eps that they were trained at."""
 NOT_RUN = "not run yet"
+MOST = 50
+"""Times as much, beyond which more of the same is said to decide nothing."""
 TESTED: Mapping[Basis, str] = {
     "its tables": "the paper's own tables",
     "its encoders": "the paper's published encoders",
@@ -189,9 +191,23 @@ def described(claim: Claim, found: Record | None) -> Iterator[str]:
                 deciding = f"**{one.quantity}**" if one.quantity in claim.claimed else one.quantity
                 said = value(one.at(1 - claim.level))
                 yield f"| {deciding} | {plainly(one.where)} | {said} | {one.n:,} {one.units} | {one.seeds} |"
+            if found["verdict"] == "open":
+                yield from _to_decide(claim, [Measured.read(one) for one in found["measured"]])
     if claim.lacks:
         yield ""
         yield f"*Not tested*: {claim.lacks}"
+
+
+def _to_decide(claim: Claim, found: Sequence[Measured]) -> Iterator[str]:
+    """Yield how much more would decide an open claim."""
+    times, unknown = claim.would_take(found), any(isnan(one.low) for one in found if one.quantity in claim.claimed)
+    yield ""
+    if times <= MOST:
+        yield f"*To decide it*: about {max(times, 1.1):.2g} times what n and seeds count, if these values stay."
+    elif unknown:
+        yield "*To decide it*: more of each kind first, for of one or two nothing is known of how much they vary."
+    else:
+        yield "*To decide it*: not more of the same, by these values."
 
 
 def _tested(claim: Claim) -> str:

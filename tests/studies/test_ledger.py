@@ -140,6 +140,21 @@ def test_looks_at_a_claim_together_are_wrong_as_rarely_as_one() -> None:
     assert "98.3% interval (look 3)" in asked.rule
 
 
+def test_what_is_open_says_how_much_more_would_decide_it() -> None:
+    near = Measured("gain", "here", "mean", [[[0.0, 0.2]]], "images", 100, 1, False, 0.1, -0.1, 0.3)
+    far = replace(near, value=-0.1, low=-0.5, high=0.3)
+    asked = asked_on("its encoders", gain=ABOVE)
+    assert asked.would_take([near]) == pytest.approx(4)
+    assert asked.would_take([far]) == pytest.approx(16)
+    together = asked.would_take([near, far])
+    assert together > 16, "it can only fail, and two intervals decide"
+    assert isnan(asked.would_take([replace(near, value=nan, low=nan, high=nan)]))
+    both = asked_on({"gain": "its tables", "other": "other encoders"}, gain=ABOVE, other=ABOVE)
+    assert both.would_take([near, replace(far, quantity="other")]) == pytest.approx(4), "its own objects come first"
+    page = "\n".join(ledger.ledger_section(RECORDS))
+    assert page.count("*To decide it*") == sum(record["verdict"] == "open" for record in RECORDS.values())
+
+
 def test_chance_in_images_and_in_trainings_is_allowed_for() -> None:
     """Of images that differ and trainings that do not, all chance is that of images; and the other way round."""
     random = np.random.default_rng(0)
