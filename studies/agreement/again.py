@@ -169,13 +169,13 @@ def _after_tuning(trained: Found) -> str:
     """Return what fine-tuning leaves of encoders that were trained for certificates, against attacks, and otherwise."""
     certified = np.array([member.family == "certified" for member in trained.members])
     groups = {
-        "those trained for certificates": certified,
-        "those trained against attacks": (trained.eps > 0) & ~certified,
-        "the others": trained.eps == 0,
+        "trained for certificates": certified,
+        "trained against attacks": (trained.eps > 0) & ~certified,
+        "others": trained.eps == 0,
     }
     said = [
         f"{np.mean(trained.values['attacks together'][which]):.2f} and {np.mean(trained.values['fine-tuned'][which]):.2f} "
-        f"for {name}"
+        f"for {which.sum()} {name}"
         for name, which in groups.items()
         if which.any()
     ]

@@ -13,7 +13,7 @@ from studies.agreement.limits import UNDEFENDED
 from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS
 from studies.agreement.rankings import LEVEL
 from studies.agreement.references import PRIMARY
-from studies.agreement.threats import THREATS
+from studies.agreement.threats import GRADIENTS, THREATS
 from studies.agreement.verdicts import deceived
 from studies.agreement.words import Agreements, listed, primary, value
 
@@ -136,10 +136,12 @@ def _threats(again: Confirmation | None) -> str:
     said = listed([f"{name} ({counts[name]})" for name in most]) if most else "nothing"
     ranked = {name for h in (*BASELINES, *HEADLINES) for name in foreseen(again, h.name)}
     none = [threat.name for threat in THREATS if threat.name not in ranked]
+    alike = len(ranked & set(GRADIENTS))
     left = f"; under {listed(none)} no number did" if none else ""
     return (
-        f"**Under {len(THREATS)} other threats**, {said} ranked encoders under {MOST} or more{left}. Most that they ranked "
-        f"are gradient attacks, as the {PRIMARY} is: no separate confirmations."
+        f"**Under {len(THREATS)} other threats**, {said} ranked encoders under {MOST} or more{left}. {alike} of "
+        f"{len(ranked)} under which some did are gradient attacks, as those of the {PRIMARY} are: no separate "
+        "confirmations."
     )
 
 

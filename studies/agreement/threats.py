@@ -41,6 +41,8 @@ BALLS = {
     "fashion": {"l2": (0.35, 0.7), "l1": (3.5, 7.0), "linf": (0.02, 0.05, 0.1)},
 }
 TOGETHER = ("adaptive:restarts=2,steps=20", "pgd:steps=20", "square:queries=100")
+GRADIENTS = ("l2 attacks", "l1 attacks", "attacks together", "fine-tuned", "another program", "patch", "transfer")
+"""Threats whose attacks climb gradients, as those of the primary reference do."""
 TUNED = ("fine-tune:optimiser=adamw",)
 OTHER_KINDS = tuple(kind for kind in FIFTEEN if kind not in KINDS)
 EDITS = ("gamma:0.5", "resize:0.5", "low-pass:6", "random-affine")

@@ -110,6 +110,8 @@ class Measured:
         tails = np.array([(1 + confidence) / 2, (1 + CONFIDENCE) / 2])
         factor = float(np.divide(*(norm.ppf(tails) if freedom == inf else student.ppf(tails, freedom))))
         low, high = self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value)
+        if self.statistic in ("Kendall", "Spearman"):
+            low, high = max(low, -1.0), min(high, 1.0)
         return replace(self, low=low, high=high)
 
     @property

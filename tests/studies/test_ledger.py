@@ -119,6 +119,9 @@ def test_several_intervals_that_decide_together_are_corrected() -> None:
     share_of = share("exceptions", "here", 1, 1000)
     assert share_of.at(0.99).low < share_of.low
     assert share_of.at(0.95).low == pytest.approx(share_of.low)
+    ranks = number("tau", "here", "Kendall", [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, 3.0, 5.0, 4.0])
+    assert -1 <= ranks.at(0.999).low < ranks.low
+    assert ranks.at(0.999).high <= 1
 
 
 def test_looks_at_a_claim_together_are_wrong_as_rarely_as_one() -> None:

@@ -45,7 +45,7 @@ MOMENTUM = 0.75
 RISING = 0.75
 """Share of the steps since the last checkpoint that must have raised the objective."""
 FIRST, SHORT, SEVERAL = 0.5, 0.125, 3
-"""The first step of a search as a share of the radius; in linf that of every other start if there are at least several."""
+"""The first step of a search as a share of the radius; in linf that of every other of so many starts or more."""
 FROM_OTHERS = 0.125
 """That of the search that goes on beside other attacks: where they ended, longer steps lose more than they find."""
 SCOUTING = 0.4
@@ -150,9 +150,9 @@ class AdaptiveAttack(Attack):
 
 
 def begin(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
-    """Return where a search starts: a sparse ball's steps pass over pixels that cannot move, others start inward.
+    """Return where a search starts: inward, but for sparse balls, whose steps pass over pixels that cannot move.
 
-    In a sparse ball so many pixels at once would share its radius.
+    So many pixels moved inward at once would share the radius of a sparse ball.
     """
     return random_start(pixels, ball, noise, 1.0, domain) if ball.sparse else inward_start(pixels, ball, noise, domain)
 

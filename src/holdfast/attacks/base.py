@@ -67,7 +67,6 @@ class Attack(Spelled):
         for restart in range(1, self.restarts):
             other, its_gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, restart))
             best, gain = better(best, gain, other, its_gain)
-        best = self.refined(encoder, pixels, objective, ball, best)
         assert_inside(encoder, pixels, best, ball)
         return best
 
@@ -84,12 +83,6 @@ class Attack(Spelled):
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
         """Return one run's attacked images and their gains."""
-
-    def refined(
-        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, best: Pixels
-    ) -> Pixels:
-        """Return what a last search from the best points ``best`` leads to; by default those points."""
-        return best
 
 
 def better(best: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
