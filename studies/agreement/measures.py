@@ -55,8 +55,10 @@ Reduce = Callable[[Values], Reduced]
 
 
 def mean(values: Values) -> Reduced:
-    """Return the mean of the defined values."""
-    return np.nanmean(values, axis=-1)
+    """Return the mean of the defined values, nan if there are none."""
+    known = ~np.isnan(values)
+    count = known.sum(-1)
+    return np.divide(np.where(known, values, 0.0).sum(-1), count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 def median(values: Values) -> Reduced:

@@ -39,18 +39,18 @@ def anchors(population: Population, samples: int) -> list[int]:
 
 
 def certified(
-    material: Material, name: str, samples: int, negatives: int, method: str = PLAIN
+    material: Material, name: str, samples: int, negatives: int, method: str = PLAIN, among: int = IMAGES
 ) -> Float[np.ndarray, "b k"]:
-    """Return the certified radius of each pair of a published encoder."""
+    """Return the certified radius of each pair of a published encoder, with negatives ``among`` so many images."""
 
     def compute() -> np.ndarray:
         parts = [
             certified_radii(pairs, unit_ball("linf"), read_method(method), TOLERANCE)
-            for pairs in batches(material, name, samples, negatives)
+            for pairs in batches(material, name, samples, negatives, among)
         ]
         return torch.cat(parts).numpy()
 
-    return kept(material, f"certified-{name}-{IMAGES}-{samples}-{negatives}-{method}-{TOLERANCE:g}", compute)
+    return kept(material, f"certified-{name}-{among}-{samples}-{negatives}-{method}-{TOLERANCE:g}", compute)
 
 
 def radii_attacked(material: Material, name: str, images: hf.Images, negatives: int) -> Float[np.ndarray, "b"]:
@@ -97,9 +97,9 @@ class Bracketed:
         return cls(bounds["X_f32"], bounds["neg_index"], *radii, cosines)
 
 
-def batches(material: Material, name: str, samples: int, negatives: int) -> list[Pairs]:
+def batches(material: Material, name: str, samples: int, negatives: int, among: int = IMAGES) -> list[Pairs]:
     """Return the pairs of a published encoder, some anchors at a time."""
-    population = material.population(material.published(name), IMAGES)
+    population = material.population(material.published(name), among)
     rows = anchors(population, samples)
     return [
         image_pairs(population, rows[start : start + STEP], negatives, NEURONS) for start in range(0, len(rows), STEP)

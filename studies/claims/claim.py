@@ -26,7 +26,8 @@ Verdict = Literal[
     "holds", "fails", "follows from the definition", "seen at small scale", "not seen at small scale", "open",
     "untestable here",
 ]  # fmt: skip
-LEVEL = 0.05
+LEVEL, LOOKS = 0.05, 3
+"""One minus the confidence of a first look, and how many there may be."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,16 @@ class Claim:
     """What it is tested on, for each quantity where that differs."""
     looks: int = 1
     """How often it was measured: after the first time on more, because it had been left open."""
+    refutable: bool = True
+    """Whether values elsewhere refute it: those of an example that was chosen before only say that it was chosen badly."""
 
     @property
     def rule(self) -> str:
         """Return the rule in words."""
         wanted = "; ".join(f"{quantity}: {wanted}" for quantity, wanted in self.claimed.items())
         of_looks = f" (look {self.looks})" if self.looks > 1 else ""
-        return f"the whole {percent(1 - self.level)} interval{of_looks} must lie as claimed ({wanted})"
+        refuting = "" if self.refutable else "; elsewhere it refutes nothing, for what is measured was chosen"
+        return f"the whole {percent(1 - self.level)} interval{of_looks} must lie as claimed ({wanted}){refuting}"
 
     @property
     def level(self) -> float:
@@ -136,7 +140,7 @@ class Claim:
         """
         own = self._own
         outcome = decided(own or self.claimed, found, self.level)
-        if self.untestable or outcome == "open":
+        if self.untestable or outcome == "open" or (outcome == "fails" and not self.refutable):
             return "untestable here" if self.untestable else "open"
         if not own:
             return "seen at small scale" if outcome == "holds" else "not seen at small scale"
@@ -145,15 +149,16 @@ class Claim:
         return outcome
 
     def would_take(self, found: Sequence[Measured]) -> float:
-        """Return how many times as many images and trainings would decide, if values stay as they are; nan if none would."""
+        """Return how many times as many images and trainings decide at the next look, if values stay; nan if none would."""
         claimed = self._own or self.claimed
         deciding = [(claimed[one.quantity], one) for one in found if one.quantity in claimed]
         if {one.quantity for _, one in deciding} != set(claimed):
             return nan
         by_chance = max(1, sum(one.statistic != "exact" for _, one in deciding))
-        held = max(wanted.times(one.at(1 - self.level)) for wanted, one in deciding)
-        failed = min(wanted.times(one.at(1 - self.level / by_chance), outside=True) for wanted, one in deciding)
-        times = min(held, failed)
+        level = LEVEL / (self.looks + 1)
+        held = max(wanted.times(one.at(1 - level)) for wanted, one in deciding)
+        failed = min(wanted.times(one.at(1 - level / by_chance), outside=True) for wanted, one in deciding)
+        times = min(held, failed) if self.refutable else held
         return times if isfinite(times) else nan
 
     def parts(self, found: Sequence[Measured]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Numbers with their intervals, and the stored values from which both can be computed again.
 
-``columns`` holds, for each of up to three variables, a row for each seed and in it a value for each unit (an image, an
+``columns`` holds, for each of up to four variables, a row for each seed and in it a value for each unit (an image, an
 encoder, a random subset). The interval has two parts that add up in squares (Zou and Donner 2008,
 https://doi.org/10.1002/sim.3095): a bootstrap over units, which all seeds share, and Student's interval over seeds, where
 the number is one of trainings rather than of images. Of one seed the latter is unknown, and so is the interval.
@@ -26,8 +26,9 @@ CONFIDENCE = 0.95
 DRAWS, DIGITS = 1000, 5
 """Resamples of the bootstrap; significant digits of stored values, from which everything is computed."""
 GROUPED = 10
+CONTRAST = "difference at equal accuracy"
 FEW, GROUP = 30, 3
-"""Below which means have Student's interval, and differences of groups none."""
+"""Below which means and least squares have Student's interval, and differences of groups none."""
 NONE_SEEN = 3.7
 """What n units without any difference leave room for is this over n, of differences of at most 1: ``0.025 = exp(-3.7)``."""
 Column = Float[np.ndarray, "n"]
@@ -39,12 +40,30 @@ def slope(x: Column, y: Column) -> float:
     return float(np.polyfit(x, y, 1)[0]) if np.ptp(x) > 0 else nan
 
 
-def contrast(group: Column, x: Column, y: Column) -> float:
-    """Return by how much ``y`` is larger in the group marked 1 at equal ``x``, by least squares."""
+def contrast(group: Column, x: Column, y: Column, *others: Column) -> float:
+    """Return by how much ``y`` is larger in the group marked 1 at equal ``x`` and ``others``, by least squares."""
     if np.ptp(group) == 0 or np.ptp(x) == 0:
         return nan
-    terms = np.stack([group, x, np.ones_like(x)], 1)
+    terms = np.stack([group, x, *others, np.ones_like(x)], 1)
     return float(np.linalg.lstsq(terms, y, rcond=None)[0][0])
+
+
+def contrast_interval(group: Column, x: Column, y: Column, *others: Column) -> tuple[float, float]:
+    """Return Student's interval of ``contrast``, for units that vary alike.
+
+    Example:
+        >>> low, high = contrast_interval(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 1, 2, 3.1]))
+        >>> low < 2.05 < high
+        True
+    """
+    terms = np.stack([group, x, *others, np.ones_like(x)], 1)
+    found = np.linalg.lstsq(terms, y, rcond=None)[0]
+    freedom = len(y) - terms.shape[1]
+    if freedom < 1 or np.linalg.matrix_rank(terms) < terms.shape[1]:
+        return nan, nan
+    variance = float(np.square(y - terms @ found).sum()) / freedom * np.linalg.inv(terms.T @ terms)[0, 0]
+    half = float(student.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(variance))
+    return float(found[0]) - half, float(found[0]) + half
 
 
 STATISTICS: Mapping[str, Callable[..., float]] = {
@@ -55,7 +74,7 @@ STATISTICS: Mapping[str, Callable[..., float]] = {
     "Spearman": lambda x, y: float(spearmanr(x, y).statistic) if np.ptp(x) and np.ptp(y) else nan,
     "Kendall": lambda x, y: float(kendalltau(x, y).statistic) if np.ptp(x) and np.ptp(y) else nan,
     "slope": slope,
-    "difference at equal accuracy": contrast,
+    CONTRAST: contrast,
 }
 
 
@@ -106,7 +125,9 @@ class Measured:
             half = -log((1 - confidence) / 2) / self.n
             return replace(self, low=self.value - half, high=self.value + half)
         units = self.seeds if self.trainings else self.n
-        freedom = max(1, units - 1) if self.trainings or (self.statistic == "mean" and units < FEW) else inf
+        fitted = len(self.columns) if self.statistic == CONTRAST else 1
+        few = self.statistic in ("mean", CONTRAST) and units < FEW
+        freedom = max(1, units - fitted) if self.trainings or few else inf
         tails = np.array([(1 + confidence) / 2, (1 + CONFIDENCE) / 2])
         factor = float(np.divide(*(norm.ppf(tails) if freedom == inf else student.ppf(tails, freedom))))
         low, high = self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value)
@@ -168,10 +189,17 @@ def counted(quantity: str, where: str, statistic: str, arrays: list[np.ndarray],
     return Measured(quantity, where, statistic, kept, units, n, 1, False, value, low, high)
 
 
-def of_images(quantity: str, where: str, values: Float[np.ndarray, "s n"]) -> Measured:
-    """Return the mean over trainings and images, with the chance of both in its interval; images by tens, to keep few."""
-    groups = values[:, : values.shape[1] // GROUPED * GROUPED].reshape(len(values), -1, GROUPED).mean(2)
-    return measured(quantity, where, "mean", groups, units=f"groups of {GROUPED} images", trainings=True)
+def of_images(
+    quantity: str,
+    where: str,
+    *values: Float[np.ndarray, "s n"],
+    statistic: str = "mean",
+    group: int = GROUPED,
+    units: str = "images",
+) -> Measured:
+    """Return a statistic with the chance of trainings and images in its interval; images by groups, to keep few."""
+    groups = [one[:, : one.shape[1] // group * group].reshape(len(one), -1, group).mean(2) for one in values]
+    return measured(quantity, where, statistic, *groups, units=f"groups of {group} {units}", trainings=True)
 
 
 def of_seeds(quantity: str, where: str, values: ArrayLike) -> Measured:
@@ -206,7 +234,7 @@ def evaluated(statistic: str, columns: Sequence[Column]) -> float:
 
 
 def over_units(statistic: str, arrays: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Return the interval over units: Student's for means of few, which a bootstrap makes too short, else a bootstrap's.
+    """Return the interval over units: Student's for few, of which a bootstrap's is too short, else a bootstrap's.
 
     With fewer than ``GROUP`` units in a group nothing is known of how much that group varies, and so there is none.
     """
@@ -214,8 +242,10 @@ def over_units(statistic: str, arrays: Sequence[np.ndarray]) -> tuple[float, flo
     if statistic == "mean" and 1 < n < FEW:
         mean, half = interval([float(one) for one in arrays[0].mean(0)])
         return mean - half, mean + half
-    if statistic == "difference at equal accuracy" and min((arrays[0][0] == kind).sum() for kind in (0, 1)) < GROUP:
+    if statistic == CONTRAST and min((arrays[0][0] == kind).sum() for kind in (0, 1)) < GROUP:
         return nan, nan
+    if statistic == CONTRAST and n < FEW:
+        return contrast_interval(*(array.mean(0) for array in arrays))
     return bootstrap(statistic, arrays)
 
 

@@ -22,6 +22,7 @@ NAMES = (
     "overlap risk",
     "adversarial margin",
 )
+UNITS = dict(zip(NAMES, ("images",) * 3 + ("pairs",) * 3, strict=True))
 LOWER_IS_BETTER = ("breakaway risk", "universal quantile", "overlap risk")
 U_PGD = "pgd:steps=25,step=0.001,keep=last"
 """The attack that the paper measures breakaway with."""

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from studies.claims import CLAIMS, claim, ledger, measured, spade
+import torch
+from scipy.stats import norm
+from studies.claims import CLAIMS, claim, contrastive, ledger, measured, measures, rvcl, spade, unsupervised
 from studies.claims.claim import ABOVE, Basis, Claim, Range, decided
-from studies.claims.material import LackingError, Material
+from studies.claims.material import ARMS, LackingError, Material
 from studies.claims.measured import Measured, exact, share
 from studies.claims.measured import measured as number
 
@@ -21,7 +23,7 @@ RECORDS = ledger.stored()
 BY_NAME = {one.name: one for one in CLAIMS}
 
 
-@pytest.mark.parametrize("module", [claim, measured, ledger], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [claim, contrastive, measured, ledger], ids=lambda m: m.__name__)
 def test_examples_are_right(module) -> None:
     found = doctest.testmod(module)
     assert found.attempted
@@ -147,13 +149,17 @@ def test_what_is_open_says_how_much_more_would_decide_it() -> None:
     near = Measured("gain", "here", "mean", [[[0.0, 0.2]]], "images", 100, 1, False, 0.1, -0.1, 0.3)
     far = replace(near, value=-0.1, low=-0.5, high=0.3)
     asked = asked_on("its encoders", gain=ABOVE)
-    assert asked.would_take([near]) == pytest.approx(4)
-    assert asked.would_take([far]) == pytest.approx(16)
+    of_next = (norm.ppf(1 - claim.LEVEL / 4) / norm.ppf(1 - claim.LEVEL / 2)) ** 2
+    assert asked.would_take([near]) == pytest.approx(4 * of_next)
+    assert asked.would_take([far]) == pytest.approx(16 * of_next)
     together = asked.would_take([near, far])
-    assert together > 16, "it can only fail, and two intervals decide"
+    assert together > 16 * of_next, "it can only fail, and two intervals decide"
     assert isnan(asked.would_take([replace(near, value=nan, low=nan, high=nan)]))
     both = asked_on({"gain": "its tables", "other": "other encoders"}, gain=ABOVE, other=ABOVE)
-    assert both.would_take([near, replace(far, quantity="other")]) == pytest.approx(4), "its own objects come first"
+    assert both.would_take([near, replace(far, quantity="other")]) == pytest.approx(4 * of_next), (
+        "its own objects come first"
+    )
+    assert asked.would_take([near]) < replace(asked, looks=2).would_take([near]), "the next look is judged at less"
     page = "\n".join(ledger.ledger_section(RECORDS))
     assert page.count("*To decide it*") == sum(record["verdict"] == "open" for record in RECORDS.values())
 
@@ -171,6 +177,80 @@ def test_chance_in_images_and_in_trainings_is_allowed_for() -> None:
     assert (trainings.high - trainings.low) / 2 == pytest.approx(half, rel=5e-3), (
         "and room for images that were not seen"
     )
+
+
+def test_images_are_kept_by_groups_of_any_statistic() -> None:
+    one, other = np.random.default_rng(0).random((2, 3, 40))
+    found = measured.of_images("share", "here", one, other, statistic="ratio of means", group=20)
+    assert (found.n, found.seeds, found.units) == (2, 3, "groups of 20 images")
+    assert found.value == pytest.approx(np.mean(one.mean(1) / other.mean(1)), rel=1e-3)
+
+
+def test_differences_at_equal_accuracy_cover() -> None:
+    """Fifteen encoders, four of them supervised and four of another architecture, of which all three terms matter."""
+    random, covered = np.random.default_rng(0), {0.95: 0, 0.983: 0}
+    group, other = np.arange(15) % 4 == 0, np.arange(15) > 10
+    for _ in range(1000):
+        clean = random.normal(size=15)
+        lost = 2 * clean - other + 3 * group + random.normal(size=15)
+        found = number("drop", "tables", measured.CONTRAST, group, clean, lost, other, units="encoders")
+        for confidence in covered:
+            at = found.at(confidence)
+            covered[confidence] += at.low < 3 < at.high
+    assert 930 < covered[0.95] < 970
+    assert 970 < covered[0.983] < 995
+    assert isnan(number("drop", "tables", measured.CONTRAST, group[:6], clean[:6], lost[:6]).low), "two say nothing"
+
+
+def test_an_example_that_was_chosen_badly_refutes_nothing() -> None:
+    worse = Measured("gain", "here", "mean", [[[0.0]]], "images", 100, 1, False, -0.2, -0.3, -0.1)
+    asked = asked_on("other encoders", gain=ABOVE)
+    assert asked.verdict([worse]) == "not seen at small scale"
+    chosen = replace(asked, refutable=False)
+    assert chosen.verdict([worse]) == "open"
+    assert isnan(chosen.would_take([worse]))
+    assert chosen.verdict([replace(worse, value=0.2, low=0.1, high=0.3)]) == "seen at small scale"
+
+
+def test_rivals_are_measured_on_other_trainings_and_images_than_they_were_chosen_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the choice must not see is far from what it may; where less is better the order of the methods turns round."""
+    arms = ARMS[:3]
+    random = np.random.default_rng(0)
+
+    def of_arms(material: Material, arm: str, seeds: range) -> dict[str, np.ndarray]:
+        values = 0.01 * random.normal(size=(len(seeds), 80))
+        choosing = seeds is unsupervised.CHOOSING
+        values[:, (1 if choosing else 0) :: 2] = 1e6 * random.normal()  # of nobody's concern
+        values[:, (0 if choosing else 1) :: 2] += {0: 0.0, 1: 0.5, 2: 0.2}[arms.index(arm)]
+        return dict.fromkeys(measures.NAMES, values)
+
+    monkeypatch.setattr(unsupervised, "ARMS", arms)
+    monkeypatch.setattr(unsupervised, "of_arms", of_arms)
+    gains = [one for one in unsupervised.dominance(Material()) if one.quantity in BY_NAME["UNSUP-5"].claimed]
+    assert [one.where.split(" ")[2].rstrip(",") for one in gains] == [*arms]
+    assert all(one.where.startswith(f"{arms[1]} over") for one in (gains[0], gains[2]))
+    assert [round(abs(one.value), 1) for one in gains] == [0.5, 0.5, 0.3]
+    assert all(one.n == 40 for one in gains)
+
+
+def test_neighbours_are_found_among_the_first_images_without_oneself(reference: Path) -> None:
+    material = Material(reference)
+    population = material.population(material.published("mnist_base"), 300)
+    rows = [0, 5, 120, 250]
+    found = rvcl.neighbours(population, rows, 100, 7)
+    codes = torch.nn.functional.normalize(population.codes.double(), dim=1)
+    for row, near in zip(rows, found.tolist(), strict=True):
+        similar = {other: float(codes[row] @ codes[other]) for other in range(100) if other != row}
+        assert sorted(near) == sorted(sorted(similar, key=lambda other: -similar[other])[:7])
+
+
+def test_samples_of_images_have_none_in_common(reference: Path) -> None:
+    material = Material(reference)
+    one, other = unsupervised.samples(material, material.published("mnist_base"), 2)
+    assert len(one) == len(other) == unsupervised.IMAGES
+    assert not {*one.ids} & {*other.ids}
 
 
 def test_one_counterexample_refutes_an_every_and_none_does_not_prove_it() -> None:
