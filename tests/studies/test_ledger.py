@@ -202,6 +202,19 @@ def test_differences_at_equal_accuracy_cover() -> None:
     assert isnan(number("drop", "tables", measured.CONTRAST, group[:6], clean[:6], lost[:6]).low), "two say nothing"
 
 
+@pytest.mark.parametrize(("as_one", "above"), [(True, False), (False, True)])
+def test_two_models_of_a_method_counted_as_two_would_decide_clsl_2(as_one: bool, above: bool) -> None:
+    """As the claim says of itself."""
+    tables = {**contrastive.RESNETS, **contrastive.VITS}
+    kinds = contrastive.by_kind(tables if as_one else {f"{name}.": table for name, table in tables.items()})
+    clean, lost = zip(*kinds.values(), strict=True)
+    supervised = ["Sup" in kind for kind in kinds]
+    transformers = [kind.rstrip(".") in contrastive.VITS for kind in kinds]
+    found = number("drop", "tables", measured.CONTRAST, supervised, clean, lost, transformers, units="encoders")
+    assert found.n == (12 if as_one else 15)
+    assert (found.at(1 - BY_NAME["CLSL-2"].level).low > 0) == above
+
+
 def test_an_example_that_was_chosen_badly_refutes_nothing() -> None:
     worse = Measured("gain", "here", "mean", [[[0.0]]], "images", 100, 1, False, -0.2, -0.3, -0.1)
     asked = asked_on("other encoders", gain=ABOVE)
