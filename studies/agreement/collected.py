@@ -138,22 +138,22 @@ def _codes(names: list[str]) -> Float[np.ndarray, "e"]:
 @cache
 def read(folder: Path) -> Found:
     """Return what a folder of results holds of the members of the zoo."""
-    return _read(results(folder), ZOO)
+    return _read(results(folder), ZOO, range(SEEDS))
 
 
 @cache
-def read_kept(folder: Path) -> Found:
-    """Return what a folder of results holds of the encoders kept apart."""
-    return _read(kept_results(folder), kept_apart.KEPT)
+def read_kept(folder: Path, seed: int) -> Found:
+    """Return what a folder of results holds of the encoders kept apart, as trained with a seed."""
+    return _read(kept_results(folder), kept_apart.KEPT, (seed,))
 
 
 @cache
 def read_real(folder: Path) -> Found:
     """Return what a folder of results holds of real networks."""
-    return _read(real_results(folder), photographed.REAL)
+    return _read(real_results(folder), photographed.REAL, (0,))
 
 
-def _read(kept: Results, everyone: Sequence[Member]) -> Found:
+def _read(kept: Results, everyone: Sequence[Member], wanted: Sequence[int]) -> Found:
     members, seeds, values, series = (
         list[Member](),
         list[int](),
@@ -161,7 +161,7 @@ def _read(kept: Results, everyone: Sequence[Member]) -> Found:
         list[dict[str, np.ndarray]](),
     )
     for member in everyone:
-        there = [seed for seed in range(SEEDS) if kept.path(member.case, seed).exists()]
+        there = [seed for seed in wanted if kept.path(member.case, seed).exists()]
         if not there:
             continue
         numbers = [kept.found(member.case, seed) or {} for seed in there]

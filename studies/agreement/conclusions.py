@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import nan
 
 import numpy as np
@@ -11,12 +12,12 @@ from jaxtyping import Bool, Float, Int
 
 from studies.agreement import rankings as agreement
 from studies.agreement.collected import Found
-from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS, REDUCED, Headline, Reduce, mean
+from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS, REDUCED, SCALE, Headline, Reduce, mean
 from studies.agreement.rankings import Interval, interval
 from studies.agreement.references import PRIMARY, REFERENCES, Reference
 
 REPLICATES, SHUFFLES, SPLITS, SEED = 10_000, 10_000, 20, 0
-SCALE, ALL = "median distance", "all three"
+ALL = "all three"
 GIVEN: Mapping[str, tuple[str, ...]] = {
     CLEAN: (CLEAN,),
     SCALE: (SCALE,),
@@ -82,12 +83,17 @@ class Resampled:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the quantities of which taus are taken, in the order of their matrices."""
-        return (*(headline.name for headline in JUDGED), *(reference.name for reference in self.references), SCALE)
+        return (*(headline.name for headline in JUDGED), *(reference.name for reference in self.references))
 
     def only(self, chosen: Bool[np.ndarray, "e"]) -> Resampled:
         """Return the same draws of those encoders that are ``chosen``."""
         draws = {name: values[:, chosen] for name, values in self.draws.items()}
         return Resampled(self.found.only(chosen), draws, self.references)
+
+    @cached_property
+    def taus(self) -> tuple[Float[np.ndarray, "q q"], Taus]:
+        """Return the taus of every two of ``names`` over pairs within a data set, and their replicates."""
+        return replicates(self, self.found.dataset)
 
     def pieces(self) -> Iterator[tuple[slice, Float[np.ndarray, "b q e"]]]:
         """Yield some replicates of all of ``names`` at a time, and which they are."""
@@ -107,28 +113,33 @@ def _values(resampled: Resampled) -> Float[np.ndarray, "q e"]:
     return np.stack([signs.get(name, 1) * resampled.found.values[name] for name in resampled.names])
 
 
-def replicates(
-    resampled: Resampled, group: Int[np.ndarray, "e"] | None = None
-) -> tuple[Float[np.ndarray, "q q"], Taus]:
-    """Return the taus of every two of ``names``, and those of redrawn encoders on redrawn images.
-
-    Pairs within a ``group`` are compared; by default that is a data set.
-    """
+def replicates(resampled: Resampled, group: Int[np.ndarray, "e"]) -> tuple[Float[np.ndarray, "q q"], Taus]:
+    """Return the taus of every two of ``names`` over pairs within a group, and those of redrawn encoders and images."""
     found = resampled.found
-    group = found.dataset if group is None else group
     drawn = agreement.draw_families(found.family, REPLICATES, SEED)
     both = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, values in resampled.pieces()])
     return agreement.taus(_values(resampled), group), both
 
 
 def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> dict[str, tuple[float, Interval]]:
-    """Return tau of each of ``JUDGED`` with the primary reference, and its interval over images and encoders."""
-    seen, both = replicates(resampled, group)
+    """Return tau of each of ``JUDGED`` with the primary reference, and its interval over images and encoders.
+
+    Pairs within a ``group`` are compared; by default that is a data set.
+    """
+    seen, both = resampled.taus if group is None else replicates(resampled, group)
     reference = resampled.names.index(PRIMARY)
     return {
         headline.name: (float(seen[place, reference]), interval(both[:, place, reference]))
         for place, headline in enumerate(JUDGED)
     }
+
+
+def beyond(resampled: Resampled, baseline: str) -> dict[str, Interval]:
+    """Return the interval of tau of each of ``JUDGED`` with the primary reference less that of a baseline."""
+    _, both = resampled.taus
+    reference, other = resampled.names.index(PRIMARY), resampled.names.index(baseline)
+    gaps = both[:, :, reference] - both[:, other, reference][:, None]
+    return {headline.name: interval(gaps[:, place]) for place, headline in enumerate(JUDGED)}
 
 
 def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
@@ -137,7 +148,7 @@ def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
     drawn, halves = agreement.draw_families(found.family, REPLICATES, SEED), _halves(resampled)
     values, group = _values(resampled), found.dataset
     images = np.concatenate([agreement.taus(part, group) for _, part in resampled.pieces()])
-    seen, both = replicates(resampled)
+    seen, both = resampled.taus
     encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.pieces()])
     for reference in resampled.references:
         for headline in JUDGED:
@@ -195,6 +206,12 @@ class Compared:
 def oriented(found: Found, headline: Headline) -> Values:
     """Return a headline of all members, larger where it says more robust."""
     return headline.sign * found.values[headline.name]
+
+
+def ceiling(resampled: Resampled, name: str) -> float:
+    """Return what tau of a quantity with the primary reference can at most be expected to be; nan if unknown."""
+    halves = _halves(resampled)
+    return float(np.sqrt(max(halves[name], 0) * max(halves[PRIMARY], 0)))
 
 
 def _halves(resampled: Resampled) -> dict[str, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from studies.agreement import rankings
-from studies.agreement.conclusions import ALL, GIVEN, Resampled, Taus, replicates
+from studies.agreement.conclusions import ALL, GIVEN, Resampled
 from studies.agreement.measures import CLEAN, RADIUS
 from studies.agreement.rankings import LEVEL, Interval, interval
 from studies.agreement.references import PRIMARY
@@ -77,16 +77,13 @@ class Confirmed:
 def confirmed(kept: Resampled) -> list[Confirmed]:
     """Return each of ``CLAIMS`` on trained encoders kept apart."""
     undefended = kept.only(kept.found.eps == 0)
-    everyone, alone = replicates(kept), replicates(undefended)
-    tested = [
-        _tested(claim, undefended, *alone) if claim.kind == "undefended" else _tested(claim, kept, *everyone)
-        for claim in CLAIMS
-    ]
+    tested = [_tested(claim, undefended if claim.kind == "undefended" else kept) for claim in CLAIMS]
     adjusted = rankings.holm([one.p for one in tested])
     return [replace(one, adjusted=p) for one, p in zip(tested, adjusted, strict=True)]
 
 
-def _tested(claim: Claim, kept: Resampled, seen: Float[np.ndarray, "q q"], drawn: Taus) -> Confirmed:
+def _tested(claim: Claim, kept: Resampled) -> Confirmed:
+    seen, drawn = kept.taus
     pair = kept.names.index(claim.name), kept.names.index(PRIMARY)
     if claim.kind == "beyond":
         others = [kept.names.index(name) for name in GIVEN[ALL]]

@@ -9,11 +9,11 @@ from math import isfinite, nan
 from pathlib import Path
 
 from studies.agreement.collected import Found, read, read_kept, read_real
-from studies.agreement.conclusions import Resampled, among, concluded
+from studies.agreement.conclusions import Resampled, among, beyond, ceiling, concluded
 from studies.agreement.confirmation import Confirmed, confirmed, lowered
 from studies.agreement.kept_apart import ENOUGH
 from studies.agreement.limits import EQUAL, TRAINED, UNDEFENDED, Strata, stratified
-from studies.agreement.measures import BASELINES, HEADLINES, Headline
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS, Headline
 from studies.agreement.rankings import Interval
 from studies.agreement.real_networks import RealNetworks, real_networks
 from studies.agreement.references import PRIMARY, REFERENCES
@@ -25,14 +25,27 @@ DIGITS = 4
 
 
 @dataclass(frozen=True)
+class Undefended:
+    """What encoders say none of which was trained against attacks."""
+
+    count: int
+    taus: Mapping[str, tuple[float, Interval]]
+    beyond: Mapping[str, Interval]
+    """Tau of each measure less that of clean accuracy."""
+    ceiling: float
+    """What tau of clean accuracy can at most be expected to be, for chance in images."""
+
+
+@dataclass(frozen=True)
 class Confirmation:
     """What encoders say that were kept apart until the advice was fixed."""
 
     everyone: Found
     found: Agreements
     """Of trained ones, also under threats that no measure was computed with."""
-    undefended: tuple[int, Mapping[str, tuple[float, Interval]]]
-    """How many were not trained against attacks, and tau among these."""
+    beyond: Mapping[str, Interval]
+    """Tau of each measure less that of the training radius."""
+    undefended: Undefended
     claims: Sequence[Confirmed]
 
     @property
@@ -52,11 +65,15 @@ class Judged:
     everyone: Found
     found: Agreements
     """Of trained encoders."""
+    beyond: Mapping[str, Interval]
+    """Tau of each measure less that of the training radius."""
     strata: Strata
     verdicts: Sequence[Verdict]
     """One for each headline number, in their order, none better than encoders kept apart allow."""
     again: Confirmation | None = None
     """None where too few of these were measured."""
+    second: Confirmation | None = None
+    """What second trainings of the same say, which decides nothing; None where too few of these were measured."""
     apart: int = 0
     """How many of these were measured that learned something."""
     real: RealNetworks | None = None
@@ -72,7 +89,8 @@ def judged(folder: Path) -> Judged:
     """Return what the results in ``folder`` allow to say."""
     everyone = read(folder / "zoo")
     resampled = Resampled.of(everyone)
-    found, strata = concluded(resampled.only(~everyone.degenerate)), stratified(resampled)
+    trained = resampled.only(~everyone.degenerate)
+    found, strata = concluded(trained), stratified(resampled)
     verdicts = [
         verdict(
             found[headline.name, PRIMARY],
@@ -81,11 +99,12 @@ def judged(folder: Path) -> Judged:
         )
         for headline in HEADLINES
     ]
-    kept = read_kept(folder / "kept")
-    again = confirmation(kept)
+    kept = read_kept(folder / "kept", 0)
+    again, second = confirmation(kept), confirmation(read_kept(folder / "kept", 1))
     verdicts = lowered(verdicts, again.claims if again else [])
     apart = sum(not member.degenerate for member in kept.members)
-    return Judged(everyone, found, strata, verdicts, again, apart, real_networks(read_real(folder / "real")))
+    real = real_networks(read_real(folder / "real"))
+    return Judged(everyone, found, beyond(trained, RADIUS), strata, verdicts, again, second, apart, real)
 
 
 def confirmation(everyone: Found) -> Confirmation | None:
@@ -93,13 +112,14 @@ def confirmation(everyone: Found) -> Confirmation | None:
     if sum(~everyone.degenerate) < ENOUGH:
         return None
     kept = Resampled.of(everyone.only(~everyone.degenerate), (REFERENCES[0], *THREATS))
-    undefended = kept.found.eps == 0
-    return Confirmation(
-        everyone,
-        concluded(kept),
-        (int(undefended.sum()), among(kept.only(undefended))),
-        confirmed(kept),
-    )
+    return Confirmation(everyone, concluded(kept), beyond(kept, RADIUS), undefended(kept), confirmed(kept))
+
+
+def undefended(resampled: Resampled) -> Undefended:
+    """Return what those say that were not trained against attacks."""
+    chosen = resampled.found.eps == 0
+    alone = resampled.only(chosen)
+    return Undefended(int(chosen.sum()), among(alone), beyond(alone, CLEAN), ceiling(alone, CLEAN))
 
 
 def quoted(one: Judged) -> str:

@@ -137,10 +137,11 @@ HEADLINES = (
              "how unequally often images are neighbours"),
 )  # fmt: skip
 """One for each family. ``sign * value`` is larger where the measure says more robust."""
-RADIUS, CLEAN = "training radius", "clean accuracy"
+RADIUS, CLEAN, SCALE = "training radius", "clean accuracy", "median distance"
 BASELINES = (
     Headline(RADIUS, "", "", 1, says="radius of the attacks that it was trained against, read off its recipe; else 0"),
     Headline(CLEAN, "", "", 1, says="accuracy of both probes on images without change, which takes labels"),
+    Headline(SCALE, "", "", 1, says="median distance of two clean codes, which takes neither labels nor attacks"),
 )
 """What is known without any measure of robustness: a measure is worth what it says beyond these."""
 JUDGED = (*BASELINES, *HEADLINES)
@@ -201,7 +202,7 @@ def measured(zoo: Zoo, member: Member, encoder: hf.Encoder, out: Path) -> tuple[
         values[headline.name], parts = (nan, None) if result is None else number(headline, result, member.dataset)
         if parts is not None:
             series[headline.name] = parts
-    values["median distance"] = median_distance(zoo, member, encoder)
+    values[SCALE] = median_distance(zoo, member, encoder)
     return values, series
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 
 from studies.agreement import figures
@@ -10,25 +10,40 @@ from studies.agreement.conclusions import Agreement
 from studies.agreement.confirmation import BEYOND, Confirmed
 from studies.agreement.judged import Confirmation, Judged
 from studies.agreement.limits import UNDEFENDED
-from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS
-from studies.agreement.rankings import LEVEL
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
+from studies.agreement.rankings import LEVEL, Interval
+from studies.agreement.real_networks import ALL
 from studies.agreement.references import PRIMARY
 from studies.agreement.threats import GRADIENTS, THREATS
-from studies.agreement.verdicts import deceived
-from studies.agreement.words import Agreements, listed, primary, value
+from studies.agreement.verdicts import deceived, tied
+from studies.agreement.words import Agreements, known, listed, primary, value
 
 PICTURE = "images/study/opening.svg"
 KNOWN = "training radius, clean accuracy and the median distance of codes"
-MOST = 5
-"""Threats of ten for which a measure must have an interval above 0 to be named."""
+NOT_TESTED = "was not put to the test"
+ADDED = "fine-tuned"
+"""The threat that was added when the others had been seen."""
 
 
 def opening(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the first lines of the page, and their picture by path."""
-    lines = ["", f"![What ranked encoders, and whether it did so again]({PICTURE})", ""]
+    lines = ["", f"![What ranked encoders, and whether it did so again]({PICTURE})", "", _scope(judged), ""]
     lines += [f"{place}. {sentence}" for place, sentence in enumerate(sentences(judged), 1)]
     heads = f"{len(judged.trained.members)} encoders: advice", f"{_apart(judged)} others: its test"
     return lines, {PICTURE: figures.twice(_rows(judged), heads)}
+
+
+def _scope(judged: Judged) -> str:
+    """Return which encoders all of this is about, and what the others say."""
+    if judged.real is None:
+        return "All of this is about small networks and images of 28 or 32 pixels."
+    count, taus = judged.real.strata[ALL]
+    above = [f"{h.name} ({value(*taus[h.name])})" for h in JUDGED if taus[h.name][1].above]
+    return (
+        "All of this is about small networks and images of 28 or 32 pixels (MNIST, CIFAR-10, Fashion-MNIST). Among "
+        f"[{count} networks trained on ImageNet](#real-networks), which are 3 and what was made of them, "
+        f"{listed(above) if above else 'no number'} ranked them as probes under attack do, one by one."
+    )
 
 
 def _apart(judged: Judged) -> int:
@@ -62,57 +77,74 @@ def sentences(judged: Judged) -> Iterator[str]:
 def _outcome(judged: Judged, name: str, kind: str) -> str:
     claim = judged.again.claim(name, kind) if judged.again else None
     if claim is None:
-        return "was not put to the test"
+        return NOT_TESTED
     return f"{'held' if claim.held else 'did not hold'} among {claim.encoders} kept apart ({value(claim.value, claim.ends)})"
 
 
 def _first(judged: Judged) -> str:
-    radius, found = judged.found[RADIUS, PRIMARY], judged.again.found if judged.again else judged.found
-    beaten = beyond_radius(found)
+    radius, again = judged.found[RADIUS, PRIMARY], judged.again
+    found, beyond = (again.found, again.beyond) if again else (judged.found, judged.beyond)
+    told = 1 - tied(judged.trained, BASELINES[0])
     return (
         "**Ask first how an encoder was trained.** The radius of the attacks in its recipe ranks encoders as probes under "
-        f"attack do (tau {value(radius.tau, radius.over_both)} of {radius.n}); this "
-        f"{_outcome(judged, RADIUS, 'agrees')}, and {beaten}."
+        f"attack do (tau {value(radius.tau, radius.over_both)} of {radius.n}, where it tells {told:.0%} of pairs apart); "
+        f"this {_outcome(judged, RADIUS, 'agrees')}, where {larger_than_radius(found, beyond)}."
     )
 
 
-def beyond_radius(found: Agreements) -> str:
+def larger_than_radius(found: Agreements, beyond: Mapping[str, Interval]) -> str:
     """Return which measures have a larger tau than the training radius, and whether by more than chance allows."""
-    radius = found[RADIUS, PRIMARY]
-    larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > radius.tau]
-    told = [name for name in larger if found[name, PRIMARY].over_both.low > radius.over_both.high]
+    larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > found[RADIUS, PRIMARY].tau]
+    told = [name for name in larger if beyond[name].above]
     if not larger:
-        return f"none of {len(HEADLINES)} measures had a larger one there"
-    chance = f"{listed(told)} by more" if told else "none by more"
-    return f"{listed(larger)} had a larger one there, {chance} than chance allows"
+        return f"none of {len(HEADLINES)} measures had a larger one"
+    return (
+        f"{listed(larger)} had a larger one, {f'{listed(told)} by more' if told else 'none by more'} than chance allows"
+    )
 
 
 def _undefended(judged: Judged) -> str:
-    count, taus = judged.again.undefended if judged.again else judged.strata[UNDEFENDED]
-    claim = judged.again.claim(CLEAN, "undefended") if judged.again else None
-    better = [h.name for h in HEADLINES if taus[h.name][0] > taus[CLEAN][0]]
-    above = [h.name for h in HEADLINES if taus[h.name][1].above]
-    act = "take the most accurate" if claim is None or claim.held else "accuracy is no safe guide"
-    beside = f"{len(better)} of {len(HEADLINES)} measures had a larger tau" if better else "no measure had a larger tau"
-    more = f"the intervals of {listed(above)} lie above 0 one by one" if above else "no interval of theirs lies above 0"
+    count, taus = judged.strata[UNDEFENDED]
+    before = f"; before, it had tau {value(*taus[CLEAN])} among {count}" if taus else ""
+    if judged.again is None:
+        outcome = f"**If none was trained against attacks**, that clean accuracy ranks such encoders {NOT_TESTED}"
+        return f"{outcome}{before}."
+    alone, claim = judged.again.undefended, judged.again.claim(CLEAN, "undefended")
+    held = claim is not None and claim.held
+    better = [h.name for h in HEADLINES if alone.beyond[h.name].above]
+    act = "take the most accurate" if held else "do not go by accuracy alone"
+    why = (
+        ""
+        if held
+        else f", whose accuracies its images mostly cannot tell apart (its ceiling is {known(alone.ceiling)})"
+    )
     return (
-        f"**If none was trained against attacks, {act}**: the claim that clean accuracy, with labels, ranks such "
-        f"encoders {_outcome(judged, CLEAN, 'undefended')}; of {count}, {beside}, and {more}."
+        f"**If none was trained against attacks, {act}**: that clean accuracy, with labels, ranks such encoders "
+        f"{_outcome(judged, CLEAN, 'undefended')}{why}{before}. Of measures, {listed(better) if better else 'none'} ranked "
+        f"those kept apart better than it by more than chance allows, one by one."
     )
 
 
 def _measures(judged: Judged) -> str:
     backed = [one.measure for one in judged.verdicts if one.kind in ("use", "some")]
+    if not backed:
+        use = "**No number without labels held**"
+    elif judged.again is None:
+        use = f"**Of numbers without labels, look at {listed(backed)}**, which {NOT_TESTED}"
+    else:
+        use = f"**Of numbers without labels, look at {listed(backed)}**, which held among encoders kept apart"
+        use += _only_with_defended(judged.again, backed)
     failed = [one.claim.name for one in judged.again.claims if _lost(one)] if judged.again else []
-    tested = ", which held among encoders kept apart" if judged.again else ", which were not put to the test"
-    use = (
-        f"**Of numbers without labels, look at {listed(backed)}**{tested}"
-        if backed
-        else "**No number without labels held**"
-    )
     lost = f"; {listed(failed)} did not and {'are' if len(failed) > 1 else 'is'} no longer advised" if failed else ""
     beyond = [f"that {name} says more than {KNOWN} together {_outcome(judged, name, 'beyond')}" for name in BEYOND]
     return f"{use}{lost}; {listed(beyond)}."
+
+
+def _only_with_defended(again: Confirmation, backed: Sequence[str]) -> str:
+    """Return which of the advised numbers were not shown to rank encoders of which none was trained against attacks."""
+    taus = again.undefended.taus
+    unsure = [f"{name} ({value(*taus[name])})" for name in backed if not taus[name][1].above]
+    return f" (not shown of {listed(unsure)} where none was trained against attacks)" if unsure else ""
 
 
 def _lost(one: Confirmed) -> bool:
@@ -131,17 +163,17 @@ def _threats(again: Confirmation | None) -> str:
             "**Under other threats than the attack they are computed with, nothing is known** of these numbers: they were "
             "compared with probes under attacks of the same program in the same kind of ball."
         )
-    counts = {h.name: len(foreseen(again, h.name)) for h in (*BASELINES, *HEADLINES)}
-    most = sorted((name for name, count in counts.items() if count >= MOST), key=lambda name: -counts[name])
-    said = listed([f"{name} ({counts[name]})" for name in most]) if most else "nothing"
-    ranked = {name for h in (*BASELINES, *HEADLINES) for name in foreseen(again, h.name)}
-    none = [threat.name for threat in THREATS if threat.name not in ranked]
-    alike = len(ranked & set(GRADIENTS))
+    planned = [threat.name for threat in THREATS if threat.name != ADDED]
+    ranked = {h.name: [name for name in foreseen(again, h.name) if name != ADDED] for h in JUDGED}
+    order = sorted((name for name in ranked if ranked[name]), key=lambda name: -len(ranked[name]))
+    said = listed([f"{name} ({len(ranked[name])})" for name in order]) if order else "nothing"
+    seen = {name for names in ranked.values() for name in names}
+    none = [name for name in planned if name not in seen]
     left = f"; under {listed(none)} no number did" if none else ""
     return (
-        f"**Under {len(THREATS)} other threats**, {said} ranked encoders under {MOST} or more{left}. {alike} of "
-        f"{len(ranked)} under which some did are gradient attacks, as those of the {PRIMARY} are: no separate "
-        "confirmations."
+        f"**Under how many of {len(planned)} other threats** numbers ranked encoders: {said}{left}. "
+        f"{len(seen & set(GRADIENTS))} of {len(seen)} under which some did are gradient attacks, as those of the {PRIMARY} "
+        "are: no separate confirmations."
     )
 
 
@@ -152,5 +184,15 @@ def _never(judged: Judged) -> str:
     nothing = [one.measure for one in judged.verdicts if one.kind == "none" and one.measure not in tested]
     return (
         f"**Never choose by one number alone**: an encoder that learned nothing came out first by {len(won)} of "
-        f"{len(HEADLINES)}, and that {listed(nothing)} rank encoders as probes under attack do was not seen at all."
+        f"{len(HEADLINES)}, and that {listed(nothing)} rank small encoders as probes under attack do was not seen"
+        f"{_turned(judged, nothing)}."
     )
+
+
+def _turned(judged: Judged, names: Sequence[str]) -> str:
+    """Return which measures ranked encoders the other way round, and where."""
+    apart = [name for name in names if judged.again and judged.again.found[name, PRIMARY].over_both.below]
+    real = [name for name in names if judged.real and judged.real.strata[ALL][1][name][1].below]
+    places = [(apart, "those kept apart"), (real, "ImageNet networks")]
+    said = [f"{listed(found)} among {where}" for found, where in places if found]
+    return f" ({listed(said)} even the other way round)" if said else ""

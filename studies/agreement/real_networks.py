@@ -66,8 +66,9 @@ def section(real: RealNetworks | None) -> Iterator[str]:
     yield (
         f"All of the above is of small networks. {len(trained.members)} others are EfficientNet-Lite 0, 1 and 2, trained on "
         f"ImageNet, at {photographed.SIDE} pixels: {listed(kinds)}. `holdfast harden` made the hardened ones "
-        f"in {photographed.EPOCHS} epochs of 288 quarters of crops of 19 photographs. Measures look at 144 other quarters, "
-        "probes at another 144, whose labels say which photograph they are of. Their list and settings were fixed in code "
+        f"in {photographed.EPOCHS} epochs of 288 quarters of crops of 19 photographs, which are also the bank that probes "
+        "learn from. Measures look at up to 144 other quarters, probes at others again, whose labels say which photograph "
+        "they are of. Their list and settings were fixed in code "
         "before they were measured, and shortened once, for want of time, when one of them had been; "
         f"{listed(NOT_MEASURED)} was left out, for nothing is proved of such networks in a time "
         "that many are given."
@@ -76,7 +77,9 @@ def section(real: RealNetworks | None) -> Iterator[str]:
     yield ""
     yield (
         f"Tau is over pairs of these networks; *{WITHIN}* compares each with its own copies and trainings alone. Intervals "
-        f"redraw images and {len(NETWORKS)} families, a network with what is made of it, which are few."
+        f"redraw images and {len(NETWORKS)} families, a network with what is made of it, which are few, and treat quarters "
+        "of one photograph as if they were independent. *Images*: those that a number is made of, where it is made of such; "
+        f"the {PRIMARY} has {_images(real.trained, PRIMARY)}."
     )
     yield ""
     yield from _sentences(real)
@@ -96,16 +99,31 @@ def _table(real: RealNetworks) -> Iterator[str]:
     taus = real.strata[ALL][1]
     order = sorted(JUDGED, key=lambda one: -np.nan_to_num(taus[one.name][0], nan=-2))
     rows = [
-        [one.name, *(value(*found[one.name]) if found else "too few" for _, found in real.strata.values())]
+        [
+            one.name,
+            *(value(*found[one.name]) if found else "too few" for _, found in real.strata.values()),
+            str(real.known(one.name)),
+            _images(real.trained, one.name),
+        ]
         for one in order
         if real.known(one.name) >= FEWEST
     ]
-    heads = ["measure", *(f"{name} ({count})" for name, (count, _) in real.strata.items())]
+    heads = ["measure", *(f"{name} ({count})" for name, (count, _) in real.strata.items()), "known of", "images"]
     yield from table(f"Tau with {PRIMARY} among real networks", heads, rows)
     silent = [one.name for one in order if one.name not in NOT_MEASURED and real.known(one.name) < FEWEST]
     if silent:
         yield ""
         yield f"Not listed: {listed([f'{name}, which is known of {real.known(name)} of them' for name in silent])}."
+    equal = [one.name for one in order if real.known(one.name) and np.nanstd(real.trained.values[one.name]) == 0]
+    if equal:
+        yield ""
+        yield f"Unknown because it is the same for all of them: {listed(equal)}."
+
+
+def _images(found: Found, name: str) -> str:
+    """Return how many images a number is made of, where it is made of images."""
+    known = next((one for one in found.series.get(name, ()) if one is not None), None)
+    return "" if known is None else str(known.shape[-1])
 
 
 def _sentences(real: RealNetworks) -> Iterator[str]:
@@ -130,12 +148,25 @@ def _sentences(real: RealNetworks) -> Iterator[str]:
             )
         )
     lost = {choice.by: choice.mean for choice in choices(real.trained)}
-    by_measure = {one.name: lost[one.name] for one in HEADLINES if real.known(one.name) == len(real.trained.members)}
-    least = min(by_measure.values())
-    best = [name for name, value_ in by_measure.items() if value_ <= least + 1e-12]
-    yield (
-        f"- {PRIMARY.capitalize()} lost by choosing one: {lost[RADIUS]:.3f} by {RADIUS}, {lost[CLEAN]:.3f} by {CLEAN}, "
-        f"{lost['random']:.3f} at random, {least:.3f} by {listed(best)}."
-    )
+    ways = [*dict.fromkeys((RADIUS, CLEAN, *claimed)), "random"]
+    said = [f"{lost[by]:.3f} {'at' if by == 'random' else 'by'} {by}" for by in ways]
+    yield f"- {PRIMARY.capitalize()} lost by choosing one: {listed(said)}."
     yield first_by_nothing(real.everyone)
+    yield from _served_by_nothing(real.everyone)
     yield f"- Measuring one took {np.median(real.everyone.values[SECONDS]):.0f} seconds of one core (median)."
+
+
+def _served_by_nothing(everyone: Found) -> Iterator[str]:
+    """Yield which encoders that learned nothing come before all networks by the reference itself."""
+    served, accuracy = everyone.values[PRIMARY], everyone.values[CLEAN]
+    best = served[~everyone.degenerate].max()
+    above = [
+        f"{member.case} ({robust:.3f}, of {right:.2f} clean)"
+        for member, robust, right in zip(everyone.members, served, accuracy, strict=True)
+        if member.degenerate and robust > best
+    ]
+    if above:
+        yield (
+            f"- By the {PRIMARY} itself {listed(above)} come before all of these networks, the best of which has "
+            f"{best:.3f}: compare only encoders of like {CLEAN} by it."
+        )

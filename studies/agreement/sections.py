@@ -7,20 +7,21 @@ from math import isfinite
 
 import numpy as np
 
-from studies.agreement import figures, kept_apart, measures, references
+from studies.agreement import figures, measures, references
 from studies.agreement.again import put_to_the_test, waiting
 from studies.agreement.collected import SECONDS, SEEDS, Found
-from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, SCALE, Choice, choices
+from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, Choice, choices
 from studies.agreement.judged import Judged
 from studies.agreement.kept_apart import KEPT
 from studies.agreement.limits import EQUAL, Strata, by_stratum, encoders, silence, traps
-from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS, SCALE
 from studies.agreement.members import TITLES, ZOO
+from studies.agreement.opening import larger_than_radius
 from studies.agreement.rankings import LEVEL, detectable
 from studies.agreement.real_networks import section
 from studies.agreement.references import PRIMARY, REFERENCES
-from studies.agreement.verdicts import NOT_JUDGED, Verdict, deceived
-from studies.agreement.words import Agreements, listed, primary, spread, value
+from studies.agreement.verdicts import NOT_JUDGED, Verdict, deceived, tied
+from studies.agreement.words import Agreements, known, listed, primary, spread, value
 from studies.common import table
 
 FIGURES = "images/study"
@@ -30,9 +31,9 @@ def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the lines of the section and its figures by path."""
     everyone, trained, found = judged.everyone, judged.trained, judged.found
     costs = choices(trained)
-    tested, drawn = put_to_the_test(judged.again) if judged.again else ([*waiting(judged.apart)], {})
+    tested, drawn = put_to_the_test(judged.again, judged.second) if judged.again else ([*waiting(judged.apart)], {})
     lines = [
-        *_advice(costs, everyone, found, judged.verdicts, judged.strata),
+        *_advice(costs, judged),
         *tested,
         *section(judged.real),
         *_measured(trained),
@@ -42,7 +43,7 @@ def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
         *traps(everyone, found, judged.strata),
         *silence(trained, found, judged.again is not None),
         *encoders(everyone, ZOO, "The encoders", SEEDS),
-        *(encoders(judged.again.everyone, KEPT, "The encoders kept apart", kept_apart.SEEDS) if judged.again else ()),
+        *(encoders(judged.again.everyone, KEPT, "The encoders kept apart", 1) if judged.again else ()),
     ]
     drawn |= {
         f"{FIGURES}/agreement.svg": figures.heat_map(found),
@@ -65,10 +66,9 @@ def _panels(found: Found) -> list[tuple[str, list[tuple[float, float, str, str]]
     ]
 
 
-def _advice(
-    costs: Sequence[Choice], everyone: Found, found: Agreements, verdicts: Sequence[Verdict], strata: Strata
-) -> Iterator[str]:
+def _advice(costs: Sequence[Choice], judged: Judged) -> Iterator[str]:
     """Yield what to do, first of all."""
+    everyone, found, verdicts, strata = judged.everyone, judged.found, judged.verdicts, judged.strata
     kinds = {
         kind: [one for one in verdicts if one.kind == kind] for kind in ("use", "some", "none", "against", NOT_JUDGED)
     }
@@ -77,7 +77,7 @@ def _advice(
     yield ""
     won = {headline.name: by for headline in HEADLINES if (by := deceived(everyone, headline))}
     chosen = {choice.by: choice for choice in costs}
-    yield from _baselines(found, chosen)
+    yield from _baselines(judged, chosen)
     yield from _beyond(found, strata)
     if kinds["use"]:
         yield (
@@ -111,19 +111,15 @@ def _advice(
         yield f"    - {name}: {listed([f'{one.case} ({one.serves:.2f}, {one.best:.2f})' for one in by])}"
 
 
-def _baselines(found: Agreements, chosen: Mapping[str, Choice]) -> Iterator[str]:
+def _baselines(judged: Judged, chosen: Mapping[str, Choice]) -> Iterator[str]:
     """Yield what is known without any measure: what a measure has to be better than."""
-    radius, clean = (found[name, PRIMARY] for name in (RADIUS, CLEAN))
-    larger = [headline.name for headline in HEADLINES if found[headline.name, PRIMARY].tau > radius.tau]
-    beaten = (
-        f"only {listed(larger)} {'have' if len(larger) > 1 else 'has'} a larger tau"
-        if larger
-        else f"none of the {len(HEADLINES)} measures has a larger tau"
-    )
+    radius, clean, scale = (judged.found[name, PRIMARY] for name in (RADIUS, CLEAN, SCALE))
     yield (
         f"- **First ask how an encoder was trained.** The {RADIUS}, read off the recipe, ranks encoders with tau "
-        f"{value(radius.tau, radius.over_both)}: {beaten}. {CLEAN.capitalize()}, with labels, has "
-        f"{value(clean.tau, clean.over_both)}. Choosing by the {RADIUS} lost {_lost(chosen[RADIUS])} of {PRIMARY} against "
+        f"{value(radius.tau, radius.over_both)}, and tells {1 - tied(judged.trained, BASELINES[0]):.0%} of pairs apart; "
+        f"{larger_than_radius(judged.found, judged.beyond)}. {CLEAN.capitalize()}, with labels, has "
+        f"{value(clean.tau, clean.over_both)}, and the {SCALE} of two codes, with neither labels nor attacks, "
+        f"{value(scale.tau, scale.over_both)}. Choosing by the {RADIUS} lost {_lost(chosen[RADIUS])} of {PRIMARY} against "
         f"the best encoder (in its own units, at most 1), by {CLEAN} {_lost(chosen[CLEAN])}, at random "
         f"{_lost(chosen['random'])}."
     )
@@ -194,7 +190,8 @@ def _measured(found: Found) -> Iterator[str]:
         f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each measure "
         f"looks at test images without labels, {measures.IMAGES} at most; attacks are `{measures.ATTACK}`. The references "
         f"use {references.IMAGES} other test images with labels, and another random seed. Settings, and what earns advice, "
-        "were fixed in code before the results, but for these: *never alone* at first asked whether encoders that "
+        f"were fixed in code before the results, but for these: the {SCALE} of codes became a baseline when all had been "
+        "measured; *never alone* at first asked whether encoders that "
         "learned nothing beat the middle one of the trained ones, and after eight results whether they beat the best; "
         "that a measure must hold within one kind of training was asked after all; and that it must say more than the "
         f"{RADIUS}, and hold at equal radius, once a reader had found that the {RADIUS} alone does better than most. "
@@ -203,7 +200,9 @@ def _measured(found: Found) -> Iterator[str]:
     yield ""
     yield (
         "A measure agrees with a reference if it ranks encoders of the same data set alike: *tau* is 1 if all pairs are in "
-        "the same order, -1 if all are reversed, 0 if as many are one as the other."
+        "the same order, -1 if all are reversed, 0 if as many are one as the other. It is Kendall's tau-b, which makes up "
+        f"for pairs that a number cannot tell apart: of the {RADIUS} these are {tied(found, BASELINES[0]):.0%}, and all "
+        f"pairs taken alike its tau would be {_untied(found):+.2f}."
     )
     yield ""
     yield from (f"- *{reference.name}*: {reference.says}." for reference in REFERENCES)
@@ -214,6 +213,13 @@ def _measured(found: Found) -> Iterator[str]:
     seconds = found.values[SECONDS]
     yield ""
     yield f"All of it took {np.median(seconds):.0f} seconds of one core for an encoder (median), without training."
+
+
+def _untied(found: Found) -> float:
+    """Return tau-a of the training radius: agreement over all pairs, those that it cannot tell apart among them."""
+    pairs = np.nonzero(np.triu(found.dataset[:, None] == found.dataset, 1))
+    radius, served = (np.subtract(*(found.values[name][side] for side in pairs)) for name in (RADIUS, PRIMARY))
+    return float(np.mean(np.sign(radius) * np.sign(served)))
 
 
 def _counted(found: Found, name: str) -> str:
@@ -236,9 +242,9 @@ def _agreements(found: Agreements) -> Iterator[str]:
     yield ""
     yield (
         f"Colour is tau, with its 95% interval over images and encoders ({REPLICATES:,} replicates); hatched cells contain "
-        "0, or would with another seed of the bootstrap. The first two rows are the baselines. Encoders were drawn families "
-        "first, because members of a family resemble each other. Measures of which a small value is robust were turned "
-        "round."
+        "0, or would with another seed of the bootstrap. The first three rows are the baselines. Encoders were drawn "
+        "families first, because members of a family resemble each other. Measures of which a small value is robust were "
+        "turned round."
     )
     yield ""
     yield f"![Each measure against {PRIMARY}]({FIGURES}/scatters.svg)"
@@ -251,7 +257,7 @@ def _agreements(found: Agreements) -> Iterator[str]:
             spread(one.over_encoders),
             spread(one.over_both),
             f"{one.spearman:+.2f}",
-            f"{one.ceiling:.2f}" if isfinite(one.ceiling) else "unknown",
+            known(one.ceiling),
             f"{one.adjusted:.2f}",
             str(one.n),
         ]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from studies.agreement.collected import Found
-from studies.agreement.conclusions import ALL, SCALE, Agreement, oriented
-from studies.agreement.measures import CLEAN, RADIUS, Headline
+from studies.agreement.conclusions import ALL, Agreement, oriented
+from studies.agreement.measures import CLEAN, RADIUS, SCALE, Headline
 from studies.agreement.rankings import LEVEL, Interval
 from studies.agreement.references import PRIMARY
 

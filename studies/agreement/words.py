@@ -22,6 +22,16 @@ def value(tau: float, ends: Interval) -> str:
     return f"{tau:+.2f} {spread(ends)}" if isfinite(tau) else "unknown"
 
 
+def known(number: float) -> str:
+    """Return a number with two decimals, or that it is unknown.
+
+    Example:
+        >>> known(0.526), known(float("nan"))
+        ('0.53', 'unknown')
+    """
+    return f"{number:.2f}" if isfinite(number) else "unknown"
+
+
 def spread(ends: Interval) -> str:
     """Return the two ends of an interval."""
     return f"[{ends.low:+.2f}, {ends.high:+.2f}]" if isfinite(ends.low) else "[unknown]"

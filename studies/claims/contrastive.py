@@ -199,7 +199,7 @@ CLAIMS = (
         "CLSL-1",
         "Contrastive encoders lose less accuracy than supervised ones when later images are changed.",
         f"{PAPER}, table 1 (drops of 32.8 to 36.5 against 39.8 and 40.7%)",
-        f"Supervised, SimCLR, MoCo, BYOL and Barlow Twins, trained here on MNIST, as many seeds as there are; kNN, "
+        f"Supervised, SimCLR, MoCo, BYOL and Barlow Twins, trained here on MNIST, as many seeds as there were; kNN, "
         f"{IMAGES:,} images, a bank of {BANK:,}, six changes of both (three seeds and 500 images left it open).",
         {"drop of supervised less contrastive": ABOVE},
         downstream,
@@ -280,7 +280,7 @@ CLAIMS = (
         "CLSL-8",
         "Contrastive codes are spread more uniformly than supervised ones (above 2.5 against 1.25 to 2.2).",
         f"{PAPER}, figure 3",
-        "SimCLR, MoCo and supervised, trained here on MNIST, as many seeds as there are; 1,000 images, last epoch.",
+        "SimCLR, MoCo and supervised, trained here on MNIST, as many seeds as there were; 1,000 images, last epoch.",
         {"uniformity of contrastive less supervised": ABOVE},
         spread,
         "Every epoch, and how steady the accuracy of single classes is (figure 2).",
@@ -289,7 +289,7 @@ CLAIMS = (
         "CLSL-9",
         "A little uniformity in the supervised loss makes it more robust: 37.9 becomes 42.2% under shuffled pixels.",
         f"{PAPER}, table A.2 (one seed)",
-        "Supervised training with and without 0.01 of uniformity, trained here on MNIST, as many seeds as there are; kNN, "
+        "Supervised training with and without 0.01 of uniformity, trained here on MNIST, as many seeds as there were; kNN, "
         f"{ALL:,} images, a bank of {BANK:,}, three changes of both (three seeds and 500 images left it open, and ten and "
         "2,000).",
         {"gain under change": ABOVE},

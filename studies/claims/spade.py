@@ -273,8 +273,8 @@ CLAIMS = (
         "SPADE-8",
         "Training against larger attacks on the images that SPADE chooses beats a random choice (88.5 against 83.1%).",
         f"{PAPER}, table 3 (eps 0.3 in the text, 0.2 and 0.4 in the table)",
-        "Fine-tuning of MoCo with SPADE's choice and with random scores, trained here on MNIST, as many seeds as there are; "
-        "accuracy of nearest neighbours under attack, 150 images, a bank of 1,000.",
+        "Fine-tuning of MoCo with SPADE's choice and with random scores, trained here on MNIST, as many seeds as there "
+        "were; accuracy of nearest neighbours under attack, 150 images, a bank of 1,000.",
         {"gain over a random choice": ABOVE},
         guided_training,
         "Five seeds of each, and inverted scores.",

@@ -203,7 +203,7 @@ CLAIMS = (
         "SYN-4",
         "Fine-tuned encoders have a higher score than encoders before, and that of larger ones falls more slowly with eps.",
         f"{PAPER}, tables 2 and 3",
-        f"SimCLR of MNIST, as many seeds as there are, then supervised training of the same encoder ({TUNED_IMAGES:,} "
+        f"SimCLR of MNIST, as many seeds as there were, then supervised training of the same encoder ({TUNED_IMAGES:,} "
         f"images, {TUNED_EPOCHS} epochs); score at eps 0. Base, CNN-A and CNN-B (8 and 16, 16 and 32, 32 and 128 channels) "
         f"trained with labels on about 2,200 images, three seeds; score at eps {LEFT:g} over that at 0. {TUNED_SAMPLES} "
         f"samples, {len(SCALES)} scales.",

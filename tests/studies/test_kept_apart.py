@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from studies.agreement import again, confirmation, figures, opening, threats
-from studies.agreement.conclusions import Resampled, concluded
+from studies.agreement.conclusions import Resampled, beyond, concluded
 from studies.agreement.confirmation import ADVICE, CLAIMS, confirmed, lowered
-from studies.agreement.judged import Confirmation, Judged
+from studies.agreement.judged import Confirmation, Judged, Undefended
 from studies.agreement.kept_apart import KEPT, PRUNED, QUANTISED
 from studies.agreement.limits import UNDEFENDED
-from studies.agreement.measures import HEADLINES
+from studies.agreement.measures import HEADLINES, RADIUS
 from studies.agreement.members import ZOO
 from studies.agreement.references import REFERENCES
 from studies.agreement.threats import THREATS, classifier, copies_found, foolbox_keeps, patch_keeps
@@ -185,9 +185,12 @@ def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     found = replace(kept.found, values={**kept.found.values, "training radius": kept.found.values["robust area"]})
     kept = replace(kept, found=found)
     claims = [replace(one, adjusted=0.01) for one in confirmed(kept)]
-    tested = Confirmation(found, concluded(kept), (12, dict.fromkeys(kept.names, (0.5, claims[0].ends))), claims)
+    above = claims[0].ends
+    alone = Undefended(12, dict.fromkeys(kept.names, (0.5, above)), dict.fromkeys(kept.names, above), 0.4)
+    tested = Confirmation(found, concluded(kept), beyond(kept, RADIUS), alone, claims)
     verdicts = [Verdict(name, grade) for name, grade in ADVICE.items()]
-    judged = Judged(found, concluded(Resampled.of(found)), {}, verdicts, tested)
+    before = {UNDEFENDED: (12, alone.taus)}
+    judged = Judged(found, concluded(Resampled.of(found)), tested.beyond, before, verdicts, tested)
     lines, pictures = opening.opening(judged)
     numbered = [line for line in lines if line[:2] in {f"{k}." for k in range(1, 10)}]
     assert len(numbered) == 5
@@ -197,15 +200,22 @@ def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     failed = replace(tested, claims=[replace(one, value=-0.5) for one in claims])
     lines, _ = opening.opening(replace(judged, again=failed))
     assert any("did not and are no longer advised" in line for line in lines)
-    alone = {UNDEFENDED: (12, tested.undefended[1])}
-    lines, pictures = opening.opening(replace(judged, again=None, strata=alone))
+    lines, pictures = opening.opening(replace(judged, again=None))
     assert sum("not put to the test" in line for line in lines) == 3
     assert "not tested" in pictures[opening.PICTURE]
     text = [*again.waiting(3)]
     assert any("3 of them were measured so far" in line for line in text)
     assert sum(line.endswith("| open |") for line in text) == len(CLAIMS)
-    text, drawn = again.put_to_the_test(failed)
+    text, drawn = again.put_to_the_test(failed, None)
     assert sum("did not hold |" in line for line in text) == len(CLAIMS)
+    assert not any("once more" in line for line in text)
+    text, _ = again.put_to_the_test(failed, tested)
+    rows = [line for line in text if "did not hold |" in line]
+    held = [row.endswith("| held |") for row in rows]
+    assert held == [one.held for one in tested.claims], "second trainings stand beside the first"
+    assert any(held)
+    assert any(line.startswith("12 of them were trained once more") for line in text)
+    assert any("second trainings alone show" in line and line.endswith("and no other.") for line in text)
     assert drawn.keys() == {again.THREATENED}
 
 

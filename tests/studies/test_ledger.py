@@ -261,9 +261,11 @@ def test_neighbours_are_found_among_the_first_images_without_oneself(reference: 
 
 def test_samples_of_images_have_none_in_common(reference: Path) -> None:
     material = Material(reference)
-    one, other = unsupervised.samples(material, material.published("mnist_base"), 2)
+    one, other = unsupervised.samples(material, material.published("mnist_base"), range(2))
     assert len(one) == len(other) == unsupervised.IMAGES
     assert not {*one.ids} & {*other.ids}
+    [again] = unsupervised.samples(material, material.published("mnist_base"), unsupervised.NEXT_PART)
+    assert again.ids == other.ids
 
 
 def test_one_counterexample_refutes_an_every_and_none_does_not_prove_it() -> None:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from studies.agreement import collected, conclusions, measures, references
 from studies.agreement.collected import Found, read
-from studies.agreement.conclusions import ALL, SCALE, Resampled, among, choices, concluded
-from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS
+from studies.agreement.conclusions import ALL, Resampled, among, choices, concluded
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS, SCALE
 from studies.agreement.members import DOMAINS, ZOO, Member
 from studies.agreement.rankings import Interval
 from studies.agreement.references import PRIMARY, PROBES, REFERENCES, areas
