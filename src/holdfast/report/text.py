@@ -92,11 +92,6 @@ def is_share(unit: str) -> bool:
     return unit.startswith("share") and "distance" not in unit
 
 
-def unseen(estimate: Estimate) -> bool:
-    """Return whether no sample differed, so that the interval only bounds how many others might."""
-    return estimate.method.startswith("all values equal")
-
-
 def words(name: str) -> str:
     """Return a unit, setting or quantity in words; ``name_of`` gives quantities the names that evaluations have for them.
 
