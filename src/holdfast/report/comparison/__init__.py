@@ -100,11 +100,7 @@ class _Number(NamedTuple):
 
 def compare(results: Sequence[Result]) -> Comparison:
     """Return all paired comparisons of the encoders in ``results``, and what could not be compared."""
-    return compare_groups(groups(results), results)
-
-
-def compare_groups(grouped: Sequence[Group], results: Sequence[Result]) -> Comparison:
-    """Return all paired comparisons of the encoders in ``results``, of which ``grouped`` are the groups."""
+    grouped = groups(results)
     contests: list[Contest] = []
     refusals: list[Refusal] = []
     baseline_names = baselines(results)
