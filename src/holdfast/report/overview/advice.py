@@ -8,6 +8,7 @@ from math import isfinite
 from shlex import quote
 
 from holdfast.core.records import Claim, Failure
+from holdfast.core.statistics import is_share
 from holdfast.report import text
 from holdfast.report.comparison.protocol import Group
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
@@ -180,7 +181,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
         cells = [
             (_harm(cell), section, row, cell)
             for section in table.sections
-            if (section.like.better, section.like.claim) in HARM and text.is_share(section.like.unit)
+            if (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
             for row in section.rows
             if (cell := row.cells[place]) and cell.defined
         ]
@@ -209,11 +210,11 @@ def _stronger(table: Table) -> str:
         for section in table.sections
         for row in _by_attack(section)
         for name, low, high in _separated(row, table)
-        if text.is_share(section.like.unit) or low.estimate.value > 0
+        if is_share(section.like.unit) or low.estimate.value > 0
     ]
     if not rows:
         return ""
-    shares = [item for item in rows if text.is_share(item[1].like.unit)]
+    shares = [item for item in rows if is_share(item[1].like.unit)]
     gap, section, name, high, low = max(shares or rows, key=lambda item: item[0])
     worse, milder = (high, low) if section.like.better == "lower" else (low, high)
     much = f"a difference of {text.number(gap)}" if shares else f"a factor of {text.number(gap)}"
@@ -229,7 +230,7 @@ def _attack(cell: Cell) -> str:
 
 def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
     a, b = low.estimate.value, high.estimate.value
-    return b - a if text.is_share(section.like.unit) or a <= 0 else b / a
+    return b - a if is_share(section.like.unit) or a <= 0 else b / a
 
 
 def _by_attack(section: Section) -> list[list[Row]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim
+from holdfast.core.statistics import is_share
 from holdfast.report import text
 from holdfast.report.comparison.tables import Row, Section, Table
 
@@ -25,7 +26,7 @@ def other_radius(table: Table) -> str:
     harms = [
         (Ball.read(ball), each)
         for section in table.sections
-        if section.robustness and (section.like.better, section.like.claim) in HARM and text.is_share(section.like.unit)
+        if section.robustness and (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
         for row in section.rows
         if (ball := _ball(row)) and len(each := _harms(section, row, table)) == len(table.ranked)
     ]
