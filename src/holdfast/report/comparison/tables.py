@@ -185,12 +185,8 @@ def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comp
             contest = comparison.contest(group.key, like)
             cells = _cells(group, like, encoders, contest)
             under = text.conditions(like.conditions, ("ball",), like.aim)
-            rows.append(Row(text.ball(ball), under, cells, _span(place, block), contest))
+            rows.append(Row(text.ball(ball), under, cells, 0 if place else len(block), contest))
     return tuple(rows)
-
-
-def _span(place: int, block: Sequence[Estimate]) -> int:
-    return len(block) if place == 0 else 0
 
 
 def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Contest | None) -> tuple[Cell | None, ...]:

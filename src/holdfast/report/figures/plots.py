@@ -87,15 +87,11 @@ def _plates(parts: Sequence[_Part], encoders: Sequence[str]) -> list[Plate]:
 
 def _panel(title: str, parts: Sequence[_Part], dashes: dict[str, str], encoders: Sequence[str]) -> Panel:
     plots = [part for part in parts if text.conditions(part.conditions, ("attack",)) == title]
-    lines = [_dashed(part.line, dashes[part.conditions.get("attack", "")]) for part in plots]
+    lines = [replace(part.line, dash=dashes[part.conditions.get("attack", "")]) for part in plots]
     references = [part.reference for part in plots if part.reference]
     lines += {(*line.x, *line.y): line for line in references}.values()
     alt = f"{plots[0].name} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
     return Panel(title, draw(lines, *plots[0].labels, alt=alt, share=plots[0].share))
-
-
-def _dashed(line: Line, dash: str) -> Line:
-    return replace(line, dash=dash)
 
 
 def _telling(series: Series) -> bool:

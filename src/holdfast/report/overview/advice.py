@@ -14,7 +14,7 @@ from holdfast.report.comparison.protocol import Group
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import suggested
 from holdfast.report.overview.alerts import FEW, SPENT, Alert, alerts, by_budget, causes, encoders_without_results
-from holdfast.report.overview.saturation import HARM, other_radius
+from holdfast.report.overview.saturation import HARM, harm, other_radius
 from holdfast.report.overview.study import PAGE, study
 from holdfast.report.overview.tally import Tally, gap_sentence, tally
 
@@ -179,7 +179,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
     for name in leaders[:SHOWN]:
         place = table.encoders.index(name)
         cells = [
-            (_harm(cell), section, row, cell)
+            (harm(cell), section, row, cell)
             for section in table.sections
             if (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
             for row in section.rows
@@ -193,11 +193,6 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
                 f"Whether {name} is good enough is for you to say: at its worst, {section.title} is {cell.value} "
                 f"{cell.interval}{f' ({where})' if where else ''}, where {perfect} would be perfect."
             )
-
-
-def _harm(cell: Cell) -> float:
-    """Return how far a share is from the best there can be."""
-    return cell.estimate.value if cell.estimate.better == "lower" else 1 - cell.estimate.value
 
 
 def _stronger(table: Table) -> str:
