@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holdfast.core.records import Failure, Result
-from holdfast.report.comparison import Comparison, compare_groups
+from holdfast.report.comparison import Comparison, compare
 from holdfast.report.comparison.protocol import Group, groups
 from holdfast.report.comparison.tables import Table, summary
 from holdfast.report.figures.plots import Plate, plates
@@ -32,7 +32,7 @@ class Contents:
     @cached_property
     def comparison(self) -> Comparison:
         """Return all paired comparisons of the encoders."""
-        return compare_groups(self.groups, self.results)
+        return compare(self.results)
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:

@@ -18,6 +18,7 @@ from holdfast.core.balls import BALLS
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
+from holdfast.core.statistics import is_share
 from holdfast.report import text
 from holdfast.report.comparison.protocol import labels
 from holdfast.report.comparison.tables import interval
@@ -241,7 +242,7 @@ def suggested(results: Sequence[Result], encoder: str, like: Estimate) -> str:
         return ""
     bound = _up(max(estimate.high for estimate in estimates))
     # No share is above 1, so that such a gate would never shut.
-    return "" if text.is_share(like.unit) and bound >= 1 else gate.text.removesuffix("1") + f"{bound:g}"
+    return "" if is_share(like.unit) and bound >= 1 else gate.text.removesuffix("1") + f"{bound:g}"
 
 
 def _up(value: float) -> float:
@@ -295,7 +296,7 @@ def _require_measured(gate: Gate, results: Sequence[Result], failures: Sequence[
         raise HoldfastError(
             f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {did_you_mean(gate.quantity, names)}"
         )
-    if all(text.is_share(estimate.unit) for estimate in estimates):
+    if all(is_share(estimate.unit) for estimate in estimates):
         _require_possible_bound(gate)
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
     for key in gate.selectors:

@@ -28,7 +28,7 @@ class RunState:
 
         Example:
             >>> RunState(0.38, 230.0, "2026-11-23 10:00:00 UTC").sentence
-            '38% done, about 4 minutes left: intervals will narrow, and plots and what is missing will come.'
+            '38% done, about 4 minutes left: intervals will narrow; plots and missing results will follow.'
         """
         left = f", {text.about(self.left)} left" if isfinite(self.left) else ""
-        return f"{self.share:.0%} done{left}: intervals will narrow, and plots and what is missing will come."
+        return f"{self.share:.0%} done{left}: intervals will narrow; plots and missing results will follow."

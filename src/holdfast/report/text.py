@@ -82,21 +82,6 @@ def interval(estimate: Estimate) -> str:
     return "" if low == high and estimate.low == inf else f"[{low}, {high}]"
 
 
-def is_share(unit: str) -> bool:
-    """Return whether numbers of this unit are counts over counts, which lie between 0 and 1.
-
-    Example:
-        >>> is_share("share of pairs"), is_share("share of clean distance"), is_share("dimensions")
-        (True, False, False)
-    """
-    return unit.startswith("share") and "distance" not in unit
-
-
-def unseen(estimate: Estimate) -> bool:
-    """Return whether no sample differed, so that the interval only bounds how many others might."""
-    return estimate.method.startswith("all values equal")
-
-
 def words(name: str) -> str:
     """Return a unit, setting or quantity in words; ``name_of`` gives quantities the names that evaluations have for them.
 

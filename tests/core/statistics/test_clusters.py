@@ -112,6 +112,20 @@ def test_findings_say_which_intervals_cannot_allow_for_groups():
     assert other.method.endswith("as if images were independent, not in groups")
 
 
+@pytest.mark.parametrize(("unit", "limits"), [("share of others", (-0.0125, 0.9875)), ("index in [0, 1]", None)])
+def test_a_number_in_the_unit_interval_stays_there_though_influences_on_it_do_not(unit, limits):
+    values = np.full(40, -0.0125)
+    values[0] = 0.9875  # as of one image that breaks away from half of the others, and that half of them pass
+    series = Series(quantity="q", values=tuple(values), unit=unit, claim=Claim.LOWER, of="q", limits=limits)
+    alone = Findings(ids=tuple(map(str, range(40))), series=(series,), estimates=(summarise(series, "mean", "lower"),))
+    (several,) = with_groups(alone.model_copy(update={"groups": tuple("abcdefgh" * 5)})).estimates
+    assert group_mean_interval(values, numbered(np.arange(40) % 8), limits)[0] < 0, "vacuous fixture"
+    assert several.low == 0 < several.high <= 1
+    (one,) = with_groups(alone.model_copy(update={"groups": ("a",) * 40})).estimates
+    assert isnan(one.low + one.high)
+    assert one.method == "no interval: 1 group of images"
+
+
 @pytest.mark.parametrize("copies", [4, 25])
 def test_copies_lengthen_an_interval_as_much_as_they_add_nothing(copies):
     groups = np.repeat(np.arange(40), copies)

@@ -33,9 +33,9 @@ def test_a_share_is_of_zeros_and_ones(values: list[float]):
 
 
 def test_an_estimate_carries_everything_its_series_says():
-    estimate = summarise(series([1, 2, 4]), "mean", "higher", confidence=0.9)
+    estimate = summarise(series([1, 2, 4]), "mean", "higher")
     assert (estimate.unit, estimate.claim, estimate.of) == ("share", Claim.LOWER, "worst-case risk")
-    assert (estimate.conditions, estimate.better, estimate.confidence) == ({"ball": "linf:0.1"}, "higher", 0.9)
+    assert (estimate.conditions, estimate.better, estimate.confidence) == ({"ball": "linf:0.1"}, "higher", 0.95)
     assert estimate.quantity == estimate.series == "risk"
     assert estimate.reason is None
 

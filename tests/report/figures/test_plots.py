@@ -60,17 +60,6 @@ def test_wide_ranges_get_readable_ticks(values, ticks):
     assert all(tick in svg for tick in ticks)
 
 
-def test_a_band_for_what_was_not_seen_does_not_set_the_scale():
-    x, y = np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.0, 0.001])
-    band = (np.zeros(3), np.array([0.0126, 0.0126, 0.002]))
-    ticks = {}
-    for name, unseen in (("all", None), ("seen", np.array([True, True, False]))):
-        svg = draw([Line(x, y, 0, band=band, unseen=unseen)], "x", "y", alt="x")
-        ticks[name] = [float(said) for said in re.findall(r"text-anchor: end[^>]*>([\d.e-]+)<", svg)]
-    assert max(ticks["all"]) >= 0.01
-    assert max(ticks["seen"]) <= 0.002
-
-
 def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
     points = tuple(float(k) for k in range(3 * DOTS))
     cloud = Curve(
@@ -96,25 +85,6 @@ def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
     files = charts.drawings([group], {group.key: (plate,)}, group.encoders)
     assert len(files) == 4
     assert not any("var(--e" in svg or 'stroke-width="2"' in svg for svg in files.values())
-
-
-def test_the_method_of_a_curve_s_points_is_found():
-    one = breakaway("digits-robust")
-    (estimate, *rest) = one.estimates
-    bound = estimate.model_copy(update={"value": 0.0, "low": 0.0, "high": 0.6, "method": "all values equal: Wilson"})
-    curve = one.findings.curves[0]
-    curve = curve.model_copy(
-        update={"y": (0.0, *curve.y[1:]), "low": (0.0, *curve.low[1:]), "high": (0.6, *curve.high[1:])}
-    )
-
-    def top(*estimates):
-        findings = one.findings.model_copy(update={"estimates": estimates, "curves": (curve,)})
-        (group,) = groups([one.model_copy(update={"findings": findings})])
-        svg = plates(group, group.encoders)[0].panels[0].svg
-        return max(float(said) for said in re.findall(r"text-anchor: end[^>]*>([\d.e-]+)<", svg))
-
-    assert top(estimate, *rest) >= 0.4
-    assert top(bound, *rest) < 0.2
 
 
 def test_long_series_are_thinned_to_both_ends():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from math import nan
 
+import numpy as np
 import pytest
 
-from holdfast.core.records import Claim, Failure
+from holdfast.core.records import Claim, Failure, Findings
+from holdfast.core.statistics import summarise
 from holdfast.report.comparison import compare
 from holdfast.report.comparison.protocol import groups
 from holdfast.report.comparison.tables import summary
@@ -17,7 +19,7 @@ from holdfast.report.overview.alerts import alerts, missing_sentences
 from holdfast.report.overview.study import study
 from holdfast.report.printed import markdown
 from holdfast.report.text import number
-from tests.report.synthetic import breakaway, displacement, everything, result
+from tests.report.synthetic import breakaway, displacement, everything, ids, result, series
 
 
 @pytest.fixture(autouse=True)
@@ -297,22 +299,6 @@ def test_no_gate_is_suggested_that_cannot_be_spelled():
     assert "gate it" in told([breakaway("ab")]), "vacuous fixture"
 
 
-def test_an_interval_for_what_was_not_seen_does_not_set_the_scale_of_its_row():
-    weak, robust = breakaway("digits-random"), breakaway("digits-robust")
-    zeros = {"value": 0.0, "low": 0.0, "high": 0.9, "method": "all values equal: Wilson"}
-    estimates = tuple(e.model_copy(update=zeros) if e.better == "lower" else e for e in robust.estimates)
-    robust = robust.model_copy(update={"findings": robust.findings.model_copy(update={"estimates": estimates})})
-    (table,) = summary(groups([weak, robust]), compare([weak, robust]))
-    seen, unseen = table.sections[0].rows[0].cells
-    assert seen is not None
-    assert unseen is not None
-    assert seen.track is not None
-    assert seen.track[2] == 100
-    assert (unseen.track, unseen.cut, seen.cut) == ((0, 0, 100), (False, True), (False, False))
-    assert "bound for what was not seen" in unseen.note
-    assert "not seen" not in seen.note
-
-
 def of(result, **conditions):
     """Return ``result`` with other values at the estimates of breakaway risk under ``conditions``."""
     changed = conditions.pop("to")
@@ -430,6 +416,18 @@ def test_an_interval_of_another_confidence_has_it_behind_it():
         shown[confidence] = cell.interval.partition("]")[2]
         assert markdown([table]).count("(68%)") == (8 if confidence == 0.68 else 0)
     assert shown == {0.95: "", 0.68: " (68%)", 0.5: " (50%)", 1.0: " (100%)"}
+
+
+def test_a_cell_of_equal_values_says_why_it_has_no_interval():
+    """Equal radii tell nothing of other images, and without a largest radius nothing bounds these either."""
+    radii = series("radius", {}, np.full(64, 0.5), "l2 radius", Claim.UPPER, "attack radius")
+    findings = Findings(ids=ids(64), series=(radii,), estimates=(summarise(radii, "mean", "higher"),))
+    found = [result("made-up", "a", findings, ("radius",))]
+    (table,) = summary(groups(found), compare(found))
+    cell = table.sections[0].rows[0].cells[0]
+    assert cell is not None
+    assert (cell.interval, cell.track) == ("no interval", None)
+    assert cell.note == "all values equal: no interval; n = 64"
 
 
 def test_what_has_no_interval_promises_none():

@@ -90,14 +90,30 @@ def test_rows_stand_in_the_order_of_the_study(card):
     assert line.place < min(places), "what all others were compared with"
 
 
+def test_the_order_that_is_told_is_that_of_the_rows(card):
+    line = card.lines[0].model_copy(update={"study": None, "leads": False, "evaluation": "another"})
+    rows = {
+        "attack radius": line.model_copy(update={"leads": True}),
+        "robust accuracy, if": line.model_copy(update={"evaluation": study().reference}),
+        "that predicted it": line.model_copy(update={"study": made(advice="use", tau=0.1)}),
+        "with doubts": line.model_copy(update={"study": made(advice="some", tau=0.9)}),
+        "not studied": line,
+        "without evidence": line.model_copy(update={"study": made(advice="none", tau=0.9)}),
+    }
+    told = [study().order.index(words) for words in rows]
+    assert told == sorted(told)
+    places = [row.place for row in rows.values()]
+    assert places == sorted(set(places))
+
+
 def test_what_held_among_undefended_encoders_is_said_with_its_caveat():
     assert (
-        "of which none was trained against attacks, overlap did, by intervals not corrected"
+        "that were not trained against attacks, overlap predicted it, by intervals not corrected"
         in Undefended(encoders=24, names=("overlap",)).sentence
     )
-    assert Undefended(encoders=24, names=()).sentence.endswith("no number did.")
+    assert Undefended(encoders=24, names=()).sentence.endswith("no number predicted it.")
     unseen = study().model_copy(update={"undefended": None})
-    assert "none was trained" not in unseen.order
+    assert "not trained" not in unseen.order
     assert "The clean accuracy has tau 0." in study().order
     assert "there." not in unseen.order
 

@@ -34,7 +34,6 @@ def summarise(
     statistic: Literal["mean", "median", "share"],
     better: Better,
     quantity: str | None = None,
-    confidence: float = 0.95,
     most: float | None = None,
 ) -> Estimate:
     """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
@@ -52,11 +51,11 @@ def summarise(
     if not n:
         value, low, high, method = nan, nan, nan, "undefined"
     elif statistic == "share":
-        value, low, high, method = _share(values, confidence, series.quantity)
+        value, low, high, method = _share(values, series.quantity)
     elif statistic == "median":
-        value, low, high, method = _median(values, confidence)
+        value, low, high, method = _median(values)
     else:
-        value, low, high, method = _mean(values, confidence, limits)
+        value, low, high, method = _mean(values, limits)
     return Estimate(
         quantity=quantity or series.quantity,
         conditions=series.conditions,
@@ -65,7 +64,6 @@ def summarise(
         high=high,
         n=n,
         method=method,
-        confidence=confidence,
         unit="share of samples" if statistic == "share" else series.unit,
         claim=series.claim,
         of=series.of,
@@ -107,7 +105,7 @@ class Scale(NamedTuple):
     n: int
 
 
-def chained_median(distances: Values, confidence: float = 0.95) -> Scale:
+def chained_median(distances: Values) -> Scale:
     """Return the median of the distances between images that form a ring, each of its neighbours; nan if it is not positive.
 
     Every image is in two distances, so these count for fewer than there are, by the correlation of neighbours on one side of
@@ -122,7 +120,7 @@ def chained_median(distances: Values, confidence: float = 0.95) -> Scale:
     sides = np.where(known, np.sign(distances - value), 0.0)
     shared = float(np.clip((sides * np.roll(sides, 1)).sum() / max(1.0, (sides**2).sum()), 0.0, 0.5))
     count = n / (1 + 2 * shared)
-    low, high = np.quantile(distances[known], share_interval(count / 2, count, confidence))
+    low, high = np.quantile(distances[known], share_interval(count / 2, count))
     return Scale(value, float(low), float(high), n)
 
 
@@ -147,40 +145,47 @@ def over_scale(share: Estimate, scale: Scale) -> Estimate:
     )
 
 
-def _share(values: Values, confidence: float, quantity: str) -> Summary:
+def _share(values: Values, quantity: str) -> Summary:
     """Return the share of ones among ``values``."""
     if not np.isin(values, (0, 1)).all():
         other = next(value for value in values.tolist() if value not in (0, 1))
         raise HoldfastError(f"a share of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean")
     successes, n = int(values.sum()), len(values)
-    return successes / n, *share_interval(successes, n, confidence), "mid-P"
+    return successes / n, *share_interval(successes, n), "mid-P"
 
 
-def _median(values: Values, confidence: float) -> Summary:
+def _median(values: Values) -> Summary:
     """Return the median of ``values``."""
     n = len(values)
-    few = decides_nothing(n, confidence)
-    method = f"range of all {n}, too few for {confidence:.0%}" if few else "order statistics"
-    return float(np.median(values)), *median_interval(values, confidence), method
+    method = f"range of all {n}, too few for 95%" if decides_nothing(n, 0.95) else "order statistics"
+    return float(np.median(values)), *median_interval(values), method
+
+
+def is_share(unit: str) -> bool:
+    """Return whether numbers of this unit are counts over counts, or yes or no, which lie between 0 and 1.
+
+    Example:
+        >>> is_share("share of pairs"), is_share("yes or no"), is_share("share of clean distance"), is_share("dimensions")
+        (True, True, False, False)
+    """
+    return unit == "yes or no" or (unit.startswith("share") and "distance" not in unit)
 
 
 def limits_of(series: Series) -> Limits | None:
     """Return between which numbers every value of ``series`` must lie: what it says itself; 0 and 1 for shares."""
-    share = series.unit == "yes or no" or (series.unit.startswith("share") and "distance" not in series.unit)
-    return series.limits or ((0.0, 1.0) if share else None)
+    return series.limits or ((0.0, 1.0) if is_share(series.unit) else None)
 
 
-def _mean(values: Values, confidence: float, limits: Limits | None) -> Summary:
+def _mean(values: Values, limits: Limits | None) -> Summary:
     """Return the mean of ``values``, none of which can leave ``limits``, if there are any."""
     values = np.sort(values)
     n = len(values)
-    mean = float(
-        values.mean() if values[0] < values[-1] else values[0]
-    )  # that of equal values may round away from them
+    # The mean of equal values may round away from them.
+    mean = float(values.mean() if values[0] < values[-1] else values[0])
     if limits is not None:
         method = f"Gaffke's bounds for values in [{0.0 + limits[0]:.3g}, {limits[1]:.3g}], {draws_for(n)} draws"
-        return mean, *bounded_interval(values, limits, confidence), method
+        return mean, *bounded_interval(values, limits), method
     if isfinite(mean) and values[0] < values[-1]:
-        return mean, *skewed_interval(values, confidence), UNLIMITED
+        return mean, *skewed_interval(values), UNLIMITED
     reason = "one sample" if n == 1 else "all values equal" if isfinite(mean) else "infinite values"
     return mean, nan, nan, f"{reason}: no interval"

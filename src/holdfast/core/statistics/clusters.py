@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from holdfast.core.records import Estimate, Findings, Series
-from holdfast.core.statistics import limits_of
+from holdfast.core.statistics import is_share, limits_of
 from holdfast.core.statistics.intervals import (
     Limits,
     Values,
@@ -154,8 +154,9 @@ def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Est
         low, high = group_mean_interval(values, groups, limits, estimate.confidence)
         drawn = f"Gaffke's bounds, {draws_for(count)} draws" if limits else "Student's, widened by skewness"
         method = f"{drawn}, over {count} groups of images"
-    if "[0, 1]" in estimate.unit:
-        low, high = max(0.0, low), min(1.0, high)
+    if is_share(estimate.unit) or "[0, 1]" in estimate.unit:
+        # The number lies in [0, 1], though the images' influences on it may not. Ends that are nan stay so.
+        low, high = max(low, 0.0), min(high, 1.0)
     if not isfinite(low + high):
         method = f"no interval: {count} {'group' if count == 1 else 'groups'} of images"
     return estimate.model_copy(update={"low": low, "high": high, "method": method})

@@ -114,13 +114,14 @@ def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -
         >>> low, round(high, 3)
         (0.0, 0.004)
     """
-    least, most = limits
-    return 0.0 - _upper_end(-values, -least, confidence), _upper_end(values, most, confidence)
+    weights, (least, most) = random_weights(len(values)), limits
+    return 0.0 - upper_end(-values, -least, weights, confidence), upper_end(values, most, weights, confidence)
 
 
-def _upper_end(values: Values, most: float, confidence: float) -> float:
+def upper_end(values: Values, most: float, weights: Float[np.ndarray, "r n"], confidence: float) -> float:
+    """Return the upper end of the mean of ``values`` under random ``weights``, which leave some to one more at ``most``."""
     # Sorted, so that the weights meet the values in the same order however the images are ordered.
-    below = random_weights(len(values)) @ np.sort(most - values)[::-1].astype(np.float32)
+    below = weights @ np.sort(most - values)[::-1].astype(np.float32)
     return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
 
 
@@ -161,10 +162,8 @@ def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
     return mean - error * below, mean + error * above
 
 
-def jackknife(
-    statistic: Callable[[list[int]], float], n: int, groups: int = 10, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Return the interval of a smooth ``statistic`` of samples by deleting one group at a time (Shao and Tu 1995).
+def jackknife(statistic: Callable[[list[int]], float], n: int, groups: int = 10) -> tuple[float, float]:
+    """Return the 95% interval of a smooth ``statistic`` of samples by deleting one group at a time (Shao and Tu 1995).
 
     ``statistic`` takes the rows to use. For statistics too slow to resample thousands of times.
     """
@@ -173,11 +172,11 @@ def jackknife(
     everyone = list(range(n))
     groups = min(groups, n)
     left_out = [statistic([row for row in everyone if row % groups != group]) for group in range(groups)]
-    return jackknife_interval(statistic(everyone), np.array(left_out), confidence)
+    return jackknife_interval(statistic(everyone), np.array(left_out))
 
 
-def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of a statistic from its value and from those with one group of samples left out at a time.
+def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"]) -> tuple[float, float]:
+    """Return the 95% interval of a statistic from its value and from those with one group of samples left out at a time.
 
     Example:
         >>> low, high = jackknife_interval(2.0, np.array([1.9, 2.0, 2.1]))
@@ -188,6 +187,6 @@ def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"], confidenc
 
     groups = len(left_out)
     error = sqrt((groups - 1) / groups * float(((left_out - left_out.mean()) ** 2).sum()))
-    half = float(stdtrit(groups - 1, (1 + confidence) / 2)) * error
+    half = float(stdtrit(groups - 1, 0.975)) * error
     centre = groups * whole - (groups - 1) * float(left_out.mean())  # without its first-order bias
     return centre - half, centre + half

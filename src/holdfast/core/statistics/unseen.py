@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from holdfast.core.noise import hashed
 from holdfast.core.statistics.clusters import Groups, weighted_interval
-from holdfast.core.statistics.intervals import Limits, Values, draws_for
+from holdfast.core.statistics.intervals import Limits, Values, draws_for, upper_end
 
 
 @lru_cache(maxsize=1)
@@ -66,7 +66,8 @@ def difference_interval(differences: Values, limits: Limits, confidence: float =
         (True, 0.008)
     """
     low, high = reach(differences, limits)
-    return -_upper_end(-differences, -low, confidence), _upper_end(differences, high, confidence)
+    weights = weights_beside_half(len(differences))
+    return -upper_end(-differences, -low, weights, confidence), upper_end(differences, high, weights, confidence)
 
 
 def group_difference_interval(
@@ -85,9 +86,3 @@ def group_difference_interval(
         return -high, -low
     weights = weights_beside_half(len(sizes))
     return weighted_interval(sums, sizes, reach(sums / sizes.mean(), limits), weights, confidence)
-
-
-def _upper_end(values: Values, farthest: float, confidence: float) -> float:
-    # Sorted, so that the weights meet the values in the same order however the samples are ordered.
-    below = weights_beside_half(len(values)) @ np.sort(farthest - values)[::-1].astype(np.float32)
-    return max(farthest - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))

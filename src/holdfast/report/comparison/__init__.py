@@ -28,6 +28,11 @@ class Pair(Record):
     b: str
     difference: Difference
 
+    @property
+    def loser(self) -> str | None:
+        """Return the encoder that the other one is better than; None where they are tied or neither direction is better."""
+        return {"a is better": self.b, "b is better": self.a}.get(self.difference.outcome)
+
 
 class Contest(Record):
     """All encoders on one quantity under one protocol."""
@@ -50,7 +55,7 @@ class Contest(Record):
 
     def beats_all(self, name: str) -> bool:
         """Return whether ``name`` is better than every encoder that has a rank."""
-        beaten = {loser for pair in self.pairs if name in (pair.a, pair.b) and (loser := _loser(pair)) != name}
+        beaten = {loser for pair in self.pairs if name in (pair.a, pair.b) and (loser := pair.loser) != name}
         return bool(self.ranks) and beaten >= self.ranks.keys()
 
 
@@ -100,11 +105,7 @@ class _Number(NamedTuple):
 
 def compare(results: Sequence[Result]) -> Comparison:
     """Return all paired comparisons of the encoders in ``results``, and what could not be compared."""
-    return compare_groups(groups(results), results)
-
-
-def compare_groups(grouped: Sequence[Group], results: Sequence[Result]) -> Comparison:
-    """Return all paired comparisons of the encoders in ``results``, of which ``grouped`` are the groups."""
+    grouped = groups(results)
     contests: list[Contest] = []
     refusals: list[Refusal] = []
     baseline_names = baselines(results)
@@ -200,7 +201,7 @@ def _contest(
             refusals.append(_refusal(group, (a, b), f"the difference has no interval: {reason}", like))
     comparable = [pair for pair in pairs if pair.a in ranked and pair.b in ranked]
     complete = set(ranked) <= numbers.keys() and len(comparable) == len(ranked) * (len(ranked) - 1) // 2
-    losers = [_loser(pair) for pair in comparable]
+    losers = [pair.loser for pair in comparable]
     return Contest(
         evaluation=group.first.evaluation,
         protocol=group.key,
@@ -229,10 +230,6 @@ def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:
     """Return the values of ``series``, which runs over ``ids``, at those that are ``common``, in the order of their ids."""
     values = dict(zip(ids, series.values, strict=True))
     return series.model_copy(update={"values": tuple(values[name] for name in sorted(common)), "reasons": {}})
-
-
-def _loser(pair: Pair) -> str | None:
-    return {"a is better": pair.b, "b is better": pair.a}.get(pair.difference.outcome)
 
 
 def incomparable(refusals: Sequence[Refusal]) -> tuple[str, ...]:

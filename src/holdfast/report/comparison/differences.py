@@ -57,6 +57,6 @@ def outcome(pair: Pair | None) -> str:
         return ""
     gap = pair.difference
     named = gap.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
-    # The interval alone would tell them apart, but so few samples may fall so by chance: `stats.paired`.
+    # The interval alone would tell them apart, but so few samples may fall so by chance (`statistics.differences.paired`).
     chance = gap.outcome == "tied" and (gap.low > 0 or gap.high < 0)
     return f"{named} (too few differ)" if chance else named

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import erfc, sqrt
 
 from holdfast.core.statistics.differences import Difference
-from holdfast.report.comparison import Contest, Pair
+from holdfast.report.comparison import Contest
 
 LEVEL = 0.05
 NORMAL = 1.959964
@@ -53,15 +53,11 @@ def jointly_ranked(contests: Sequence[Contest]) -> dict[Case, dict[str, int]]:
         for pair in contest.pairs
         if pair.a in contest.ranks and pair.b in contest.ranks
     ]
-    losers: dict[Case, list[str]] = {case(contest): [] for contest in contests}
+    losers: dict[Case, list[str | None]] = {case(contest): [] for contest in contests}
     for rank, (p, place, pair) in enumerate(sorted(compared, key=lambda item: item[0])):
         if p > LEVEL / (len(compared) - rank):
             break
-        losers[place].append(_loser(pair))
+        losers[place].append(pair.loser)
     return {
         case(contest): {name: 1 + losers[case(contest)].count(name) for name in contest.ranks} for contest in contests
     }
-
-
-def _loser(pair: Pair) -> str:
-    return pair.b if pair.difference.outcome == "a is better" else pair.a

@@ -98,10 +98,10 @@ def tabled(grouped: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
     for group in grouped:
         sets.setdefault(group.first.images.fingerprint, []).append(group)
     shared: list[tuple[Group, ...]] = []
-    for set in sorted(sets.values(), key=lambda members: -sum(len(group.results) for group in members)):
-        main = {group.first.evaluation: group for group in reversed(set)}
-        shared.append(tuple(group for group in set if group is main[group.first.evaluation]))
-        shared += [(group,) for group in set if group is not main[group.first.evaluation]]
+    for members in sorted(sets.values(), key=lambda members: -sum(len(group.results) for group in members)):
+        main = {group.first.evaluation: group for group in reversed(members)}
+        shared.append(tuple(group for group in members if group is main[group.first.evaluation]))
+        shared += [(group,) for group in members if group is not main[group.first.evaluation]]
     return tuple(shared)
 
 

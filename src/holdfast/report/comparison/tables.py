@@ -25,8 +25,6 @@ class Cell:
     """``best``, ``tied`` (for best) or nothing."""
     track: tuple[float, float, float] | None
     """Where low, value and high lie between the row's ends, in percent."""
-    cut: tuple[bool, bool] = (False, False)
-    """Whether the interval goes on beyond the row's left and right end."""
 
     @property
     def value(self) -> str:
@@ -49,8 +47,6 @@ class Cell:
         e = self.estimate
         kind = "" if "no interval" in e.method else f"{e.confidence:.0%} interval: "
         how = f"{kind}{e.method}; n = {e.n:,}" if self.defined else "undefined"
-        if text.unseen(e):
-            how += "; the far end of the interval is no spread but a bound for what was not seen in so few"
         return f"{how}; {e.reason}" if e.reason else how
 
 
@@ -189,12 +185,8 @@ def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comp
             contest = comparison.contest(group.key, like)
             cells = _cells(group, like, encoders, contest)
             under = text.conditions(like.conditions, ("ball",), like.aim)
-            rows.append(Row(text.ball(ball), under, cells, _span(place, block), contest))
+            rows.append(Row(text.ball(ball), under, cells, 0 if place else len(block), contest))
     return tuple(rows)
-
-
-def _span(place: int, block: Sequence[Estimate]) -> int:
-    return len(block) if place == 0 else 0
 
 
 def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Contest | None) -> tuple[Cell | None, ...]:
@@ -202,7 +194,7 @@ def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Conte
     best = contest.best if contest and len(contest.ranks) > 1 else ()
     ends = _ends(list(estimates.values()))
     return tuple(
-        Cell(estimate, ("best" if len(best) == 1 else "tied") if name in best else "", *_track(estimate, ends))
+        Cell(estimate, ("best" if len(best) == 1 else "tied") if name in best else "", _track(estimate, ends))
         if (estimate := estimates.get(name))
         else None
         for name in encoders
@@ -210,17 +202,14 @@ def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Conte
 
 
 def _ends(row: Sequence[Estimate]) -> tuple[float, float]:
-    """Return what the bars of a row lie between; an interval for what was not seen would dwarf all that was."""
-    points = [(e.value,) if text.unseen(e) else (e.low, e.value, e.high) for e in row]
-    finite = [value for point in points for value in point if isfinite(value)]
+    """Return what the bars of a row lie between."""
+    finite = [value for e in row for value in (e.low, e.value, e.high) if isfinite(value)]
     return (min(finite), max(finite)) if finite else (0.0, 0.0)
 
 
-def _track(
-    estimate: Estimate, ends: tuple[float, float]
-) -> tuple[tuple[float, float, float] | None, tuple[bool, bool]]:
+def _track(estimate: Estimate, ends: tuple[float, float]) -> tuple[float, float, float] | None:
     points = (estimate.low, estimate.value, estimate.high)
     if ends[0] == ends[1] or not all(map(isfinite, points)):
-        return None, (False, False)
+        return None
     low, value, high = (round(100 * (point - ends[0]) / (ends[1] - ends[0]), 1) for point in points)
-    return (max(low, 0.0), value, min(high, 100.0)), (low < 0, high > 100)
+    return low, value, high

@@ -17,9 +17,7 @@ from holdfast.report.figures.svg import DASHES, Line, draw
 POINTS = 160
 """Points per curve: finer than a screen shows, and the page stays small."""
 DISTRIBUTION = "Each curve gives the share of images (vertical) whose value is at most the one below it."
-CURVE = (
-    "Bands are intervals. An arrow: the band goes on, as a bound for what was not seen, for no image differed there."
-)
+CURVE = "Bands are intervals."
 REFERENCE = "The uncoloured line is the reference: what the data themselves allow."
 AGAINST = {"certified_radius": "attacked_radius", "linear_radius": "attacked_linear_radius"}
 """Series of lower bounds, each with the series of upper bounds of the same quantity."""
@@ -81,23 +79,19 @@ def _plates(parts: Sequence[_Part], encoders: Sequence[str]) -> list[Plate]:
         attacks = list(dict.fromkeys(part.conditions.get("attack", "") for part in plots))
         dashes = {attack: DASHES[place % len(DASHES)] for place, attack in enumerate(reversed(attacks))}
         titles = dict.fromkeys(text.conditions(part.conditions, ("attack",)) for part in plots)
-        panels = [_panel(title, quantity, plots, dashes, encoders) for title in titles]
+        panels = [_panel(title, plots, dashes, encoders) for title in titles]
         shown = tuple(dashes.items())[::-1] if len(dashes) > 1 else ()
         plates_of_quantities.append(Plate(plots[0].title, plots[0].caption, tuple(panels), shown))
     return plates_of_quantities
 
 
-def _panel(title: str, quantity: str, parts: Sequence[_Part], dashes: dict[str, str], encoders: Sequence[str]) -> Panel:
+def _panel(title: str, parts: Sequence[_Part], dashes: dict[str, str], encoders: Sequence[str]) -> Panel:
     plots = [part for part in parts if text.conditions(part.conditions, ("attack",)) == title]
-    lines = [_dashed(part.line, dashes[part.conditions.get("attack", "")]) for part in plots]
+    lines = [replace(part.line, dash=dashes[part.conditions.get("attack", "")]) for part in plots]
     references = [part.reference for part in plots if part.reference]
     lines += {(*line.x, *line.y): line for line in references}.values()
     alt = f"{plots[0].name} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
     return Panel(title, draw(lines, *plots[0].labels, alt=alt, share=plots[0].share))
-
-
-def _dashed(line: Line, dash: str) -> Line:
-    return replace(line, dash=dash)
 
 
 def _telling(series: Series) -> bool:
@@ -185,7 +179,7 @@ def _curves(result: Result, colour: int) -> Iterator[_Part]:
         if curve.colours:
             yield from _clouds(curve, colour, result.encoder.name)
         elif curve.x:
-            yield _curve(curve, colour, result)
+            yield _curve(curve, colour)
 
 
 def _clouds(curve: Curve, colour: int, encoder: str) -> Iterator[_Part]:
@@ -206,15 +200,11 @@ def _clouds(curve: Curve, colour: int, encoder: str) -> Iterator[_Part]:
         )
 
 
-def _curve(curve: Curve, colour: int, result: Result) -> _Part:
+def _curve(curve: Curve, colour: int) -> _Part:
     norm = curve.conditions.get("ball", "")
     times, behind = in_print(norm if curve.x_label == f"{norm} radius" else "")
     x, y = times * np.asarray(curve.x), np.asarray(curve.y)
     band = (np.asarray(curve.low), np.asarray(curve.high)) if curve.low and curve.high else None
-    # A curve records no methods; its points are estimates of the same result.
-    open_ends = {(e.quantity, e.value, e.low, e.high) for e in result.estimates if text.unseen(e)}
-    points = zip(curve.y, curve.low, curve.high, strict=True) if band else ()
-    unseen = np.array([(curve.quantity, *point) in open_ends for point in points], dtype=bool) if band else None
     if curve.shaded:
         band = (np.zeros_like(y), y)
     x_label, y_label = text.words(curve.x_label), text.words(curve.y_label)
@@ -224,7 +214,7 @@ def _curve(curve: Curve, colour: int, result: Result) -> _Part:
         name=text.name_of(curve),
         conditions=curve.conditions,
         labels=(_behind(x_label, behind), y_label),
-        line=Line(x, y, colour, band=band, unseen=unseen),
+        line=Line(x, y, colour, band=band),
         share=False,
         reference=Line(x, np.asarray(curve.reference), None) if curve.reference else None,
         caption=SHADED if curve.shaded else REFERENCE if curve.reference else CURVE,

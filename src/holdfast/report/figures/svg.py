@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from html import escape
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from holdfast.report.figures.axis import UP, Axis, span
 
@@ -62,8 +61,6 @@ class Line:
     dash: str = "solid"
     stepped: bool = False
     band: tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]] | None = None
-    unseen: Bool[np.ndarray, "p"] | None = None
-    """Where the band is a bound for what was not seen: it does not set the scale."""
     scattered: bool = False
     """Whether these are points that no line joins."""
     shades: Float[np.ndarray, "p"] | None = None
@@ -78,8 +75,6 @@ class Frame:
     across: Axis
     up: Axis
     left: float
-    clipped: bool
-    """Whether something goes on beyond the vertical axis."""
 
     def x(self, values: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:
         """Return where ``values`` stand, in points from the left."""
@@ -94,10 +89,6 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
     """Return an ``<svg>`` of the lines, described to screen readers by ``alt``; ``share`` fixes the y axis to [0, 1]."""
     frame = _frame(lines, y_label, share)
     body = "".join(part for line in lines for part in _drawn(line, frame))
-    if frame.clipped:
-        mark = sha256(f"{alt}{body}".encode()).hexdigest()[:8]
-        box = f'<rect x="{frame.left:.1f}" y="{TOP}" width="{RIGHT - frame.left:.1f}" height="{BOTTOM - TOP:.1f}"/>'
-        body = f'<clipPath id="{mark}">{box}</clipPath><g clip-path="url(#{mark})">{body}</g>{_arrows(lines, frame)}'
     opening = f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">'
     return f"{opening}{_grid(frame)}{body}{_words(frame, x_label, y_label, share)}</svg>"
 
@@ -109,16 +100,10 @@ def _frame(lines: Sequence[Line], y_label: str, share: bool) -> Frame:
     low, high = span([part for line in lines for part in (line.y, *(line.band or ()))])
     if share or not y_label:
         ends = (-0.02, 1.02, (0.0, 0.5, 1.0), ("0", "½", "1")) if share else (low, high, (), ())
-        return Frame(across, Axis(*ends), LEFT, clipped=False)
-    seen = span([part for line in lines for part in (line.y, *(_seen(line, end) for end in line.band or ()))])
-    clipped = seen != (low, high) and seen[0] < seen[1]
-    up = Axis.linear(*(seen if clipped else (low, high)), UP)
+        return Frame(across, Axis(*ends), LEFT)
+    up = Axis.linear(low, high, UP)
     room = 0.1 * 72 + DIGIT * max(map(len, up.labels), default=0)
-    return Frame(across, up, max(LEFT, room), clipped)
-
-
-def _seen(line: Line, end: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:
-    return end if line.unseen is None else end[~line.unseen]
+    return Frame(across, up, max(LEFT, room))
 
 
 def _colour(line: Line) -> str:
@@ -175,17 +160,6 @@ def _shades(values: Float[np.ndarray, "p"]) -> list[str]:
     places = np.clip((values - low) / ((high - low) or 1.0), 0, 1) * (len(SHADES) - 1)
     channels = [np.interp(places, np.arange(len(SHADES)), channel) for channel in zip(*SHADES, strict=True)]
     return ["#{:02x}{:02x}{:02x}".format(*colour) for colour in np.stack(channels, 1).round().astype(int).tolist()]
-
-
-def _arrows(lines: Sequence[Line], frame: Frame) -> str:
-    """Return a mark at the upper end wherever a band goes on above it."""
-    arrows = []
-    for line in lines:
-        if line.band is None or line.unseen is None or line.colour is None:
-            continue
-        for x in frame.x(line.x[line.unseen & (line.band[1] > frame.up.high)]).tolist():
-            arrows.append(f'<path d="M{x - 2:.1f} {TOP + 7}h4l-2 -4Z" style="fill: {_colour(line)}"/>')
-    return "".join(arrows)
 
 
 def _grid(frame: Frame) -> str:

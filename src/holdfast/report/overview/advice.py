@@ -8,12 +8,13 @@ from math import isfinite
 from shlex import quote
 
 from holdfast.core.records import Claim, Failure
+from holdfast.core.statistics import is_share
 from holdfast.report import text
 from holdfast.report.comparison.protocol import Group
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import suggested
 from holdfast.report.overview.alerts import FEW, SPENT, Alert, alerts, by_budget, causes, encoders_without_results
-from holdfast.report.overview.saturation import HARM, other_radius
+from holdfast.report.overview.saturation import HARM, harm, other_radius
 from holdfast.report.overview.study import PAGE, study
 from holdfast.report.overview.tally import Tally, gap_sentence, tally
 
@@ -178,9 +179,9 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
     for name in leaders[:SHOWN]:
         place = table.encoders.index(name)
         cells = [
-            (_harm(cell), section, row, cell)
+            (harm(cell), section, row, cell)
             for section in table.sections
-            if (section.like.better, section.like.claim) in HARM and text.is_share(section.like.unit)
+            if (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
             for row in section.rows
             if (cell := row.cells[place]) and cell.defined
         ]
@@ -194,11 +195,6 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
             )
 
 
-def _harm(cell: Cell) -> float:
-    """Return how far a share is from the best there can be."""
-    return cell.estimate.value if cell.estimate.better == "lower" else 1 - cell.estimate.value
-
-
 def _stronger(table: Table) -> str:
     """Return how much the choice of attack changed a number at most, counting only intervals that do not touch.
 
@@ -209,11 +205,11 @@ def _stronger(table: Table) -> str:
         for section in table.sections
         for row in _by_attack(section)
         for name, low, high in _separated(row, table)
-        if text.is_share(section.like.unit) or low.estimate.value > 0
+        if is_share(section.like.unit) or low.estimate.value > 0
     ]
     if not rows:
         return ""
-    shares = [item for item in rows if text.is_share(item[1].like.unit)]
+    shares = [item for item in rows if is_share(item[1].like.unit)]
     gap, section, name, high, low = max(shares or rows, key=lambda item: item[0])
     worse, milder = (high, low) if section.like.better == "lower" else (low, high)
     much = f"a difference of {text.number(gap)}" if shares else f"a factor of {text.number(gap)}"
@@ -229,7 +225,7 @@ def _attack(cell: Cell) -> str:
 
 def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
     a, b = low.estimate.value, high.estimate.value
-    return b - a if text.is_share(section.like.unit) or a <= 0 else b / a
+    return b - a if is_share(section.like.unit) or a <= 0 else b / a
 
 
 def _by_attack(section: Section) -> list[list[Row]]:

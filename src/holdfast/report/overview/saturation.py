@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim
+from holdfast.core.statistics import is_share
 from holdfast.report import text
-from holdfast.report.comparison.tables import Row, Section, Table
+from holdfast.report.comparison.tables import Cell, Row, Table
 
 HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
 """Numbers that show harm done; a certificate that reaches not far shows none."""
@@ -25,9 +26,9 @@ def other_radius(table: Table) -> str:
     harms = [
         (Ball.read(ball), each)
         for section in table.sections
-        if section.robustness and (section.like.better, section.like.claim) in HARM and text.is_share(section.like.unit)
+        if section.robustness and (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
         for row in section.rows
-        if (ball := _ball(row)) and len(each := _harms(section, row, table)) == len(table.ranked)
+        if (ball := _ball(row)) and len(each := _harms(row, table)) == len(table.ranked)
     ]
     broken = [ball for ball, each in harms if min(each) >= 1 - EDGE]
     untouched = [ball for ball, each in harms if max(each) <= EDGE]
@@ -57,11 +58,15 @@ def _ball(row: Row) -> str:
     return ball if ":" in ball else ""
 
 
-def _harms(section: Section, row: Row, table: Table) -> list[float]:
-    """Return how far each encoder to choose among is from the best there can be."""
-    cells = [
-        cell
+def harm(cell: Cell) -> float:
+    """Return how far a share is from the best there can be."""
+    return cell.estimate.value if cell.estimate.better == "lower" else 1 - cell.estimate.value
+
+
+def _harms(row: Row, table: Table) -> list[float]:
+    """Return the harm of each encoder to choose among."""
+    return [
+        harm(cell)
         for name, cell in zip(table.encoders, row.cells, strict=True)
         if cell and cell.defined and name in table.ranked
     ]
-    return [cell.estimate.value if section.like.better == "lower" else 1 - cell.estimate.value for cell in cells]

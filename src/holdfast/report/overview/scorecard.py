@@ -15,7 +15,7 @@ from typing import Literal
 from holdfast.core.records import Claim, Conditions, Estimate, Number, Question, Record, Result
 from holdfast.report import text
 from holdfast.report.comparison import Comparison
-from holdfast.report.comparison.jointly import case, jointly_ranked
+from holdfast.report.comparison.jointly import Case, case, jointly_ranked
 from holdfast.report.comparison.protocol import Group, tabled
 from holdfast.report.comparison.tables import Cell, Row, Section, Table, table
 from holdfast.report.overview.alerts import alerts
@@ -181,7 +181,7 @@ def _sections(question: Question, evaluations: Sequence[str], whole: Table) -> l
 
 
 Shown = Mapping[Question, tuple[Section, Row]]
-Ranks = Mapping[tuple[str, str, tuple[tuple[str, str], ...]], Mapping[str, int]]
+Ranks = Mapping[Case, Mapping[str, int]]
 
 
 def _shown(question: Question, evaluations: Sequence[str], whole: Table) -> tuple[Section, Row] | None:

@@ -1,7 +1,7 @@
 """What a study of many small encoders found of the numbers a report shows: which of them foresee robust later use.
 
 ``study.json`` is written from the study's stored results together with docs/study.md, which explains it. Tau is Kendall's:
-1 if a number ranks encoders as probes under attack do, -1 if the other way round, 0 if neither.
+1 if a number ranks encoders as probes under attack do, -1 if the other way round, 0 if the two orders are unrelated.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class Undefended(Record):
     @property
     def sentence(self) -> str:
         """Return it in words."""
-        among = f"Among the {self.encoders} of which none was trained against attacks"
+        among = f"Among the {self.encoders} encoders that were not trained against attacks"
         if not self.names:
-            return f"{among}, no number did."
+            return f"{among}, no number predicted it."
         who = text.listed(list(self.names))
-        return f"{among}, {who} did, by intervals not corrected for how many numbers were looked at."
+        return f"{among}, {who} predicted it, by intervals not corrected for how many numbers were looked at."
 
 
 class Study(Record):
@@ -163,16 +163,15 @@ class Study(Record):
     @property
     def order(self) -> str:
         """Return why rows stand in the order they do."""
+        refuted = (
+            f", or whose evidence did not hold among {self.kept_apart} encoders kept apart" if self.kept_apart else ""
+        )
         sentence = (
-            f"The order of rows, and the word evidence, come from a study of {self.encoders} small encoders ({PAGE}): did a "
-            "number rank encoders as probes under attack later did? Below the radius at which images are mistaken come such "
-            "probes themselves, if they were measured; then what did, by tau (1: the same order, 0: neither); what did with "
-            "doubts; what was not looked at; last what gave no evidence"
-            + (
-                f", or whose evidence did not hold among {self.kept_apart} encoders kept apart."
-                if self.kept_apart
-                else "."
-            )
+            f"The order of rows and the word evidence come from a study of {self.encoders} small encoders ({PAGE}): which "
+            "numbers predict robust accuracy, that of probes under attack? Rows are ordered: first the attack radius, then "
+            "robust accuracy, if they were measured; then numbers that predicted it in the study, the largest tau first (1: "
+            "same order, 0: unrelated); then those that did so with doubts, likewise; then numbers not studied; last those "
+            f"without evidence{refuted}."
         )
         alone = [
             f"The {baseline.name} has tau {_signed(baseline.undefended)} there."
@@ -193,8 +192,8 @@ class Study(Record):
         baselines = text.listed([baseline.tau_in_words for baseline in self.baselines])
         many = text.counted(len(better), "measure") if better else "none of the measures"
         return (
-            f"Known without any measure: {baselines}; {many} had a larger tau than "
-            f"the {first.name}. A number with evidence says more than these and the scale of codes together."
+            f"For comparison, what is known without any measure: {baselines}; {many} had a larger tau than "
+            f"the {first.name}. A number has evidence only if it says more than these and the scale of codes together."
         )
 
 
