@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from math import isnan
-from typing import Any, cast
+from typing import Any, cast, get_origin
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import members, types_of
 from holdfast.execution.computing.shards import in_random_order
 from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.evaluation import Evaluation, attack_fields, learning, parts, pieces, settings, with_bank
@@ -35,6 +37,8 @@ from tests.samples import digits as unlabelled
 
 COUNT = 14
 DOUBLE = RunSettings(precision="float64")
+MEANINGFUL = [("clever", "guided", 0), ("spade", "subsets", 0)]
+"""Counts below 1 that ask for none of what is counted."""
 
 
 def builtin(name: str = "digits-contrastive") -> Encoder:
@@ -348,6 +352,18 @@ def test_parts_of_an_observation_are_told_by_what_they_are(
     monkeypatch.setattr(type(evaluation), "observation", lambda _: backwards)
     again = evaluation.conclude(seen.population, seen.rows, joined(seen.parts[::-1]))
     assert again.model_dump_json() == plain.model_dump_json()
+
+
+@every
+def test_counts_below_one_are_refused(evaluation: Evaluation) -> None:
+    """By the name of the setting or, of samples, by what it counts; 0 where that means something."""
+    counts = {name: kind for name, kind in types_of(type(evaluation)).items() if int in members(kind)}
+    assert counts, "vacuous fixture"
+    for name, count in product(counts, (0, -1)):
+        value = (count,) if get_origin(counts[name]) is tuple else count
+        if (evaluation.name, name, count) not in MEANINGFUL:
+            with pytest.raises(HoldfastError, match=rf"(?<![\w.-]){count}(?![\w.])"):
+                measure(replace(evaluation, **{name: value}), builtin(), digits(COUNT), DOUBLE)
 
 
 @every

@@ -34,11 +34,11 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.evaluations.attacked.effective_rank import effective_rank
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
-from holdfast.protocol.warnings import effective_rank
 from holdfast.report.comparison import compare
 
 PIXELS, FEATURES = 16, 8

@@ -35,7 +35,7 @@ KINDS: list[Attack] = [
     kind(**{name: value for name, value in SHORT.items() if name in fields_of(kind)}) for kind in kinds().values()
 ]
 """Every attack there is, made quick."""
-ATTACKS: list[Attack] = [*KINDS, fgsm(), bim(steps=5), U_PGD, AdaptiveAttack(steps=8, restarts=3)]
+ATTACKS: list[Attack] = [*KINDS, fgsm(), replace(bim(), steps=5), U_PGD, AdaptiveAttack(steps=8, restarts=3)]
 BALLS: list[Ball] = [Linf(0.1), L2(0.5), L1(3.0)]
 everywhere = pytest.mark.parametrize("ball", BALLS, ids=str)
 all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=str)

@@ -64,7 +64,7 @@ def test_the_trained_encoder_is_loaded_again(digits: Images, tmp_path: Path) -> 
     assert not torch.equal(early(pixels), again(pixels))
     card = json.loads((tmp_path / "made" / "card.json").read_text())
     assert [epoch["epoch"] for epoch in card["curve"]] == [0, 1, 2]
-    assert {"loss", "effective_rank", "uniformity", "spread"} <= card["curve"][2].keys()
+    assert {"loss", "rankme", "uniformity", "spread"} <= card["curve"][2].keys()
     lines = (tmp_path / "made" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == card["curve"]
     page = (tmp_path / "made" / "training.html").read_text()
@@ -125,6 +125,20 @@ def test_an_interrupted_training_ends_like_an_unbroken_one(
     assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
     card = json.loads((tmp_path / "broken" / "card.json").read_text())
     assert card["started"] == began.isoformat() < begun, "a card says when the first command began"
+
+
+def test_a_checkpoint_that_calls_rankme_effective_rank_is_gone_on_from(digits: Images, tmp_path: Path) -> None:
+    with pytest.raises(BudgetSpentError):
+        train(SMALL, digits, out=tmp_path, budget=1e-6)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    for epoch in state["curve"]:
+        epoch["effective_rank"] = epoch.pop("rankme")
+    torch.save(state, tmp_path / "checkpoint.pt")
+    train(SMALL, digits, out=tmp_path)
+    curve = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len(curve) == 3
+    assert all("rankme" in epoch and "effective_rank" not in epoch for epoch in curve)
+    assert ">rankme</text>" in (tmp_path / "training.html").read_text()
 
 
 def test_ctrl_c_writes_a_checkpoint(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

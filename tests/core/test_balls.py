@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,6 +235,13 @@ def test_text_is_read_back_exactly(kind: type[Ball], radius: float):
     ball = kind(radius)
     assert Ball.read(str(ball)) == ball
     assert Ball.read(f"{kind.name}:radius={radius!r}") == ball
+
+
+@pytest.mark.parametrize("radius", [np.float64(0.05), np.float32(0.05), np.int64(2), Fraction(8, 255), 1])
+def test_every_kind_of_number_makes_the_same_ball(unchecked: None, radius: Any):
+    ball = Linf(radius)
+    assert str(ball) == str(Linf(float(radius)))
+    assert Ball.read(str(ball)) == ball == Linf(float(radius))
 
 
 def test_an_unknown_ball_is_refused_with_a_suggestion():

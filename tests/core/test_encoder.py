@@ -184,6 +184,12 @@ def test_normalisation_happens_once():
     assert sum(isinstance(part, Normalised) for part in made.to("cpu", torch.float64).module.modules()) == 1
 
 
+def test_one_number_normalises_all_channels(unchecked: None):
+    one, three = encoder(mean=0.5, std=2), encoder(mean=(0.5,) * 3, std=(2.0,) * 3)
+    assert one.fingerprint == three.fingerprint
+    assert one.normalisation == three.normalisation
+
+
 def test_normalisation_of_flat_inputs():
     made = Encoder(nn.Flatten(), "table", Domain((2,)), mean=(0.0, 1.0), std=(1.0, 2.0))
     assert made(torch.tensor([[0.5, 0.5]])).tolist() == [[0.5, -0.25]]
@@ -196,16 +202,17 @@ def test_normalisation_of_flat_inputs():
         ({"std": (0.5, 0.5, 0.5)}, "both mean and std, or neither"),
         ({"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.0, 0.5)}, "needs positive standard deviations"),
         ({"mean": (0.5, 0.5, 0.5), "std": (nan, 1.0, 0.5)}, "needs positive standard deviations"),
-        ({"mean": (0.5,), "std": (0.5,)}, r"one mean and one std per channel, 3 each, got \(0.5,\)"),
+        ({"mean": (0.5,), "std": (0.5,)}, r"one mean and one std, or one of each per channel, 3 here, got \(0.5,\)"),
+        ({"mean": "a", "std": (1.0,) * 3}, "one mean and one std, or one of each per channel, 3 here, got 'a'"),
     ],
 )
-def test_wrong_normalisation_is_refused(settings: dict[str, Any], message: str):
+def test_wrong_normalisation_is_refused(unchecked: None, settings: dict[str, Any], message: str):
     with pytest.raises(HoldfastError, match=message):
         encoder(**settings)
 
 
 def test_normalisation_of_other_channels_is_refused_rather_than_broadcast():
-    with pytest.raises(HoldfastError, match="per channel, 1 each"):
+    with pytest.raises(HoldfastError, match="per channel, 1 here"):
         Encoder(nn.Flatten(), "grey", Domain((1, 4, 4)), mean=(0.5,) * 3, std=(0.5,) * 3)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -74,6 +75,28 @@ def test_images_are_named_by_their_number_unless_named():
 def test_contradictions_are_refused(arguments: dict[str, Any], message: str):
     with pytest.raises(HoldfastError, match=message):
         Images(**arguments, name="photos")
+
+
+@pytest.mark.parametrize(
+    ("rows", "ids"),
+    [(slice(2), "ab"), (slice(-1, None), "d"), ([2, 0], "ca"), (range(1, 3), "bc"), (torch.tensor([3, 1]), "db"),
+     (np.array([0]), "a"), ([-1], "d"), (torch.tensor([True, False, False, True]), "ad")],
+)  # fmt: skip
+def test_some_images_are_taken_by_numbers_masks_and_slices(unchecked: None, rows: Any, ids: str):
+    labels = torch.tensor([7, 8, 9, 6])
+    some = Images(GREY, "abcd", labels, groups="wxyz")[rows]
+    at = ["abcd".index(name) for name in ids]
+    assert some.ids == tuple(ids)
+    assert torch.equal(some.pixels(range(len(ids))), GREY[at] / 255)
+    assert some.labels is not None
+    assert torch.equal(some.labels, labels[at])
+    assert some.groups == tuple("wxyz"[row] for row in at)
+
+
+@pytest.mark.parametrize("rows", [3, "a", None, [4], [0.5], [[0, 1]], [True], {0: 1}, torch.tensor(2)], ids=str)
+def test_other_ways_to_take_images_are_refused_with_advice(unchecked: None, rows: Any):
+    with pytest.raises(HoldfastError, match=r"some of 4 images are taken by .* as in images\[\[2, 0\]\].*, got "):
+        Images(GREY, "abcd")[rows]
 
 
 def test_a_subset_keeps_ids_labels_and_name_with_their_pixels():

@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,6 +116,12 @@ def test_several_spellings_of_one_thing(text: str):
 def test_anything_else_is_refused_with_advice(text: str, message: str):
     with pytest.raises(HoldfastError, match=message):
         read(text, KINDS, "thing")
+
+
+def test_numbers_of_numpy_are_spelled_as_those_of_python():
+    walk = Walk(Linf(0.1), np.float64(0.05), steps=np.int64(3), rest=np.float64(8 / 255), back=np.bool_(True))  # type: ignore[arg-type]
+    assert spell(walk) == "walk:linf:0.1,0.05,steps=3,rest=8/255,back=True"
+    assert convert(np.float64(0.05), float, "eps") == 0.05
 
 
 @given(floats)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -19,7 +21,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.protocol.evaluation import settings
+from holdfast.protocol.evaluation import plain, settings
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
 from tests.tiny import Mean, encoder, images
@@ -238,3 +240,8 @@ def test_settings_are_json_values_in_their_text_form():
         "balls": ["linf:8/255"], "divergence": "cosine", "nested": [[1, 2], []], "limit": None, "exact": True,
         "label": "x",
     }  # fmt: skip
+
+
+def test_settings_of_numpy_are_json_values(unchecked: None):
+    values = [np.int64(3), np.float32(0.5), np.bool_(True)]
+    assert json.dumps([plain(value) for value in values]) == "[3, 0.5, true]"

@@ -178,9 +178,9 @@ def test_loading_a_folder_without_a_run_says_so(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int16], ids=str)
 def test_an_array_is_what_the_shards_hold_row_by_row(tmp_path, dtype):
-    store, ids, values = Store(tmp_path), [f"i{k}" for k in range(7)], torch.randn(7, 3).to(dtype)
+    store, ids, values = Store(tmp_path), [f"i{k}" for k in range(7)], (100 * torch.randn(7, 3)).to(dtype)
     for rows in ([4, 0], [1, 2, 6], [6, 5]):
         store.keep(KEY, [ids[row] for row in rows], {"codes": values[rows]})
         assert store.array(KEY, "codes", ids) is None

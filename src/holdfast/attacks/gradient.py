@@ -67,9 +67,9 @@ def fgsm() -> GradientAttack:
     return GradientAttack(steps=1, stride=1.0, start=0.01)
 
 
-def bim(steps: int = 10, stride: float = 0.1) -> GradientAttack:
-    """Iterated steps from a little off the clean image."""
-    return GradientAttack(steps=steps, stride=stride, start=0.01)
+def bim() -> GradientAttack:
+    """Ten steps of a tenth of the radius from a little off the clean image."""
+    return GradientAttack(steps=10, stride=0.1, start=0.01)
 
 
 def random_start(pixels: Pixels, ball: Ball, noise: Noise, share: float, domain: Domain) -> Pixels:
@@ -100,13 +100,11 @@ def ascend(
     return better(best, gain, moved, here) if attack.keep == "best" else (moved, here)
 
 
-def stepped(
-    pixels: Pixels, moved: Pixels, gradient: Pixels, length: float, ball: Ball, domain: Domain, spread: float = 0.0
-) -> Pixels:
+def stepped(pixels: Pixels, moved: Pixels, gradient: Pixels, length: float, ball: Ball, domain: Domain) -> Pixels:
     """Return ``moved`` after one step of ``length`` up the ``gradient``, back inside the ball and the domain."""
     if ball.sparse:
         gradient = passable(moved, gradient, domain)
-    delta = ball.steepest(gradient, spread).mul_(length).add_(moved).sub_(pixels)
+    delta = ball.steepest(gradient).mul_(length).add_(moved).sub_(pixels)
     return ball.project(delta).add_(pixels).clamp_(domain.low, domain.high)
 
 

@@ -106,10 +106,10 @@ def converted(around: Region, inputs: Format) -> Region:
     return replace(around, low=low, high=high, eps=around.eps + further)
 
 
-def require_box(name: str, region: Region) -> None:
-    """Raise HoldfastError unless the region is a box, as bounds of this name need."""
+def require_box(region: Region) -> None:
+    """Raise HoldfastError unless the region is a box, as exact bounds need."""
     if region.ball is not Linf:
-        raise HoldfastError(f"{name} bounds are for linf balls, got {region.ball.name}; use alpha or branch")
+        raise HoldfastError(f"exact bounds are for linf balls, got {region.ball.name}; use alpha or branch")
 
 
 def l2_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class Ball(Spelled):
                 f"the radius of a {self.name} ball must be at least {SMALLEST:.2g}, the least that float32 can tell from 0, "
                 f"got {self.radius}"
             )
+        object.__setattr__(self, "radius", float(self.radius))  # one text, whichever kind of number it was
 
     @classmethod
     def read(cls, text: str) -> Ball:

@@ -11,6 +11,7 @@ from math import inf
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -127,6 +128,20 @@ class Normalised(nn.Module):
         return self.module((x - self.mean) / self.std)
 
 
+def _of_channels(values: Sequence[float] | float | None, channels: int) -> Sequence[float] | None:
+    """Return one number for each channel, if there are any."""
+    if values is None:
+        return None
+    if isinstance(values, (int, float, Real)):
+        return [float(values)] * channels
+    # Numbers for other channels would broadcast to inputs of a shape that nobody asked for.
+    if np.shape(values) != (channels,):
+        raise HoldfastError(
+            f"normalisation needs one mean and one std, or one of each per channel, {channels} here, got {values!r}"
+        )
+    return values
+
+
 class Dense(nn.Module):
     """The ``tokens`` vectors that ``module`` returns of each image, (b, tokens, d), one after another: (b, tokens * d).
 
@@ -167,7 +182,8 @@ class Encoder:
             a module that returns ``(b, tokens, d)``.
         name: how reports call it.
         domain: shape and range of its inputs.
-        mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs.
+        mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs; one number is that of
+            all channels.
         source: where it came from, for the record.
         geometry: how image files are brought to ``domain.shape``; by default resized and cropped to it.
         pooling: how ``module`` makes one vector of many, in words for the record.
@@ -192,8 +208,8 @@ class Encoder:
         module: nn.Module,
         name: str,
         domain: Domain,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        mean: Sequence[float] | float | None = None,
+        std: Sequence[float] | float | None = None,
         source: str = MADE_IN_PYTHON,
         geometry: Geometry | None = None,
         pooling: str = "inside the module",
@@ -210,12 +226,7 @@ class Encoder:
             raise HoldfastError(f"how images are fitted to {name} is stated by a Geometry or None, got {geometry!r}")
         if (mean is None) != (std is None):
             raise HoldfastError("normalisation needs both mean and std, or neither")
-        for values in (mean, std):
-            # Numbers for other channels would broadcast to inputs of a shape that nobody asked for.
-            if values is not None and len(values) != domain.shape[0]:
-                raise HoldfastError(
-                    f"normalisation needs one mean and one std per channel, {domain.shape[0]} each, got {tuple(values)}"
-                )
+        mean, std = (_of_channels(values, domain.shape[0]) for values in (mean, std))
         if module.training and any(
             "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
         ):

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from hashlib import blake2b, sha256
 from math import isfinite
+from reprlib import repr as shortened
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -121,8 +123,8 @@ class Images:
 
     Example:
         >>> images = Images(torch.zeros(3, 1, 2, 2), ids=["a", "b", "c"])
-        >>> images[[2, 0]].ids
-        ('c', 'a')
+        >>> images[[2, 0]].ids, images[:2].ids
+        (('c', 'a'), ('a', 'b'))
     """
 
     def __init__(
@@ -160,13 +162,29 @@ class Images:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, rows: Sequence[int]) -> Images:
-        rows = list(rows)
-        labels = None if self.labels is None else self.labels[rows]
-        groups = None if self.groups is None else [self.groups[row] for row in rows]
+    def __getitem__(self, rows: Sequence[int] | Tensor | slice) -> Images:
+        """Return the images at ``rows``: their numbers, a mask, or a slice."""
+        numbers = self._numbers(rows)
+        labels = None if self.labels is None else self.labels[numbers]
+        groups = None if self.groups is None else [self.groups[row] for row in numbers]
         return Images(
-            Subset(self.source, rows), [self.ids[row] for row in rows], labels, self.name, self.classes, groups
+            Subset(self.source, numbers), [self.ids[row] for row in numbers], labels, self.name, self.classes, groups
         )
+
+    def _numbers(self, rows: object) -> list[int]:
+        """Return the numbers of ``rows``, counted from the first image."""
+        rows = rows.cpu() if isinstance(rows, Tensor) else rows
+        try:
+            chosen = rows if isinstance(rows, slice) else np.asarray(rows)
+            numbers: Int[np.ndarray, "..."] = np.arange(len(self))[chosen]
+        except (IndexError, TypeError, ValueError):
+            numbers = np.zeros((), np.int64)
+        if numbers.ndim != 1:
+            raise HoldfastError(
+                f"some of {len(self)} images are taken by their numbers, a mask or a slice, as in images[[2, 0]], "
+                f"images[labels == 3] or images[:3], got {shortened(rows)}"
+            )
+        return list(map(int, numbers))
 
     def pixels(
         self,

@@ -221,7 +221,7 @@ def number(value: float) -> str:
         >>> number(0.05), number(8 / 255), number(0.2), number(0.25 / 255)
         ('0.05', '8/255', '0.2', '0.25/255')
     """
-    exact = repr(value)
+    exact = repr(float(value))  # numpy's own floats say what type they are
     grey = float(f"{value * 255:.3g}") if abs(value) < 1 else 0.0
     return f"{grey:g}/255" if len(exact) > 6 and grey and grey / 255 == value else exact
 

@@ -8,9 +8,12 @@ from torch import Tensor
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.noise import Noise
 
+SHIFT = 0.1
+"""The share of an image's size that a view is moved by, at most."""
 
-def shifted(pixels: Pixels, noise: Noise, share: float = 0.1) -> Pixels:
-    """Return each image moved by up to ``share`` of its size, edges repeated; other inputs as they are.
+
+def shifted(pixels: Pixels, noise: Noise) -> Pixels:
+    """Return each image moved by up to ``SHIFT`` of its size, edges repeated; other inputs as they are.
 
     One shift per sample, drawn from its own stream, so that a view does not depend on the batch.
     """
@@ -18,8 +21,8 @@ def shifted(pixels: Pixels, noise: Noise, share: float = 0.1) -> Pixels:
         return pixels
     height, width = pixels.shape[-2:]
     draws = 2 * noise.uniform((2,)) - 1
-    down = (draws[:, 0] * max(1, share * height)).round().long()
-    right = (draws[:, 1] * max(1, share * width)).round().long()
+    down = (draws[:, 0] * max(1, SHIFT * height)).round().long()
+    right = (draws[:, 1] * max(1, SHIFT * width)).round().long()
     rows = (torch.arange(height, device=pixels.device) + down[:, None]).clamp(0, height - 1)
     columns = (torch.arange(width, device=pixels.device) + right[:, None]).clamp(0, width - 1)
     moved = pixels.gather(2, rows[:, None, :, None].expand_as(pixels))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
+
 from holdfast.attacks.base import Attack
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Encoder
@@ -283,4 +285,6 @@ def plain(value: Any) -> Any:
     """Return a setting as JSON holds it, settings objects in their text form."""
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)

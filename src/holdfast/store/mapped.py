@@ -10,7 +10,6 @@ from secrets import token_hex
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
 from torch import Tensor
 
 from holdfast.core.files import checksum_of
@@ -23,8 +22,7 @@ def mapped(folder: Path) -> Tensor | None:
         with suppress(OSError, ValueError):
             if checksum_of(path) == path.stem:
                 # Copied when written to, so that torch need not warn: nobody writes.
-                values = torch.from_numpy(np.load(path, mmap_mode="c"))
-                return values.view(torch.bfloat16) if values.dtype == torch.int16 else values
+                return torch.from_numpy(np.load(path, mmap_mode="c"))
     return None
 
 
@@ -46,7 +44,7 @@ def write_rows(
             for ids_of_shard, tensors in shards:
                 here = [position for position, sample in enumerate(ids_of_shard) if sample in row]
                 rows = np.array([row[ids_of_shard[position]] for position in here])
-                values = _plain_numbers(tensors[name])
+                values = tensors[name].numpy()
                 if not start:
                     header = {"descr": values.dtype.str, "fortran_order": False, "shape": (len(row), *values.shape[1:])}
                     np.lib.format.write_array_header_1_0(file, header)
@@ -65,8 +63,3 @@ def write_rows(
         with suppress(OSError):
             partial.unlink()
     return mapped(folder)
-
-
-def _plain_numbers(values: Tensor) -> Shaped[np.ndarray, "..."]:
-    """Return ``values`` as an array; bfloat16, which numpy does not know, as the bits it has."""
-    return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()

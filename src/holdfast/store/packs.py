@@ -63,7 +63,7 @@ class ShardFolder:
         self._known: dict[Path, tuple[Stamp, list[Member]]] = {}
         self._added = 0
         self._counted, self._ids = set[str](), set[str]()
-        """The shards whose ids are known, and those."""
+        """Checksums of the shards whose ids were read, and these ids."""
 
     def add(self, content: bytes) -> None:
         """Keep a shard, spelled as a safetensors file.

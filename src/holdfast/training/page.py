@@ -11,7 +11,7 @@ from holdfast.encoders.trained import Card
 SAID = {
     "loss": "Mean training loss of each epoch",
     "rate": "Learning rate",
-    "effective_rank": "Effective rank of the codes (RankMe): how many dimensions they fill",
+    "rankme": "RankMe of the codes: how many dimensions they fill",
     "uniformity": "Uniformity of the codes: larger is more spread out",
     "spread": "Spread of the codes: near 0 they have collapsed",
     "knn_accuracy": "Share of bank images whose nearest others show their class",

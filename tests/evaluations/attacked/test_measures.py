@@ -25,13 +25,13 @@ from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
+from holdfast.evaluations.attacked.effective_rank import effective_rank
 from holdfast.evaluations.attacked.harm_kept import Harm, numbers_of
 from holdfast.evaluations.attacked.impersonation import Impersonation
 from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
 from holdfast.evaluations.attacked.observations import Case, Displacements
 from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.protocol.population import Population
-from holdfast.protocol.warnings import effective_rank
 from tests.marks import rest_slow
 from tests.samples import builtin, digits, linear
 

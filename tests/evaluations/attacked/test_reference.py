@@ -17,10 +17,10 @@ from holdfast.core.divergences import Cosine, L1Distance, L2Distance, LinfDistan
 from holdfast.core.encoder import Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.points.counting import closer_counts, share_of_pairs_within
+from holdfast.evaluations.attacked.effective_rank import effective_rank
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
-from holdfast.protocol.warnings import effective_rank
 from tests.marks import rest_slow
 from tests.samples import published
 

@@ -67,7 +67,7 @@ class Exact(RadiusSearch):
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        require_box("exact", region_at(low))
+        require_box(region_at(low))
         radii, points = low.clone(), []
         for index, weights in enumerate(specifications):
             end, cap, point = time.monotonic() + self.seconds, 0.0, None
@@ -111,5 +111,5 @@ class Exact(RadiusSearch):
         return radius, torch.minimum(torch.maximum(beyond, boxes[0].lower[0, 0].cpu()), boxes[0].upper[0, 0].cpu())
 
     def _relax(self, graph: Graph, region: Region) -> NetworkRelaxation:
-        require_box("exact", region)
+        require_box(region)
         return relax_and_refine(graph, region, self.inner, self.rate, self.boxes * self.seconds)

@@ -72,7 +72,7 @@ class Arithmetic:
         """
         boxes = list(boxes)
         widening, lost = own_rounding(graph, node, region, boxes, relaxation)
-        boxes[node.index] = _widened(graph, node, boxes, widening)
+        boxes[node.index] = _widened(node, boxes, widening)
         if isinstance(node.operation, Affine) and any(i in passed for i in node.inputs):
             parts = [passed.get(i, torch.zeros_like(boxes[i].lower)) for i in node.inputs]
             lost = lost + node.operation.magnitude(*parts)
@@ -145,7 +145,7 @@ def _is(values: Tensor | float, number: float) -> bool:
     return bool((values == number).all()) if isinstance(values, Tensor) else values == number
 
 
-def _widened(graph: Graph, node: Node, boxes: Sequence[Box], by: Values) -> Box:
+def _widened(node: Node, boxes: Sequence[Box], by: Values) -> Box:
     """Return the box moved outward, but not below zero where sums of what is not negative cannot be."""
     lower, upper = boxes[node.index]
     moved, operation = lower - by, node.operation

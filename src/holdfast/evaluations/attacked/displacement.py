@@ -26,6 +26,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
 from holdfast.core.statistics.quantile_influence import quantile_influence
 from holdfast.core.statistics.series import series_of
+from holdfast.evaluations.attacked.effective_rank import rank_estimate
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -42,7 +43,7 @@ from holdfast.protocol.curves import radius_curves
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
-from holdfast.protocol.warnings import population_warnings, rank_estimate
+from holdfast.protocol.warnings import population_warnings
 
 LARGEST = "largest universal quantile"
 LEFT_OUT = f"{UNDEFINED}; or no two different images to compare with"

@@ -25,6 +25,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
@@ -155,6 +156,10 @@ class CertifiedBreakaway(BracketEvaluation):
     )
     headline = ("certified_breakaway_risk", "attacked_breakaway_risk")
     questions = (CONTRADICTIONS,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "others", "rivals")
 
     def bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
         return BreakawayBounds(self.certification, ball, divergence, self.others, self.rivals)

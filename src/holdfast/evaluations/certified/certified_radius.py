@@ -31,6 +31,7 @@ from holdfast.core.balls import radius_in_print
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import (
@@ -90,6 +91,10 @@ class CertifiedRadius(Evaluation):
         ),
         CONTRADICTIONS,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "negatives")
 
     def observation(self) -> RadiusBounds:
         return RadiusBounds(self._certification, self.norm, self.negatives, self.tolerance)

@@ -26,6 +26,7 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.records import Claim, Conditions, Findings, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import (
@@ -86,6 +87,10 @@ class InstanceAccuracy(Evaluation):
     headline = ("certified_instance_accuracy", "robust_instance_accuracy")
     aims = (("the negative", "the negative's code"), ("the difference", "the certified margin"))
     questions = (CONTRADICTIONS,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "negatives")
 
     def observation(self) -> Joint:
         return Joint(tuple(self.pair_bounds(ball) for ball in self.balls))

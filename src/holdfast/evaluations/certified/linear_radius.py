@@ -31,6 +31,7 @@ from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series, survival_curves
@@ -195,6 +196,10 @@ class LinearRadius(Evaluation):
     )
     headline = ("average_linear_radius", "average_attacked_linear_radius")
     questions = (CONTRADICTIONS,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "rivals")
 
     def observation(self) -> HeadRadii:
         return HeadRadii(self._certification, self.norm, self.rivals, self.tolerance)

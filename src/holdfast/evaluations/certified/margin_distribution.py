@@ -28,6 +28,7 @@ from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.certified_radius import refuted
@@ -123,6 +124,10 @@ class MarginDistribution(Evaluation):
     )
     headline = ("margin_scale", "order_obeyed")
     questions = (CONTRADICTIONS,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "tail", "negatives", "rivals")
 
     def observation(self) -> Joint:
         return Joint((self._shared(), self._head()))

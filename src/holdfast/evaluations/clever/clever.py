@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.clever.observations import Gradients, positions
 from holdfast.evaluations.clever.reverse_weibull import FARTHEST, End, right_end
@@ -78,6 +79,11 @@ class Clever(Evaluation):
     )
     headline = ("clever_score",)
     words = (("clever", "CLEVER"),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "batches", "draws", "rivals")
+        require_not_negative(self, "guided")
 
     def observation(self) -> Gradients:
         return Gradients(**vars(self))  # the same settings

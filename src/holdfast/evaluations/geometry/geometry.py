@@ -22,6 +22,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.points.moments import far_out
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.intervals import skewed_interval
 from holdfast.evaluations.geometry.classes import (
@@ -93,6 +94,10 @@ class SpaceGeometry(Evaluation):
         ),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "clusters")
+
     def fits(self) -> tuple[Fit[Any], ...]:
         if self.tags is None:
             return (self._neighbourhoods(),)
@@ -146,8 +151,6 @@ class SpaceGeometry(Evaluation):
         labels = population.images.labels
         if labels is not None:
             return np.asarray(torch.as_tensor(labels).cpu()[sphere.rows]), "class"
-        if self.clusters < 1:
-            raise HoldfastError(f"the number of clusters must be at least 1, got {self.clusters}")
         return clusters(sphere.codes, 1 if sphere.constant else self.clusters, population.run.seed), "cluster"
 
     def _nuisance(self, population: Population, sphere: Sphere, labels: Labels, kind: Kind) -> Iterator[Measured]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.records import Conditions
+from holdfast.core.settings import require_positive
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
@@ -42,6 +43,7 @@ class SmoothedEvaluation(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_positive(self, "others")
         require_noise(self.name, self.smoothing)
         require_alpha(self.name, self.alpha)
         require_radii(self.name, self.radii)

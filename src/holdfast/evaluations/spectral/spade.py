@@ -21,6 +21,7 @@ from holdfast.core.pictures import ends, row
 from holdfast.core.points import Points, points
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_not_negative
 from holdfast.evaluations.spectral.embedding import embedding_curves
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.observations import Layers
@@ -82,6 +83,10 @@ class Spectral(Evaluation):
             select="first",
         ),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_not_negative(self, "subsets")
 
     def fits(self) -> tuple[SpectralFit]:
         return (SpectralFit(self.k, self.graph, self.repair, self.samples),)

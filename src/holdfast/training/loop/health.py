@@ -22,15 +22,17 @@ from holdfast.evaluations.geometry.spectrum import rankme
 COLLAPSED = 0.01
 """Below this spread all images have one code, up to noise."""
 NEIGHBOURS = 20
+TOGETHER = 256
+"""Images encoded at once."""
 LOST = 0.5
 """Below this mean cosine similarity to the original codes, codes are no longer what they were."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """Effective rank (RankMe) and uniformity, larger is better for both, and the spread."""
+    """RankMe and uniformity, larger is better for both, and the spread."""
 
-    effective_rank: float
+    rankme: float
     uniformity: float
     spread: float
 
@@ -82,12 +84,12 @@ def neighbour_accuracy(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], k:
 
 
 @torch.no_grad()
-def eval_codes(module: nn.Module, pixels: Tensor, size: int = 256) -> Codes:
+def eval_codes(module: nn.Module, pixels: Tensor) -> Codes:
     """Return the codes of ``pixels`` in eval mode, the mode put back afterwards."""
     was = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        return torch.cat([module(part) for part in pixels.split(size)])
+        return torch.cat([module(part) for part in pixels.split(TOGETHER)])
     finally:
         for part, mode in was:
             part.training = mode

@@ -345,7 +345,12 @@ class Training:
             self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.fabric.strategy.precision.load_state_dict(state["precision"])
-        self.prepared, self.curve = state["prepared"], state["curve"]
+        self.prepared, self.curve = state["prepared"], [_renamed(epoch) for epoch in state["curve"]]
         self.sound_epoch, self.sound_weights = state["sound_epoch"], state["sound_weights"]
         self.epoch, self.step = state["epoch"], state["step"]
         self.total, self.seconds, self.started = state["total"], state["seconds"], state["started"]
+
+
+def _renamed(epoch: Epoch) -> Epoch:
+    """Return what a checkpoint holds of an epoch by the names of today: RankMe was once written as effective rank."""
+    return {"rankme" if name == "effective_rank" else name: value for name, value in epoch.items()}
