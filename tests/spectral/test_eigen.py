@@ -82,6 +82,15 @@ def test_the_default_solver_depends_on_size(monkeypatch):
     assert spectrum(*pair(0, n=300), r=10).solver == "lobpcg"
 
 
+@pytest.mark.parametrize("seed", [2, 15, 47])
+def test_equal_graphs_have_as_many_eigenvalues_as_were_asked_for(seed):
+    graph = random_graph(72, 700, seed)
+    found = spectrum(graph, graph, 10)
+    assert found.solver == "dense"
+    np.testing.assert_allclose(found.values, np.ones(10))
+    assert found.residuals.max() < 1e-8
+
+
 def test_more_eigenvalues_than_there_are():
     inputs, outputs = pair(0, n=6)
     assert len(spectrum(inputs, outputs, 10).values) == 5

@@ -97,11 +97,11 @@ def _dense(inputs: Graph, bound: Laplacian, r: int) -> tuple[Float[np.ndarray, "
     from scipy.linalg import eigh
 
     pair = (grounded(matrix, bound.free).toarray() for matrix in (inputs.laplacian, bound.matrix))
-    most = int(bound.free.sum())
-    values, eigenvectors = eigh(*pair, subset_by_index=(most - r, most - 1))
+    # All pairs: asked for some, LAPACK returns fewer where eigenvalues are equal, as those of two equal graphs are.
+    values, eigenvectors = eigh(*pair)
     vectors = np.zeros((inputs.n, r))
-    vectors[bound.free] = eigenvectors
-    return values[::-1], vectors[:, ::-1]
+    vectors[bound.free] = eigenvectors[:, -r:]
+    return values[: -r - 1 : -1], vectors[:, ::-1]
 
 
 def _normal(bound: Laplacian, vectors: Columns) -> Columns:
