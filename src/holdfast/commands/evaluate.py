@@ -19,6 +19,7 @@ from holdfast.commands.inputs import (
     by_reference,
     reference_of,
     refuse_jobs,
+    require_folder,
     shown,
 )
 from holdfast.commands.log import tracker_of
@@ -111,6 +112,7 @@ def evaluate(
     refuse_blanks(locals())
     refuse_jobs("evaluate", cluster)
     _require_tables(settings)
+    require_folder(out, cluster)
     named_encoders, trackers = listed(encoders), names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins

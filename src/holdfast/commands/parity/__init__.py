@@ -14,6 +14,7 @@ from holdfast.commands.observing import Observer, observing
 from holdfast.commands.parity.conclusion import Conclusion
 from holdfast.commands.parity.radii import radii_of
 from holdfast.commands.parity.sides import Coded, NamedSide, Side, coded, require_time, sides_of
+from holdfast.core.arguments import check_whole
 from holdfast.core.errors import BudgetSpentError, HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
@@ -121,6 +122,8 @@ def parity(
         {'digits-contrastive in float16': 'same to rounding', 'digits-random': 'another space'}
     """
     refuse_blanks(locals())
+    check_whole(k, "k")
+    check_whole(radii, "radii")
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
     run = RunSettings(seed, device, precision, batch_size)
