@@ -211,7 +211,8 @@ def transformed(images: Images | Tensor, transform: Transform | str, seed: int =
     images = Images(images) if isinstance(images, Tensor) else images
     if not isinstance(images, Images):
         raise HoldfastError(
-            f"Images are transformed, or a tensor in [0, 1], got {type(images).__name__}; load_images makes Images of a folder"
+            f"Images are transformed, or a tensor in [0, 1], got {type(images).__name__}; load_images makes Images of a "
+            "folder"
         )
     transform = transform_of(transform)
     source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"

@@ -74,8 +74,8 @@ def recheck(
     options = Options(arch, size, trust_remote_code)
     if encoder is None and options != Options():
         raise HoldfastError(
-            "arch, size and trust_remote_code say how to load an encoder, and none is given; name it and the images, or leave "
-            "them out"
+            "arch, size and trust_remote_code say how to load an encoder, and none is given; name it and the images, or "
+            "leave them out"
         )
     folder = Path(folder)
     record, index = _record(folder), _index(folder)

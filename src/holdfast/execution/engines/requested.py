@@ -65,8 +65,8 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
     Raises:
         HoldfastError: workers are asked for where they are of no use, or are no number of processes.
     """
-    whole = isinstance(workers, int) and not isinstance(workers, bool)
-    if not (workers in (None, "auto") or (whole and workers >= 1)):
+    counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1
+    if not (counted or workers in (None, "auto")):
         raise HoldfastError(f"workers must be a number of processes, at least 1, or 'auto'; got {workers!r}")
     if isinstance(workers, int) and (cluster is not None or device not in ("cpu", "cuda")):
         raise HoldfastError(
