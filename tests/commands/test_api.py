@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import gc
+import re
 import sys
-from inspect import signature
+from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,14 @@ def test_type_checkers_see_the_public_names() -> None:
         for alias in node.names
     }
     assert seen == hf._HOMES
+
+
+def test_errors_that_public_functions_name_can_be_caught_from_holdfast() -> None:
+    texts = [getdoc(getattr(hf, name)) or "" for name in hf.__all__]
+    raised = {
+        name for text in texts for name in re.findall(r"^ +(\w+Error): ", text.partition("Raises:")[2], re.MULTILINE)
+    }
+    assert {"HoldfastError", "AgreementLostError"} <= raised - set(dir(builtins)) <= set(hf.__all__)
 
 
 def test_defaults_are_those_of_the_command_line() -> None:
@@ -341,24 +351,30 @@ def test_what_is_no_encoder_and_no_images_is_named() -> None:
         given.at_hand(np.zeros((2, 1, 2, 2)))
 
 
+untyped: Any = hf
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (
-            lambda: hf.transformed("photos/", "blur:1"),
+            lambda: untyped.transformed("photos/", "blur:1"),
             "Images are transformed, or a tensor in .*, got str; load_images",
         ),
-        (lambda: hf.transformed(images(), 3), "expected a Transform or its text, as in 'fog-c:3', got 3"),
-        (lambda: hf.corrupt(images(), 3, "out"), "expected a Transform or its text, as in 'fog-c:3', got 3"),
-        (lambda: hf.attack(encoder(), images(), preset=None), "unknown preset None; known: acl-a2a"),
+        (lambda: untyped.transformed(images(), 3), "expected a Transform or its text, as in 'fog-c:3', got 3"),
+        (lambda: untyped.corrupt(images(), 3, "out"), "expected a Transform or its text, as in 'fog-c:3', got 3"),
+        (lambda: untyped.attack(encoder(), images(), preset=None), "unknown preset None; known: acl-a2a"),
         (
-            lambda: hf.attack(encoder(), images(), divergence=3),
+            lambda: untyped.attack(encoder(), images(), divergence=3),
             "expected a Divergence or its text, as in 'cosine', got 3",
         ),
-        (lambda: hf.attack(encoder(), images(), cluster=3), "cluster is text: auto, local, ranks or an address, got 3"),
-        (lambda: hf.attack(encoder(), images(), workers="x"), "workers must be a number of processes.*; got 'x'"),
-        (lambda: hf.parity(encoder(), encoder(), images(), k="a"), "k must be a whole number, got 'a'"),
-        (lambda: hf.parity(encoder(), encoder(), images(), radii=0.5), "radii must be a whole number, got 0.5"),
+        (
+            lambda: untyped.attack(encoder(), images(), cluster=3),
+            "cluster is text: auto, local, ranks or an address, got 3",
+        ),
+        (lambda: untyped.attack(encoder(), images(), workers="x"), "workers must be a number of processes.*; got 'x'"),
+        (lambda: untyped.parity(encoder(), encoder(), images(), k="a"), "k must be a whole number, got 'a'"),
+        (lambda: untyped.parity(encoder(), encoder(), images(), radii=0.5), "radii must be a whole number, got 0.5"),
     ],
 )
 def test_values_of_another_kind_are_one_sentence(call: Any, said: str, unchecked: None) -> None:
