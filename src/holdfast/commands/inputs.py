@@ -199,7 +199,18 @@ def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
     return named
 
 
-def reference_of(encoder: Encoder) -> str:
-    """Return what a request calls an encoder that is at hand."""
+def reference_of(named: NamedEncoder | Images) -> str:
+    """Return what a request calls an encoder or images: a reference is itself, and what is at hand has a name.
+
+    Example:
+        >>> import torch
+        >>> reference_of("timm:resnet50"), reference_of(Images(torch.zeros(1, 1, 2, 2), name="grey"))
+        ('timm:resnet50', 'python:grey')
+    """
+    if isinstance(named, Images):
+        return f"{MADE_IN_PYTHON}:{named.name}"
+    encoder = checked(named)
+    if isinstance(encoder, str):
+        return encoder
     made_in_python = encoder.source == MADE_IN_PYTHON
     return f"{MADE_IN_PYTHON}:{encoder.name}" if made_in_python else f"{encoder.name}={encoder.source}"
