@@ -1,4 +1,4 @@
-"""Where a verb that fills one folder computes, for how long, and what it leaves: for ``attack`` and ``certify``."""
+"""Where a verb that fills one folder computes, for how long, and what it leaves."""
 
 from __future__ import annotations
 
