@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from holdfast.core.encoder import Dense as Dense
     from holdfast.core.encoder import Domain as Domain
     from holdfast.core.encoder import Encoder as Encoder
+    from holdfast.core.errors import AgreementLostError as AgreementLostError
     from holdfast.core.errors import BudgetSpentError as BudgetSpentError
     from holdfast.core.errors import HoldfastError as HoldfastError
     from holdfast.core.errors import HoldfastWarning as HoldfastWarning
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
+    "AgreementLostError": "core.errors",
     "Alignment": "evaluations.geometry.alignment",
     "Attack": "attacks.base",
     "AttackRadius": "evaluations.attacked.attack_radius",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from inspect import Parameter, getdoc, signature
+from itertools import chain
 from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
 from holdfast import commands
-from holdfast.cli import application
+from holdfast.cli import application, run
 from holdfast.core.errors import HoldfastError
 
 RENAMED = {"set": "settings"}
@@ -78,6 +79,28 @@ def test_flags_and_keywords_have_the_same_default(verb: str) -> None:
         assert flag.required == (needed and name not in LEFT_OUT.get(verb, set())), name
         if not flag.required and flag.default is not None:  # what is not given is left to the function
             assert flag.default == keyword.default, name
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_not_given_has_the_default_of_the_function(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag that is left out is not passed as None over another default."""
+    passed: dict[str, Any] = {}
+    called, defaults = function(verb), {name: of.default for name, of in keywords(verb).items()}
+
+    def record(*values: Any, **named: Any) -> None:
+        passed.update(signature(called).bind(*values, **named).arguments)
+        raise HoldfastError("recorded")
+
+    wanted = {"out"} | LEFT_OUT.get(verb, set())  # a command makes up a folder, or asks for one
+    needed = [flag for name, flag in flags(verb).items() if flag.required or name in wanted]
+    text = "digits-robust" if verb == "train" else "1"  # recipes are read before the function is called
+    given = [[spelled(flag), text] if spelled(flag).startswith("--") else [text] for flag in needed]
+    monkeypatch.setattr(import_module(f"holdfast.commands.{verb}"), verb, record)
+    assert run([verb, *chain.from_iterable(given)]) == 2
+    assert passed, "the command called something else"
+    left_out = set(passed) - {str(flag.name) for flag in needed} - set(KEYWORDS_ALONE)
+    for name in left_out:
+        assert passed[name] == defaults[name] or not (passed[name] or defaults[name]), name
 
 
 def test_the_law_is_awake_and_its_exceptions_are_needed() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import gc
+import re
 import sys
-from inspect import signature
+from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,14 @@ def test_type_checkers_see_the_public_names() -> None:
         for alias in node.names
     }
     assert seen == hf._HOMES
+
+
+def test_errors_that_public_functions_name_can_be_caught_from_holdfast() -> None:
+    texts = [getdoc(getattr(hf, name)) or "" for name in hf.__all__]
+    raised = {
+        name for text in texts for name in re.findall(r"^ +(\w+Error): ", text.partition("Raises:")[2], re.MULTILINE)
+    }
+    assert {"HoldfastError", "AgreementLostError"} <= raised - set(dir(builtins)) <= set(hf.__all__)
 
 
 def test_defaults_are_those_of_the_command_line() -> None:
@@ -321,6 +331,9 @@ def test_what_is_not_there_is_named(key: str | tuple[str, str], said: str, tmp_p
         ([encoder(), encoder()], images(), {}, r"two of the encoders are called alike \(tiny, tiny\)"),
         (encoder(), images(), {"only": ["overlp"]}, r"unknown evaluation 'overlp'; did you mean 'overlap'"),
         (encoder(), images(), {"eps": 0.1, "ball": hf.L2(1.0)}, r"eps and ball contradict each other"),
+        (encoder(), images(), {"cluster": "ranks"}, r"ranks meet in a folder that all of them see; name it as out"),
+        (encoder(), images(), {"size": 4}, r"say how to load an encoder, and tiny is at hand; leave them out"),
+        (encoder(), images(), {"trust_remote_code": True}, r"and tiny is at hand; leave them out"),
         (encoder(), images(), {"limit": 0}, r"limit: input should be greater than or equal to 1, got 0"),
     ],
 )
@@ -336,6 +349,44 @@ def test_what_is_no_encoder_and_no_images_is_named() -> None:
         given.checked(nn.Flatten())
     with pytest.raises(hf.HoldfastError, match=r"images are a folder.*got ndarray; torch.as_tensor"):
         given.at_hand(np.zeros((2, 1, 2, 2)))
+
+
+untyped: Any = hf
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: untyped.transformed("photos/", "blur:1"),
+            "Images are transformed, or a tensor in .*, got str; load_images",
+        ),
+        (lambda: untyped.transformed(images(), 3), "expected a Transform or its text, as in 'fog-c:3', got 3"),
+        (lambda: untyped.corrupt(images(), 3, "out"), "expected a Transform or its text, as in 'fog-c:3', got 3"),
+        (lambda: untyped.attack(encoder(), images(), preset=None), "unknown preset None; known: acl-a2a"),
+        (
+            lambda: untyped.attack(encoder(), images(), divergence=3),
+            "expected a Divergence or its text, as in 'cosine', got 3",
+        ),
+        (
+            lambda: untyped.attack(encoder(), images(), cluster=3),
+            "cluster is text: auto, local, ranks or an address, got 3",
+        ),
+        (lambda: untyped.attack(encoder(), images(), workers="x"), "workers must be a number of processes.*; got 'x'"),
+        (lambda: untyped.parity(encoder(), encoder(), images(), k="a"), "k must be a whole number, got 'a'"),
+        (lambda: untyped.parity(encoder(), encoder(), images(), radii=0.5), "radii must be a whole number, got 0.5"),
+    ],
+)
+def test_values_of_another_kind_are_one_sentence(call: Any, said: str, unchecked: None) -> None:
+    with pytest.raises(hf.HoldfastError, match=said):
+        call()
+
+
+def test_tensors_are_transformed_as_images_are() -> None:
+    pixels = torch.rand(3, 1, 8, 8)
+    changed = hf.transformed(pixels, "brightness:0.1")
+    assert torch.equal(changed.pixels([0, 1, 2]), hf.transformed(hf.Images(pixels), "brightness:0.1").pixels([0, 1, 2]))
+    assert not torch.equal(changed.pixels([0, 1, 2]), pixels)
 
 
 def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_smoothing_certifies_encoders_at_hand() -> None:
         ({"eps": 0.1, "ball": "l2:1"}, "eps and ball contradict each other"),
         ({"eps": 0.1, "size": 4}, "say how to load an encoder, and tiny is at hand"),
         ({"eps": 0.1, "cluster": "ranks"}, "name it as out"),
-        ({"eps": 0.1, "workers": 0}, "workers must be at least 1"),
+        ({"eps": 0.1, "workers": 0}, "workers must be a number of processes, at least 1, or 'auto'; got 0"),
     ],
 )
 def test_what_does_not_fit_together_is_said(change: dict[str, Any], sentence: str) -> None:

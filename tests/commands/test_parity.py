@@ -21,12 +21,13 @@ from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.observing import Observer
 from holdfast.commands.parity import sides
 from holdfast.commands.parity.conclusion import _made_from
-from holdfast.commands.parity.preprocessing import AS_IT_IS, USUAL, of_pixels
+from holdfast.commands.parity.preprocessing import AS_IT_IS, of_pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.execution.computing import deadline
 from holdfast.execution.engines.base import Engine
+from holdfast.execution.examination.inputs import USUAL
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.population import Population
 from tests import tiny
@@ -234,7 +235,7 @@ def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
     ("arguments", "sentence"),
     [
         ({"candidates": []}, "name a candidate"),
-        ({"k": 30}, "k must lie in 1..29, of 29 images that may answer, got 30"),
+        ({"k": 30}, "k must lie in 1..29, since each image has 29 others to be compared with, got 30; lower k"),
         ({"images": tiny.images(1)}, "no image has another beside it; add images"),
         ({"radii": -1}, "0 or more"),
         ({"images": None}, "name a folder of them with --images"),

@@ -21,6 +21,7 @@ from holdfast.bounds.proofs.network import PlainNetwork, Step
 from holdfast.cli import run as command
 from holdfast.commands.certify.proofs import packed, unpacked
 from holdfast.core.encoder import Domain
+from tests.cli.modules import linear, weights
 
 ENCODER, IMAGES = "builtin:digits-contrastive", "builtin:digits"
 QUICK: dict[str, Any] = {"attack": "pgd:steps=3", "negatives": 3, "limit": 5, "eps": "8/255"}
@@ -194,6 +195,49 @@ def test_the_command_says_what_holds(folder, capsys):
     assert f"{first(folder)}: REJECTED (it has a lower slope outside of [0, 1]" in out
     assert f"4 of 5 certificates hold, of {ENCODER} on {IMAGES}" in out
     assert command(["certify", "--recheck", "nowhere"]) == 2
+
+
+def test_an_encoder_that_needs_an_architecture_is_checked_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.save(weights(linear()), "linear.pt")
+    named = ["checkpoint:linear.pt", "--images", IMAGES, "--arch", "tests.cli.modules:linear"]
+    settings = ["--attack", "pgd:steps=3", "--negatives", "3", "--limit", "5", "--eps", "1e-4"]
+    assert command(["certify", *named, *settings, "--proofs", "--out", "o"]) == 0
+    capsys.readouterr()
+    assert command(["certify", *named, "--recheck", "o"]) == 0
+    out = capsys.readouterr().out
+    assert "certificates hold, of checkpoint:linear.pt" in out
+    assert "0 of 0" not in out
+
+
+def test_what_says_how_to_load_needs_an_encoder(run):
+    with pytest.raises(hf.HoldfastError, match="say how to load an encoder, and none is given"):
+        hf.recheck(run, size=8)
+    with pytest.raises(hf.HoldfastError, match="say how to load an encoder, and digits-contrastive is at hand"):
+        hf.recheck(run, hf.load_encoder(ENCODER), IMAGES, size=8)
+
+
+@pytest.mark.parametrize("name", ["certify.json", "proofs/index.json"])
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"{}", b"[1]", b"null", b'{"images": {"digits/1": {"file": "x"}}}'])
+def test_a_damaged_list_is_said_as_such(folder, name, content, capsys):
+    (folder / name).write_bytes(content)
+    assert command(["certify", "--recheck", str(folder)]) == 2
+    assert f"{folder / name} is damaged; certify with --proofs into that folder again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("instead", "flags", "idle"),
+    [
+        ("--recheck", ["--eps", "8/255", "--seed", "1"], "--eps, --seed"),
+        ("--recheck", ["--out", "o"], "--out"),
+        ("--recheck", ["--vnnlib", "instances.csv"], "--recheck"),
+        ("--vnnlib", [ENCODER, "--limit", "60"], "ENCODER, --limit"),
+        ("--vnnlib", ["--proofs", "--size", "8"], "--size, --proofs"),
+    ],
+)
+def test_flags_that_would_change_nothing_are_refused_by_name(instead, flags, idle, capsys):
+    assert command(["certify", instead, "nowhere", *flags]) == 2
+    assert f"alone, and {idle} would change nothing; leave it out" in capsys.readouterr().err
 
 
 def swap_network(folder: Path, change: Callable[[PlainNetwork], PlainNetwork]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def test_boxes_are_the_balls_exactly(folder):
         clean = pixels[anchor].double().flatten()
         assert (disjunct.low == (clean - EPS).clamp(0, 1).numpy()).all()
         assert (disjunct.high == (clean + EPS).clamp(0, 1).numpy()).all()
-        assert disjunct.rows.tolist() == [[float(k == number(line)) for k in range(3)]]
+        assert disjunct.specifications.tolist() == [[float(k == number(line)) for k in range(3)]]
 
 
 @pytest.mark.slow
@@ -273,8 +274,22 @@ def test_disjunctions_are_multiplied_out_and_boxes_of_their_own_are_kept():
     first, second = read(text, "query")
     assert (first.low.tolist(), second.low.tolist(), second.high.tolist()) == ([-1.0], [0.5], [1.0])
     assert first.high[0] == 0.1, "which is a little more than a tenth"
-    assert (first.rows.tolist(), first.offsets.tolist()) == ([[1, -1], [1, 1]], [0, 1.5])
-    assert (second.rows.tolist(), second.offsets.tolist()) == ([[-1, 2], [1, 1]], [-3, 1.5])
+    assert (first.specifications.tolist(), first.offsets.tolist()) == ([[1, -1], [1, 1]], [0, 1.5])
+    assert (second.specifications.tolist(), second.offsets.tolist()) == ([[-1, 2], [1, 1]], [-3, 1.5])
+
+
+def test_what_is_no_text_leaves_the_other_queries(tmp_path):
+    (tmp_path / "net.onnx").write_bytes(exported(spiked().encoder))
+    (tmp_path / "q.vnnlib.gz").write_bytes(gzip.compress(b"(check-sat)"))
+    (tmp_path / "q.vnnlib").write_text("(check-sat)")
+    (tmp_path / "instances.csv").write_text("net.onnx,q.vnnlib.gz,3\nnet.onnx,q.vnnlib,3\n")
+    packed, plain = hf.verify(tmp_path)
+    assert packed.answer == plain.answer == "unknown"
+    assert "q.vnnlib.gz is no text in UTF-8; unpack it if it is compressed" in packed.reason
+    assert "a query declares X_i and Y_i" in plain.reason
+    (tmp_path / "instances.csv").write_bytes(b"\xff")
+    with pytest.raises(hf.HoldfastError, match="is no text in UTF-8"):
+        hf.verify(tmp_path)
 
 
 def test_ends_that_float64_does_not_hold_are_rounded_outward():
@@ -297,7 +312,7 @@ def test_what_is_written_reads_back_as_it_was():
     )
     disjunct = Disjunct(middle - 1e-9, middle + 1e-300, rows - 0.5, rows[:, 0])
     (back,) = read(write(disjunct), "query")
-    for name in ("low", "high", "rows", "offsets"):
+    for name in ("low", "high", "specifications", "offsets"):
         assert (getattr(back, name) == getattr(disjunct, name)).all()
     assert float(decimal(5e-324)) == 5e-324
 

@@ -23,7 +23,7 @@ from holdfast.core.images import Images
 from holdfast.data import load
 from holdfast.data.reading import encoded, stores
 from holdfast.data.reading.remembered import Remembered
-from holdfast.data.reading.stores import Store
+from holdfast.data.reading.stores import FileStore
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))
@@ -271,11 +271,11 @@ def test_a_cache_in_front_of_a_store_is_no_local_path(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8), dtype=np.uint8)
     with fsspec.open("memory://cached/x.npy", "wb") as file:
         np.save(file, values)
-    store, _ = Store.at("filecache::memory://cached/x.npy")
+    store, _ = FileStore.at("filecache::memory://cached/x.npy")
     assert not store.local
 
 
 def test_an_address_with_a_password_is_refused_before_it_is_written_anywhere() -> None:
     with pytest.raises(HoldfastError, match=r"https:// address has a password before its @; leave it out") as refused:
-        Store.at("https://user:secret@example.org/x.npy")
+        FileStore.at("https://user:secret@example.org/x.npy")
     assert "secret" not in str(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.commands.certify.record import CertificateRecord
@@ -17,6 +19,11 @@ STOPPED = flags.CONTINUES
 
 HOW = "What is certified"
 INSTEAD = "Instead of images"
+TAKEN = {
+    "vnnlib": ("method", "attack", "neurons", "seed", "out"),
+    "recheck": ("encoder", "images", "arch", "size", "trust_remote_code"),
+}
+"""What else is taken where a flag asks for something instead; all other flags would change nothing."""
 
 
 def command(
@@ -72,12 +79,15 @@ def command(
     ] = None,
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
+    values = dict(locals())
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
     if vnnlib is not None:
+        _refuse_idle("vnnlib", values)
         return _verify(vnnlib, method=method, attack=attack, neurons=neurons, seed=seed, out=out)
     if recheck is not None:
-        return _recheck(recheck, encoder, images)
+        _refuse_idle("recheck", values)
+        return _recheck(recheck, encoder, images, arch=arch, size=size, trust_remote_code=trust_remote_code)
     if encoder is None or images is None or out is None:
         raise typer.BadParameter("certify takes an ENCODER, --images and --out, or else --vnnlib or --recheck")
     record = certify(
@@ -117,6 +127,21 @@ def command(
     return int(record.missing > 0 or record.contradictions > 0)
 
 
+def _refuse_idle(instead: str, values: dict[str, Any]) -> None:
+    """Raise if a flag was given, other than as its default, that changes nothing beside the flag ``instead``."""
+    defaults = signature(command).parameters
+    others = [name for name in values if name not in {instead, *TAKEN[instead]}]
+    if idle := [_spelled(name) for name in others if values[name] != defaults[name].default]:
+        taken = ", ".join(map(_spelled, TAKEN[instead]))
+        raise HoldfastError(
+            f"{_spelled(instead)} takes {taken} alone, and {', '.join(idle)} would change nothing; leave it out"
+        )
+
+
+def _spelled(name: str) -> str:
+    return "ENCODER" if name == "encoder" else f"--{name.replace('_', '-')}"
+
+
 def _verify(instances: Path, **settings: Any) -> int:
     """Print the answer to each query of a benchmark as it comes, and how many there are of each."""
     from holdfast.commands.certify.instances import answers
@@ -132,11 +157,11 @@ def _verify(instances: Path, **settings: Any) -> int:
     return 0
 
 
-def _recheck(folder: Path, encoder: str | None, images: str | None) -> int:
+def _recheck(folder: Path, encoder: str | None, images: str | None, **options: Any) -> int:
     """Print whether the proof of each certified image holds; 1 unless all do."""
     from holdfast.commands.certify.recheck import recheck
 
-    results = recheck(folder, encoder, images)
+    results = recheck(folder, encoder, images, **options)
     for result in results:
         print(f"{result.id}: {f'HOLDS with {result.bound:.6g}' if result.holds else f'REJECTED ({result.reason})'}")
     count = sum(result.holds for result in results)

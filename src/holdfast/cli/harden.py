@@ -80,12 +80,12 @@ def command(
         device=device,
         budget=budget,
         cluster=cluster,
-        workers=workers,
         arch=arch,
         size=size,
         trust_remote_code=trust_remote_code,
         out=out,
         progress=True,
+        **flags.chosen(workers=workers),
     )
     kept = hardened.agreement
     print(

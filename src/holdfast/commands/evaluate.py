@@ -19,11 +19,11 @@ from holdfast.commands.inputs import (
     by_reference,
     reference_of,
     refuse_jobs,
+    require_folder,
     shown,
 )
 from holdfast.commands.log import tracker_of
 from holdfast.core.balls import Ball
-from holdfast.core.encoder import MADE_IN_PYTHON
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.settings import listed, names_of
@@ -111,6 +111,7 @@ def evaluate(
     refuse_blanks(locals())
     refuse_jobs("evaluate", cluster)
     _require_tables(settings)
+    require_folder(out, cluster)
     named_encoders, trackers = listed(encoders), names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
@@ -119,11 +120,9 @@ def evaluate(
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
         request = Request.of(
-            encoders=tuple(
-                encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named_encoders
-            ),
-            images=_reference(images_at_hand),
-            bank=_reference(bank_at_hand),
+            encoders=tuple(map(reference_of, named_encoders)),
+            images=None if images_at_hand is None else reference_of(images_at_hand),
+            bank=None if bank_at_hand is None else reference_of(bank_at_hand),
             suite=suite,
             only=tuple(names_of(only, "only")),
             eps=tuple(listed(eps)),
@@ -208,11 +207,6 @@ def _require_tables(settings: object) -> None:
             raise HoldfastError(
                 f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
             )
-
-
-def _reference(images: str | Images | None) -> str | None:
-    """Return what a request calls images."""
-    return f"{MADE_IN_PYTHON}:{images.name}" if isinstance(images, Images) else images
 
 
 def _images(images: str | Images | None) -> Images | None:

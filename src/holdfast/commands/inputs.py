@@ -22,6 +22,7 @@ from holdfast.core.settings import listed
 from holdfast.encoders import Options
 from holdfast.evaluations.certified.pairwise.pairs import require_few
 from holdfast.execution.computing.progress import Shown
+from holdfast.execution.engines.ranks import RANKS
 from holdfast.execution.request import loading
 from holdfast.protocol.population import Population
 
@@ -67,11 +68,19 @@ def refuse_jobs(verb: str, cluster: str | None) -> None:
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: Slurm jobs repeat a command, which a call in Python is not; write it as ...
     """
+    if cluster is not None and not isinstance(cluster, str):
+        raise HoldfastError(f"cluster is text: auto, local, ranks or an address, got {cluster!r}")
     if cluster is not None and cluster.partition(":")[0] == "slurm":
         raise HoldfastError(
             "Slurm jobs repeat a command, which a call in Python is not; write it as "
             f"holdfast {verb} --cluster {cluster}, or start the same program on every node with cluster='ranks'"
         )
+
+
+def require_folder(out: str | Path | None, cluster: str | None) -> None:
+    """Raise if ranks are to share the work, and no folder is named in which they meet."""
+    if out is None and cluster == RANKS:
+        raise HoldfastError("ranks meet in a folder that all of them see; name it as out")
 
 
 def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
@@ -190,7 +199,18 @@ def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
     return named
 
 
-def reference_of(encoder: Encoder) -> str:
-    """Return what a request calls an encoder that is at hand."""
+def reference_of(named: NamedEncoder | Images) -> str:
+    """Return what a request calls an encoder or images: a reference is itself, and what is at hand has a name.
+
+    Example:
+        >>> import torch
+        >>> reference_of("timm:resnet50"), reference_of(Images(torch.zeros(1, 1, 2, 2), name="grey"))
+        ('timm:resnet50', 'python:grey')
+    """
+    if isinstance(named, Images):
+        return f"{MADE_IN_PYTHON}:{named.name}"
+    encoder = checked(named)
+    if isinstance(encoder, str):
+        return encoder
     made_in_python = encoder.source == MADE_IN_PYTHON
     return f"{MADE_IN_PYTHON}:{encoder.name}" if made_in_python else f"{encoder.name}={encoder.source}"

@@ -1,4 +1,4 @@
-"""Where a verb that fills one folder computes, for how long, and what it leaves: for ``attack`` and ``certify``."""
+"""Where a verb that fills one folder computes, for how long, and what it leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from holdfast.commands.inputs import shown
+from holdfast.commands.inputs import require_folder, shown
 from holdfast.commands.output_folder import REQUEST, claim, require_free
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import Observed, RunSettings
@@ -20,7 +20,7 @@ from holdfast.core.stopwatch import beginning
 from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.computing.progress import Shown
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.engines.ranks import RANKS, leads
+from holdfast.execution.engines.ranks import leads
 from holdfast.execution.engines.requested import Workers, engine_of, run_settings
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.observation import Observation
@@ -106,8 +106,7 @@ def observing(
     """
     began, started = beginning(), datetime.now(UTC)
     budget = None if budget is None else seconds(budget)
-    if out is None and cluster == RANKS:
-        raise HoldfastError("ranks meet in a folder that all of them see; name it as out")
+    require_folder(out, cluster)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")) if out is None else out)
         where = engine_of(cluster, run.device, workers, folder)

@@ -1,7 +1,6 @@
 """Folders that hold the answer to one request: what it was, the shards it is made of, and the files made of those.
 
-``attack``, ``certify`` and ``spade`` fill one each, ``train`` one with a checkpoint. Repeating a request continues its
-folder; another one is refused, since its files would stand among those of the first.
+Repeating a request continues its folder; another one is refused, since its files would stand among those of the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stored runs as ``compare`` and ``check`` read them: all of their results, or a sentence that says what is missing."""
+"""Stored runs as they are read again: all of their results, or a sentence that says what is missing."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from holdfast.data import folder
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.content import Stored, side_by_side
 from holdfast.data.reading.encoded import load_encoded
-from holdfast.data.reading.stores import Store, StoredFile
+from holdfast.data.reading.stores import FileStore, StoredFile
 
 SOURCE = "wds"
 MISSING = -1
@@ -74,7 +74,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 def find(name: str) -> dict[str, StoredFile]:
     """Return the tars that ``name`` stands for, by their names without the ending."""
-    store, path = Store.at(name)
+    store, path = FileStore.at(name)
     if spelled(name):
         files = store.expand(path)
     else:

@@ -91,9 +91,9 @@ class Session:
             engine.begin()
         if leads(engine):
             self.store.request(request.model_dump_json(indent=1))
-        plan, radii = self.in_informative_balls(engine, progress)
-        if say and radii and leads(engine):
-            say(radii)
+        plan, reason_for_radii = self.in_informative_balls(engine, progress)
+        if say and reason_for_radii and leads(engine):
+            say(reason_for_radii)
         return fill_table(
             self.inputs.encoders,
             self.inputs.images,
@@ -107,11 +107,11 @@ class Session:
             bank_for=self.inputs.bank,
             write=write if leads(engine) else None,
             say=say if leads(engine) else None,
-            radii=radii,
+            reason_for_radii=reason_for_radii,
         )
 
     def in_informative_balls(self, engine: Engine, progress: Progress | None) -> tuple[Sequence[Evaluation], str]:
-        """Return the plan with radii that tell the encoders apart where nobody named any, and a sentence on them."""
+        """Return the plan with radii that tell the encoders apart where nobody named any, and why."""
         free = left_open(self.request, self.plan)
         if not free:
             return self.plan, ""

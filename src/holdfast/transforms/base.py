@@ -183,8 +183,23 @@ class TransformedSource:
         return blake2b(self.images.digests[row] + how.encode(), digest_size=16).digest()
 
 
-def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Images:
+def transform_of(named: Transform | str) -> Transform:
+    """Return a transform, or the one that a text spells.
+
+    Example:
+        >>> str(transform_of("gamma:5"))
+        'gamma:5.0'
+    """
+    transform = Transform.read(named) if isinstance(named, str) else named
+    if not isinstance(transform, Transform):
+        raise HoldfastError(f"expected a Transform or its text, as in 'fog-c:3', got {named!r}")
+    return transform
+
+
+def transformed(images: Images | Tensor, transform: Transform | str, seed: int = 0) -> Images:
     """Return ``images`` changed by ``transform`` or its text, lazily: same ids and labels, another fingerprint.
+
+    A tensor (n, channels, height, width) in [0, 1] becomes Images first.
 
     Example:
         >>> import torch
@@ -193,7 +208,13 @@ def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Im
         0.25
     """
     refuse_blanks(locals())
-    transform = Transform.read(transform) if isinstance(transform, str) else transform
+    images = Images(images) if isinstance(images, Tensor) else images
+    if not isinstance(images, Images):
+        raise HoldfastError(
+            f"Images are transformed, or a tensor in [0, 1], got {type(images).__name__}; load_images makes Images of a "
+            "folder"
+        )
+    transform = transform_of(transform)
     source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"
     return Images(source, images.ids, images.labels, name, images.classes, images.groups)
 

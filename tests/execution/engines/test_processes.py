@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import pytest
 import torch
@@ -106,6 +107,12 @@ def test_twenty_kills_lose_nothing_and_repeat_a_shard_each_at_most(tmp_path: Pat
 def test_no_workers_are_refused() -> None:
     with pytest.raises(HoldfastError, match="at least 1"):
         Processes(0)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 2.5, True, "x", "8"])
+def test_what_is_no_number_of_processes_is_refused(workers: Any, unchecked: None) -> None:
+    with pytest.raises(HoldfastError, match=rf"at least 1, or 'auto'; got {workers!r}$"):
+        engine_of(None, "cpu", workers, Path())
 
 
 def test_a_number_of_a_gpu_means_nothing_to_a_cluster() -> None:

@@ -271,7 +271,7 @@ def test_a_normalisation_under_which_codes_spread_far_more_is_named():
     assert normalisation(images, (0.5,) * 3, (0.3,) * 3, module)[0] == "ok"
     status, sentence = normalisation(images, (0.5,) * 3, (2.0,) * 3, module)
     assert status == "warning"
-    assert "times as far under" in sentence
+    assert "times as far with" in sentence
     assert normalisation(None, (0.5,) * 3, (2.0,) * 3, module)[0] == "ok", (
         "noise says nothing about what it was trained on"
     )
@@ -328,7 +328,7 @@ def test_the_normalisation_of_a_real_network_is_judged_right():
 
     right = answers(127 / 255, 128 / 255)
     assert right["normalisation"].status == right["features, not classes"].status == "ok"
-    for mean, std, said in ((127, 128, "times as far under"), (0.5, 0.005, "not plausible")):
+    for mean, std, said in ((127, 128, "times as far with"), (0.5, 0.005, "not plausible")):
         wrong = answers(mean, std)["normalisation"]
         assert wrong.status == "warning"
         assert said in wrong.sentence

@@ -109,8 +109,8 @@ def preset_of(
     Raises:
         HoldfastError: there is no such preset or part, or parts contradict each other.
     """
-    if name not in PRESETS:
-        raise HoldfastError(f"unknown preset {name!r}; {did_you_mean(name, list(PRESETS))}")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise HoldfastError(f"unknown preset {name!r}; {did_you_mean(str(name), list(PRESETS))}")
     base = PRESETS[name]
     goal = read(objective, objectives(), "objective") if isinstance(objective, str) else objective or base.objective
     search = read_attack(attack) if isinstance(attack, str) else attack or base.attack
@@ -130,4 +130,7 @@ def _measured_by(goal: Objective, divergence: str | Divergence, objective: str |
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
     if not isinstance(goal, DivergenceObjective):
         raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
-    return replace(goal, divergence=Divergence.read(divergence) if isinstance(divergence, str) else divergence)
+    chosen = Divergence.read(divergence) if isinstance(divergence, str) else divergence
+    if not isinstance(chosen, Divergence):
+        raise HoldfastError(f"expected a Divergence or its text, as in 'cosine', got {divergence!r}")
+    return replace(goal, divergence=chosen)

@@ -29,13 +29,13 @@ def codes_in_float32(encoder: Encoder, points: Pixels) -> Box:
 
 
 def highest(
-    rows: Float[Tensor, "b m d"], codes: Box, products: torch.dtype, offset: Float[Tensor, "m"] | None = None
+    specifications: Float[Tensor, "b m d"], codes: Box, products: torch.dtype, offset: Float[Tensor, "m"] | None = None
 ) -> Float[Tensor, "b m"]:
-    """Return upper bounds of ``rows @ codes + offset`` for all ``codes`` of a box (b, d), computed in ``products``."""
+    """Return upper bounds of ``specifications @ codes + offset`` for all ``codes`` of a box (b, d), in ``products``."""
     lower, upper = (end[:, None] for end in codes)
-    constant = rows.new_zeros(()) if offset is None else offset
-    ends = torch.where(rows > 0, rows * upper, rows * lower).sum(2) + constant
-    terms = (rows.abs() * size(codes)[:, None]).sum(2) + constant.abs()
+    constant = specifications.new_zeros(()) if offset is None else offset
+    ends = torch.where(specifications > 0, specifications * upper, specifications * lower).sum(2) + constant
+    terms = (specifications.abs() * size(codes)[:, None]).sum(2) + constant.abs()
     # Twice as many roundings as there are: once for theirs, and once for those of this sum, which are of float64.
-    kind, count = Format(products), rows.shape[2] + 2
+    kind, count = Format(products), specifications.shape[2] + 2
     return ends + kind.gamma(2 * count) * terms + count * kind.tiny

@@ -102,7 +102,7 @@ def answers(
     attack = read_attack(attack) if isinstance(attack, str) else attack
     path = Path(instances)
     path = path / "instances.csv" if path.is_dir() else path
-    lines = [line for line in csv.reader(Path(existing(str(path))).read_text("utf-8").splitlines()) if line]
+    lines = [line for line in csv.reader(_text(existing(str(path))).splitlines()) if line]
     if not lines or any(len(line) not in (2, 3) for line in lines):
         raise HoldfastError(f"{path} is no list of instances; each line names a network, a query and seconds")
     loaded = cache(lambda network: _network(path.parent / network))
@@ -111,13 +111,20 @@ def answers(
         began = time.monotonic()
         try:
             problem = _Problem(loaded(network), method, attack, neurons, seed, _seconds(seconds, path))
-            answer = problem.answer(network, query, (path.parent / query).read_text("utf-8"))
+            answer = problem.answer(network, query, _text(path.parent / query))
         except (HoldfastError, OSError) as error:  # one that cannot be read or bounded leaves the others
             answer = Answer(network, query, "unknown", 0.0, first_line(error))
         results.append(replace(answer, seconds=time.monotonic() - began))
         if out is not None:
             _write(results, Store(Path(out)))
         yield results[-1]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise HoldfastError(f"{path} is no text in UTF-8; unpack it if it is compressed") from error
 
 
 class _WithOne(nn.Module):
@@ -175,7 +182,7 @@ class _Problem:
         disjuncts, shape = read(text, query), self.encoder.domain.shape
         features = self.encoder(torch.zeros(1, *shape)).shape[1] - 1
         for disjunct in disjuncts:
-            sizes = len(disjunct.low), disjunct.rows.shape[1]
+            sizes = len(disjunct.low), disjunct.specifications.shape[1]
             if sizes != (int(np.prod(shape)), features):
                 raise HoldfastError(
                     f"{query} has {sizes[0]} inputs and {sizes[1]} outputs, and {network} {np.prod(shape)} and {features}"
@@ -198,7 +205,7 @@ class _Problem:
 
     def refuted(self, disjunct: Disjunct, seconds: float) -> bool:
         """Return whether bounds prove, in about so many seconds, that no input of the box satisfies all inequalities."""
-        if not len(disjunct.rows):
+        if not len(disjunct.specifications):
             return False
         graph = traced(self.encoder, self.neurons, "cpu")
         low, high = (end.double()[:, None] for end in self._box(disjunct))
@@ -206,23 +213,24 @@ class _Problem:
         method: Any = self.method
         if any(field.name == "seconds" for field in fields(method)):
             method = replace(method, seconds=max(0.0, min(method.seconds, seconds)))
-        rows = _homogeneous(disjunct)
-        rows = torch.cat([rows, rows.sum(0, keepdim=True)]) if len(rows) > 1 else rows
-        return bool((vacuous_unless_finite(method(graph, around, rows[None])) > 0).any())
+        specifications = _homogeneous(disjunct)
+        if len(specifications) > 1:
+            specifications = torch.cat([specifications, specifications.sum(0, keepdim=True)])
+        return bool((vacuous_unless_finite(method(graph, around, specifications[None])) > 0).any())
 
     def counterexample(self, disjunct: Disjunct) -> Float[Tensor, "*shape"] | None:
         """Return an input of the box whose outputs satisfy all inequalities in float32 and float64, if one is reached."""
-        rows, box = _homogeneous(disjunct), self._box(disjunct)
+        specifications, box = _homogeneous(disjunct), self._box(disjunct)
         double = self.encoder.to("cpu", torch.float64)
         start = torch.zeros_like(box.lower)
-        if len(rows):
+        if len(specifications):
             module = _Boxed(double.module, box).eval()
             moved = copy.copy(double)
             moved.module, moved.domain = module, Domain(self.encoder.domain.shape, -1.0, 1.0)
             moved.__dict__.pop("fingerprint", None)
 
             def objective(codes: Codes) -> Float[Tensor, "b"]:
-                return -(codes @ rows.to(codes).mT).amax(1)
+                return -(codes @ specifications.to(codes).mT).amax(1)
 
             noise = RunSettings(self.seed).noise(["query"])
             start = self.attack(moved, start, objective, Linf(1.0), noise)
@@ -237,14 +245,14 @@ class _Problem:
 
     def doubts(self, disjunct: Disjunct, point: Float[Tensor, "*shape"]) -> str:
         """Return why ``point``, whose outputs satisfy all inequalities here, may not do so elsewhere; nothing if it must."""
-        if not len(disjunct.rows):
+        if not len(disjunct.specifications):
             return ""
-        rows, offsets = torch.from_numpy(disjunct.rows), torch.from_numpy(disjunct.offsets)
+        specifications, offsets = torch.from_numpy(disjunct.specifications), torch.from_numpy(disjunct.offsets)
         try:
             lower, upper = codes_in_float32(self.encoder, point[None].double())
         except HoldfastError as error:
             return f"{UNCERTAIN} ({first_line(error)})"
-        ends = highest(rows[None], Box(lower[:, :-1], upper[:, :-1]), torch.float64, -offsets)
+        ends = highest(specifications[None], Box(lower[:, :-1], upper[:, :-1]), torch.float64, -offsets)
         return "" if bool((ends <= 0).all()) else UNCERTAIN
 
     def _box(self, disjunct: Disjunct) -> Box:
@@ -254,7 +262,7 @@ class _Problem:
 
 def _homogeneous(disjunct: Disjunct) -> Float[Tensor, "m d1"]:
     """Return the inequalities as functions of the outputs and 1 that are at most zero where they hold."""
-    return torch.from_numpy(np.column_stack([disjunct.rows, -disjunct.offsets]))
+    return torch.from_numpy(np.column_stack([disjunct.specifications, -disjunct.offsets]))
 
 
 def _write(results: list[Answer], store: Store) -> None:

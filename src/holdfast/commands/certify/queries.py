@@ -51,15 +51,15 @@ SECONDS = 60
 
 
 class Specified(nn.Module):
-    """A network whose outputs are linear functions of the code of ``encoder``: ``rows @ f(x)``."""
+    """A network whose outputs are linear functions of the code of ``encoder``: ``specifications @ f(x)``."""
 
-    def __init__(self, encoder: nn.Module, rows: Float[Tensor, "k d"]) -> None:
+    def __init__(self, encoder: nn.Module, specifications: Float[Tensor, "k d"]) -> None:
         super().__init__()
         self.encoder = encoder
-        self.rows = nn.Parameter(rows, requires_grad=False)
+        self.specifications = nn.Parameter(specifications, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(self.encoder(x), self.rows)
+        return functional.linear(self.encoder(x), self.specifications)
 
 
 def check_queries(export: str | None, ball: Ball, smoothing: bool, out: str | Path | None) -> None:
@@ -232,13 +232,13 @@ def inside(points: Float[Tensor, "k *pixels"], box: Box) -> Float[Tensor, "k *pi
 
 def _query(pairs: Pairs, j: int, box: Box, expected: Expected) -> str:
     """Return the query whether output ``j`` can be at most zero in the box."""
-    row = np.zeros((1, pairs.shape[1]))
-    row[0, j] = 1.0
+    specification = np.zeros((1, pairs.shape[1]))
+    specification[0, j] = 1.0
     low, high = (end.flatten().cpu().numpy() for end in box)
     anchor, negative = pairs.ids[0][0], pairs.ids[0][1 + j]
     about = f"Y_{j} <= 0: {anchor!r} is more similar to {negative!r} than to itself"
     comments = [about, f"expected: {expected.answer}", *([expected.note] if expected.note else [])]
-    return write(Disjunct(low, high, row, np.zeros(1)), [comment.replace("\n", " ") for comment in comments])
+    return write(Disjunct(low, high, specification, np.zeros(1)), [comment.replace("\n", " ") for comment in comments])
 
 
 def _table(lines: Sequence[Sequence[object]]) -> bytes:

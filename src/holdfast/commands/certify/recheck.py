@@ -43,7 +43,13 @@ class Recheck:
 
 
 def recheck(
-    folder: str | Path, encoder: NamedEncoder | None = None, images: NamedImages | None = None
+    folder: str | Path,
+    encoder: NamedEncoder | None = None,
+    images: NamedImages | None = None,
+    *,
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[Recheck, ...]:
     """Return for each certified image of a run whether its proof holds, as ``holdfast certify --recheck`` does.
 
@@ -55,16 +61,24 @@ def recheck(
         folder: of ``certify(..., proofs=True, out=folder)``.
         encoder: the encoder that was certified; what is in the folder must be its network.
         images: the images that were certified; those in the proofs must be the same.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs of an encoder by reference, instead of its own.
+        trust_remote_code: whether a model repository may run its own code.
 
     Raises:
-        HoldfastError: the folder holds no proofs, or those of another encoder or of other images.
+        HoldfastError: the folder holds no proofs, damaged ones, or those of another encoder or of other images.
     """
     refuse_blanks(locals())
     if (encoder is None) != (images is None):
         raise HoldfastError("give both the encoder and the images that were certified, or neither")
+    options = Options(arch, size, trust_remote_code)
+    if encoder is None and options != Options():
+        raise HoldfastError(
+            "arch, size and trust_remote_code say how to load an encoder, and none is given; name it and the images, or "
+            "leave them out"
+        )
     folder = Path(folder)
-    record = CertificateRecord.model_validate_json(_content(folder, "certify.json"))
-    index = json.loads(_content(folder, INDEX))
+    record, index = _record(folder), _index(folder)
     ball = Ball.read(record.settings["ball"])
     if not isinstance(ball, Linf):
         raise HoldfastError(f"{folder} has certificates in {ball}, and proofs are of linf balls alone")
@@ -77,7 +91,7 @@ def recheck(
     network = PlainNetwork.of_arrays(unpacked(content))
     population = None
     if encoder is not None and images is not None:
-        population = population_of(encoder, images, _run(record), Options(), neurons=None)
+        population = population_of(encoder, images, _run(record), options, neurons=None)
         network = _own(population, network, record)
     return tuple(_rechecked(folder, index, record, each, network, ball.radius, population) for each in certified)
 
@@ -89,6 +103,31 @@ def _content(folder: Path, name: str) -> bytes:
         raise HoldfastError(
             f"{folder / name} cannot be read ({error.strerror}); certify with --proofs into that folder first"
         ) from error
+
+
+def _record(folder: Path) -> CertificateRecord:
+    content = _content(folder, "certify.json")
+    try:
+        return CertificateRecord.model_validate_json(content)
+    except ValueError as error:
+        raise _damaged(folder / "certify.json") from error
+
+
+def _index(folder: Path) -> Any:
+    """Return the entry of each image, and the checksum of the network where one of them has a proof."""
+    content = _content(folder, INDEX)
+    try:
+        index = json.loads(content)
+        complete = "network" in index or not any(entry.get("file") for entry in index["images"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder / INDEX) from error
+    if not complete:
+        raise _damaged(folder / INDEX)
+    return index
+
+
+def _damaged(path: Path) -> HoldfastError:
+    return HoldfastError(f"{path} is damaged; certify with --proofs into that folder again")
 
 
 def _missing(index: Any, name: str) -> str:
@@ -165,7 +204,7 @@ def _rechecked(
         return Recheck(certificate.id, False, _missing(index, certificate.id))
     try:
         content = _content(folder, entry["file"])
-        if sha256(content).hexdigest() != entry["sha256"]:
+        if sha256(content).hexdigest() != entry.get("sha256"):
             raise ProofError("its file is not the one that was written")
         proof = Proof.of_arrays(unpacked(content))
         _require_about(proof, certificate, record, population)

@@ -32,16 +32,16 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Disjunct:
-    """Inputs from ``low`` to ``high`` (n,) whose outputs ``y`` satisfy ``rows @ y <= offsets``, (m, d) and (m,)."""
+    """Inputs from ``low`` to ``high`` (n,) whose outputs ``y`` have ``specifications @ y <= offsets``, (m, d) and (m,)."""
 
     low: Vector
     high: Vector
-    rows: Vector
+    specifications: Vector
     offsets: Vector
 
     def holds(self, outputs: Vector) -> bool:
         """Return whether ``outputs`` (d,) satisfy all inequalities."""
-        return bool((self.rows @ outputs <= self.offsets).all())
+        return bool((self.specifications @ outputs <= self.offsets).all())
 
 
 def write(disjunct: Disjunct, comments: Sequence[str] = ()) -> str:
@@ -60,12 +60,12 @@ def write(disjunct: Disjunct, comments: Sequence[str] = ()) -> str:
     """
     lines = [f"; {comment}" for comment in comments]
     lines += [f"(declare-const X_{i} Real)" for i in range(len(disjunct.low))]
-    lines += [f"(declare-const Y_{i} Real)" for i in range(disjunct.rows.shape[1])]
+    lines += [f"(declare-const Y_{i} Real)" for i in range(disjunct.specifications.shape[1])]
     for i, (low, high) in enumerate(zip(disjunct.low, disjunct.high, strict=True)):
         lines += [f"(assert (>= X_{i} {decimal(low)}))", f"(assert (<= X_{i} {decimal(high)}))"]
-    for row, offset in zip(disjunct.rows, disjunct.offsets, strict=True):
-        terms = [f"Y_{i}" if weight == 1 and (row != 0).sum() == 1 else f"(* {decimal(weight)} Y_{i})"
-                 for i, weight in enumerate(row) if weight]  # fmt: skip
+    for specification, offset in zip(disjunct.specifications, disjunct.offsets, strict=True):
+        terms = [f"Y_{i}" if weight == 1 and (specification != 0).sum() == 1 else f"(* {decimal(weight)} Y_{i})"
+                 for i, weight in enumerate(specification) if weight]  # fmt: skip
         total = terms[0] if len(terms) == 1 else f"(+ {' '.join(terms)})"
         lines.append(f"(assert (<= {total} {decimal(offset)}))")
     return "\n".join(lines) + "\n"
@@ -178,7 +178,7 @@ def _sum(parts: Iterable[tuple[Fraction | int, Term]]) -> Term:
 def _disjunct(terms: list[Term], sizes: dict[str, int], name: str) -> Disjunct | None:
     """Return a conjunction as a box of inputs and inequalities of outputs; None if the box is empty."""
     low, high = np.full(sizes["X"], -inf), np.full(sizes["X"], inf)
-    rows, offsets = list[Vector](), list[float]()
+    specifications, offsets = list[Vector](), list[float]()
     for term in terms:
         variables = [variable for variable in term if variable]
         constant = term.get("", Fraction(0))
@@ -190,10 +190,10 @@ def _disjunct(terms: list[Term], sizes: dict[str, int], name: str) -> Disjunct |
             else:
                 low[at] = max(low[at], _outward(end, -inf))
         elif all(variable[0] == "Y" for variable in variables):
-            row = np.zeros(sizes["Y"])
+            specification = np.zeros(sizes["Y"])
             for variable in variables:
-                row[_position(variable, sizes, name)] = float(term[variable])
-            rows.append(row)
+                specification[_position(variable, sizes, name)] = float(term[variable])
+            specifications.append(specification)
             offsets.append(float(-constant))
         else:
             raise HoldfastError(
@@ -205,7 +205,7 @@ def _disjunct(terms: list[Term], sizes: dict[str, int], name: str) -> Disjunct |
     if not (np.isfinite(low) & np.isfinite(high)).all():
         (first, *_) = (~(np.isfinite(low) & np.isfinite(high))).nonzero()[0]
         raise HoldfastError(f"{name} leaves X_{first} without an end; each input needs a lower and an upper one")
-    return Disjunct(low, high, np.array(rows).reshape(len(rows), sizes["Y"]), np.array(offsets))
+    return Disjunct(low, high, np.array(specifications).reshape(len(specifications), sizes["Y"]), np.array(offsets))
 
 
 def _position(variable: str, sizes: dict[str, int], name: str) -> int:

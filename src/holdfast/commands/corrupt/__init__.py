@@ -30,7 +30,7 @@ from holdfast.execution.engines.requested import Workers, engine_of
 from holdfast.execution.request.loading import select
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
-from holdfast.transforms.base import Transform, transformed, versions
+from holdfast.transforms.base import Transform, transform_of, transformed, versions
 
 
 def corrupt(
@@ -69,7 +69,7 @@ def corrupt(
     refuse_blanks(locals())
     refuse_jobs("corrupt", cluster)
     where, run = engine_of(cluster, "cpu", workers, Path(out)), RunSettings(seed, batch_size=batch_size)
-    transforms = [Transform.read(each) if isinstance(each, str) else each for each in listed(transform)]
+    transforms = [transform_of(each) for each in listed(transform)]
     paths = [plain(str(each)) for each in transforms]
     if not transforms or len(set(paths)) < len(paths):
         names = ", ".join(map(str, transforms)) or "none"

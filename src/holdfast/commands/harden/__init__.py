@@ -29,7 +29,15 @@ from torch import Tensor, nn
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.harden.recipe import LEAST_BATCH, recipe_for
-from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked, refuse_jobs
+from holdfast.commands.inputs import (
+    NamedEncoder,
+    NamedImages,
+    at_hand,
+    ball_of,
+    checked,
+    refuse_jobs,
+    require_folder,
+)
 from holdfast.commands.train import UnfinishedError, deadline, train
 from holdfast.commands.train.folder import require_trainable
 from holdfast.core.balls import Ball, Linf
@@ -142,6 +150,7 @@ def harden(
     """
     refuse_blanks(locals())
     refuse_jobs("harden", cluster)
+    require_folder(out, cluster)
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     began = beginning()

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.inputs import NamedImages, at_hand
+from holdfast.commands.inputs import NamedImages, at_hand, reference_of
 from holdfast.commands.observing import Observer, observing
 from holdfast.commands.parity.conclusion import Conclusion
 from holdfast.commands.parity.radii import radii_of
 from holdfast.commands.parity.sides import Coded, NamedSide, Side, coded, require_time, sides_of
+from holdfast.core.arguments import check_whole
 from holdfast.core.errors import BudgetSpentError, HoldfastError, refuse_blanks
-from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
@@ -121,6 +121,8 @@ def parity(
         {'digits-contrastive in float16': 'same to rounding', 'digits-random': 'another space'}
     """
     refuse_blanks(locals())
+    check_whole(k, "k")
+    check_whole(radii, "radii")
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
     run = RunSettings(seed, device, precision, batch_size)
@@ -130,8 +132,8 @@ def parity(
         first, *others = sides_of(reference, listed(candidates), observer.run, Options(arch, size, trust_remote_code))
         request = Request(
             encoders=tuple(side.request for side in others),
-            images=_text(images),
-            bank=_text(bank),
+            images=None if images is None else reference_of(at_hand(images)),
+            bank=None if bank is None else reference_of(at_hand(bank)),
             only=(NAME,),
             limit=limit,
             seed=seed,
@@ -171,12 +173,6 @@ def parity(
     if sentence := _missing(answer):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
     return answer
-
-
-def _text(images: NamedImages | None) -> str | None:
-    """Return what a request calls images."""
-    named = None if images is None else at_hand(images)
-    return f"python:{named.name}" if isinstance(named, Images) else named
 
 
 def _inputs(

@@ -27,6 +27,7 @@ from holdfast.core.statistics.series import series_of
 from holdfast.core.whole_float32 import whole_float32
 from holdfast.data.base import Selection
 from holdfast.evaluations.parity.findings import distances
+from holdfast.execution.examination.inputs import USUAL, Normalisation
 from holdfast.execution.request.loading import Inputs
 
 PROBED = 12
@@ -39,15 +40,6 @@ SHOWN = 3
 """So many of the nearest attempts are kept as numbers, and judged on all images."""
 QUESTION = "Are images prepared alike?"
 AS_IT_IS = "as it is"
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
-USUAL: dict[str, Normalisation] = {
-    "ImageNet normalisation": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "CLIP normalisation": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-    "pixels in [-1, 1]": ((0.5,) * 3, (0.5,) * 3),
-    "pixels in [0, 1]": ((0.0,) * 3, (1.0,) * 3),
-    "pixels in [0, 255]": ((0.0,) * 3, (1 / 255,) * 3),
-    "(255 x - 127) / 128": ((127 / 255,) * 3, (128 / 255,) * 3),
-}
 INTERPOLATIONS: tuple[Interpolation, ...] = ("nearest", "bilinear", "bicubic", "lanczos")
 CROPPED = (1.0, 0.95, 0.9, 0.875)
 """Shares of the resized image that usual crops keep."""
@@ -87,7 +79,7 @@ def preprocessing(
     alike = encoder.fingerprint == other.fingerprint or reference.codes.shape[1] != candidate.codes.shape[1]
     if encoder.recorded or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
         return None
-    return Probe(changed, fixed, _few(inputs), scale).answer()
+    return PreprocessingSearch(changed, fixed, _few(inputs), scale).answer()
 
 
 def _few(inputs: Inputs) -> Inputs:
@@ -102,7 +94,7 @@ def _few(inputs: Inputs) -> Inputs:
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class PreprocessingSearch:
     """One encoder, whose preprocessing is changed, against the codes of the same images by another."""
 
     changed: Coded

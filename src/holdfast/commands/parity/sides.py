@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast import encoders
-from holdfast.commands.inputs import NamedEncoder, checked
+from holdfast.commands.inputs import NamedEncoder, checked, reference_of
 from holdfast.commands.observing import Observer
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError
@@ -113,7 +113,7 @@ def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: O
         named, options = f"{SOURCE}:{named}" if bare else named, Options()
     named = checked(named)
     encoder = encoders.load(named, options) if isinstance(named, str) else named
-    return Side(encoder, run, named if isinstance(named, str) else f"{encoder.source}:{encoder.name}")
+    return Side(encoder, run, reference_of(named))
 
 
 def _called(encoder: Encoder, name: str, source: str) -> Encoder:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from holdfast.commands.inputs import shown
-from holdfast.commands.train.folder import Record, alone
+from holdfast.commands.train.folder import TrainingFolder, alone
 from holdfast.commands.train.inputs import load_inputs, mode_of, module_of
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, did_you_mean, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
@@ -126,7 +126,7 @@ def train(
         recipe = replace(recipe, mode=mode_of(recipe, inputs.start))
         module = module_of(recipe, inputs)
         show = stack.enter_context(shown(progress if rank() == 0 else False))
-        record = Record(recipe, inputs, folder, int(place["keep_epochs"] or 0))
+        record = TrainingFolder(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
         kept = (folder, record.asked, show or _silent, record.after_epoch)
         training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until)
@@ -136,7 +136,8 @@ def train(
             training.run()
         except BudgetSpentError as error:
             encoder = record.encoder(training.encoder)
-            encoder.name, encoder.source = f"{encoder.name} (epoch {training.epoch}, step {training.step})", "python"
+            encoder.name = f"{encoder.name} (epoch {training.epoch}, step {training.step})"
+            encoder.source = MADE_IN_PYTHON
             raise UnfinishedError(str(error), encoder) from error
         except AgreementLostError as error:
             if folder is None or not error.epoch or rank() != 0:

@@ -25,7 +25,7 @@ from torch import nn
 
 from holdfast.commands.output_folder import require_free
 from holdfast.commands.train.inputs import Inputs, laid_out
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.images import Images
@@ -72,7 +72,7 @@ def alone(folder: Path) -> Iterator[None]:
         raise HoldfastError(f"another training is writing to {folder}; wait for it, or choose another --out") from None
 
 
-class Record:
+class TrainingFolder:
     """What is written of a training while it runs and at its end."""
 
     def __init__(self, recipe: Recipe, inputs: Inputs, folder: Path | None, keep_epochs: int) -> None:
@@ -119,7 +119,7 @@ class Record:
         """Return the encoder that ``module`` is."""
         name = self.folder.name if self.folder is not None else self.recipe.objective.name
         start = self.inputs.start
-        source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else "python"
+        source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else MADE_IN_PYTHON
         module = laid_out(copy.deepcopy(module).cpu().float().eval(), torch.contiguous_format)
         return Encoder(
             module,

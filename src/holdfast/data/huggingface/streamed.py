@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import convert
 from holdfast.data.base import Selection
-from holdfast.data.reading.stores import Store
+from holdfast.data.reading.stores import FileStore
 
 CHOOSING = ("config", "split", "image", "label")
 """Settings that decide which rows and columns a stream has."""
@@ -46,7 +46,7 @@ def first_rows(name: str, settings: Mapping[str, str], selection: Selection, sta
     )
     parts = [name, count, *(settings.get(key) for key in CHOOSING)]
     if Path(name).expanduser().is_dir():
-        store, path = Store.at(name)
+        store, path = FileStore.at(name)
         parts += [(file, stored.version) for file, stored in store.find(path).items()]
     key = blake2b(repr(parts).encode(), digest_size=16).hexdigest()
     kept = Path(datasets.config.HF_DATASETS_CACHE, "holdfast-streamed", key)
@@ -87,5 +87,5 @@ def _whole(image: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return an image with its bytes, which some streams leave where they are."""
     if image is None or image["bytes"] is not None:
         return image
-    store, path = Store.at(image["path"])
+    store, path = FileStore.at(image["path"])
     return {"bytes": store.ask(path, lambda: store.filesystem.cat_file(path)), "path": None}

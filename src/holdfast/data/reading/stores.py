@@ -27,13 +27,13 @@ CHANGED = ("mtime", "LastModified", "last_modified", "updated", "Last-Modified",
 
 
 @dataclass(frozen=True)
-class Store:
+class FileStore:
     """A file system of fsspec: this machine's own, or one behind an address."""
 
     filesystem: Any
 
     @classmethod
-    def at(cls, address: str) -> tuple[Store, str]:
+    def at(cls, address: str) -> tuple[FileStore, str]:
         """Return the store of ``address`` (a path or ``scheme://...``) and the path in it.
 
         Raises:
@@ -140,7 +140,7 @@ class Store:
 class StoredFile:
     """A file of a store."""
 
-    store: Store
+    store: FileStore
     path: str
     listed: str | None
     """What the store's list said of its content."""

@@ -7,7 +7,7 @@ from holdfast.core.images import Images
 from holdfast.data import arrays, folder, tars
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.encoded import load_encoded
-from holdfast.data.reading.stores import Store, StoredFiles
+from holdfast.data.reading.stores import FileStore, StoredFiles
 from holdfast.data.remote import stored_arrays
 
 SOURCE = "fsspec"
@@ -18,7 +18,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
     Settings are those of the same thing on this machine: see ``folder``, ``arrays`` and ``wds``.
     """
-    store, path = Store.at(name)
+    store, path = FileStore.at(name)
     if store.local:
         return local(path, settings, selection)
     if path.endswith(".tar"):

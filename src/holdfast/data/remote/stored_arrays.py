@@ -18,12 +18,12 @@ from holdfast.core.images import Images
 from holdfast.data import arrays
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.array_source import load_array
-from holdfast.data.reading.stores import Store, StoredFile
+from holdfast.data.reading.stores import FileStore, StoredFile
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the inputs of the array file at the address ``name``, by the rules of ``arrays``."""
-    store, path = Store.at(name)
+    store, path = FileStore.at(name)
     (file,) = store.expand(path).values()
     if path.lower().endswith(".npy"):
         check_settings(settings, [], ".npy")

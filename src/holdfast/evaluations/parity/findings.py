@@ -92,7 +92,8 @@ def require_neighbours(k: int, count: int) -> None:
         raise HoldfastError("parity compares neighbours, and no image has another beside it; add images")
     if not 0 < k <= count:
         raise HoldfastError(
-            f"k must lie in 1..{count}, of {count} images that may answer, got {k}; lower k or add images"
+            f"k must lie in 1..{count}, since each image has {count} others to be compared with, got {k}; lower k or add "
+            "images"
         )
 
 

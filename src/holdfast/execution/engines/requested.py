@@ -63,8 +63,11 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
     """Return what computes shards: this process, so many others here, the ranks that share ``folder``, or a Ray cluster.
 
     Raises:
-        HoldfastError: workers are asked for where they are of no use.
+        HoldfastError: workers are asked for where they are of no use, or are no number of processes.
     """
+    counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1
+    if not (counted or workers in (None, "auto")):
+        raise HoldfastError(f"workers must be a number of processes, at least 1, or 'auto'; got {workers!r}")
     if isinstance(workers, int) and (cluster is not None or device not in ("cpu", "cuda")):
         raise HoldfastError(
             "--workers are processes on the CPUs of this machine, or with --device cuda one for each of its GPUs; leave "

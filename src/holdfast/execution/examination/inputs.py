@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.encoders.onnx.graph import OnnxModule
 
-USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "no normalisation": ((0.0,) * 3, (1.0,) * 3),
-    "ImageNet's": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "CLIP's": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and deviation per channel, of pixels in [0, 1]."""
+USUAL: dict[str, Normalisation] = {
+    "ImageNet normalisation": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "CLIP normalisation": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "pixels in [-1, 1]": ((0.5,) * 3, (0.5,) * 3),
-    "(255 x - 127) / 128": ((127 / 255,) * 3, (128 / 255,) * 3),
+    "pixels in [0, 1]": ((0.0,) * 3, (1.0,) * 3),
     "pixels in [0, 255]": ((0.0,) * 3, (1 / 255,) * 3),
+    "(255 x - 127) / 128": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
-"""What networks were trained with, for pixels in [0, 1]: mean and deviation per channel."""
+"""What networks were trained with."""
 FAR = 3.0
 """So many times as far must codes spread under another normalisation before it is named."""
 NARROWEST, WIDEST = 0.05, 2.0
@@ -78,7 +80,7 @@ def better_normalisation(encoder: Encoder, pixels: Pixels, codes: Codes) -> str:
     mean, std = (_numbers(values[: domain.shape[0]]) for values in USUAL[name])
     times = f"{widest / now:.0f} times as far" if now > 0 else "apart instead of not at all"
     return (
-        f"codes of these images spread {times} under {name} (mean {mean}, std {std} of pixels in [0, 1]): "
+        f"codes of these images spread {times} with {name} (mean {mean}, std {std} of pixels in [0, 1]): "
         "look up which one it was trained with"
     )
 

@@ -141,11 +141,16 @@ def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encode
         )
     if isinstance(encoder, str):
         return loaded
+    _require_as_loaded(encoder.name, options)
+    return encoder
+
+
+def _require_as_loaded(name: str, options: Options) -> None:
+    """Raise if ``options`` say how to load the encoder ``name``, which is at hand."""
     if options != AS_LOADED:
         raise HoldfastError(
-            f"arch, size and trust_remote_code say how to load an encoder, and {encoder.name} is at hand; leave them out"
+            f"arch, size and trust_remote_code say how to load an encoder, and {name} is at hand; leave them out"
         )
-    return encoder
 
 
 def select(
@@ -203,9 +208,15 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     """Return the encoders that ``request`` names, the baselines last; two of one name are called by their source.
 
     Those ``at_hand``, by reference, are not loaded.
+
+    Raises:
+        HoldfastError: one cannot be loaded, or all are at hand and the request says how to load them.
     """
     if not request.encoders and request.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
+    if request.encoders and all(reference in at_hand for reference in request.encoders):
+        first = at_hand[request.encoders[0]]
+        _require_as_loaded(first.name, Options(None, request.size, request.trust_remote_code))
     loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in references(request)]
     loaded = loaded or [encoders.load(f"builtin:{name}") for name in TOURED]
     everyone = [*loaded, *_baselines(request, loaded)]

@@ -54,7 +54,7 @@ def fill_table(
     bank_for: Callable[[Encoder], Images | None] | None = None,
     write: WriteReport | None = None,
     say: Callable[[str], None] | None = None,
-    radii: str = "",
+    reason_for_radii: str = "",
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
@@ -72,7 +72,7 @@ def fill_table(
         bank_for: gives the bank for an encoder, apart from its images, if there is one.
         write: writes a report of what is stored while the run goes on.
         say: is told, before the work begins, how long it will take.
-        radii: why attacks are measured at these radii, for results to carry.
+        reason_for_radii: why attacks are measured at these radii, for results to carry.
 
     Raises:
         HoldfastError: two encoders have the same name.
@@ -85,7 +85,7 @@ def fill_table(
     began = monotonic() if began is None else began
     forecast = Forecast({}, beside=beside(engine))
     work = Computing(store, engine or Local(), progress, Deadline(forecast, budget, began))
-    cells = Cells(run, work, encoders, radii)
+    cells = Cells(run, work, encoders, reason_for_radii)
     looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
     rows = [row for row in looked_up if row is not None]
     encoding = sum(plan(row, cells) for row in rows)

@@ -51,7 +51,7 @@ class Cells:
     work: Computing
     encoders: Sequence[Encoder]
     """All encoders of the table."""
-    radii: str = ""
+    reason_for_radii: str = ""
     """Why attacks are measured at these radii."""
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)

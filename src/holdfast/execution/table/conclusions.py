@@ -196,7 +196,7 @@ def keep(subject: Subject, evaluation: Evaluation, sample: Sample, outcome: Outc
     if isinstance(outcome.result, Exception):
         raise outcome.result
     partial = {} if sample.whole else {"planned": sample.planned, "seen": len(sample.rows)}
-    radii = {"radii": cells.radii} if cells.radii and attacks_in_balls(type(evaluation)) else {}
+    radii = {"radii": cells.reason_for_radii} if cells.reason_for_radii and attacks_in_balls(type(evaluation)) else {}
     origin = provenance(cells.run, sample.since) | radii
     result = outcome.result.model_copy(update={"provenance": origin, **partial})
     work.store.finish(
