@@ -38,6 +38,11 @@ def load(name: str, options: Options) -> Encoder:
     return raw_pixels(Domain(shape, settings.low, settings.high))
 
 
+def is_baseline(encoder: Encoder) -> bool:
+    """Return whether ``encoder`` is here only to put the numbers of others into proportion."""
+    return encoder.source.startswith(f"{SOURCE}:")
+
+
 def raw_pixels(domain: Domain) -> Encoder:
     """Return the encoder whose codes are the flattened inputs.
 

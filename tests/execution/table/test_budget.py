@@ -150,6 +150,25 @@ def test_every_encoder_and_evaluation_has_its_share(tmp_path: Path, clock: Clock
     assert clock.now <= 34.0 * 1.1
 
 
+@pytest.mark.parametrize(("budget", "everyone"), [(7.0, False), (60.0, True)])
+def test_baselines_wait_until_the_others_have_their_first_answers(
+    tmp_path: Path, clock: Clock, budget: float, everyone: bool
+) -> None:
+    pixels, images = tiny.encoder("pixels", 3.0), tiny.images(COUNT)
+    pixels.source = "baseline:pixels?shape=1x2x2"
+    results, _ = fill_table(
+        [pixels, tiny.encoder("a")],
+        lambda encoder: images,
+        [mean(2.0), mean(2.1)],
+        RunSettings(batch_size=5),
+        Store(tmp_path),
+        budget=budget,
+    )
+    seen = {name: sum(result.encoder.name == name for result in results) for name in ("a", "pixels")}
+    assert seen["a"] == 2
+    assert (seen["pixels"] == 2) is everyone
+
+
 def test_conclusions_are_within_the_budget(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     conclude = tiny.Mean.conclude
 

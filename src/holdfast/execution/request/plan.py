@@ -11,6 +11,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.operations import operations
+from holdfast.encoders.baseline import is_baseline
 from holdfast.encoders.embeddings import Embeddings
 from holdfast.execution.request import Request, build, planned, requested_balls
 from holdfast.execution.request.loading import Inputs
@@ -111,7 +112,7 @@ def drop_unreachable(
     neurons = [each.name for each in evaluations if hasattr(each, "neurons")]
     if request.only or not neurons:
         return list(evaluations)
-    encoders = [each for each in encoders if not each.source.startswith("baseline:")] or encoders
+    encoders = [each for each in encoders if not is_baseline(each)] or encoders
     largest = max(getattr(each, "neurons", 0) for each in evaluations)
     if min(map(operations, encoders)) <= largest:  # an entry takes an operation at least
         return list(evaluations)

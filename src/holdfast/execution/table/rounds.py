@@ -1,6 +1,7 @@
 """Rounds: all encoders and all questions go forward together, so that a run has answers to everything whenever it stops.
 
-Under a budget each encoder has its share of the time that is left. Without one a round waits for nothing that takes longer
+Under a budget each encoder has its share of the time that is left, and baselines wait until the others have their first
+answers. Without one a round waits for nothing that takes longer
 than all before it.
 """
 
@@ -12,6 +13,7 @@ from itertools import groupby
 from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
+from holdfast.encoders.baseline import is_baseline
 from holdfast.execution.computing import Computing
 from holdfast.execution.computing.fitting import learn
 from holdfast.execution.computing.subject import Subject
@@ -42,14 +44,18 @@ class Rounds:
         if isinstance(self.work.engine, Ranks):
             self._once()
             return
-        for covering in (True, False) if self.work.deadline.budget is not None else (False,):
-            self._while_any_goes(covering)
+        if self.work.deadline.budget is None:
+            self._while_any_goes(self.encoders, covering=False)
+            return
+        self._while_any_goes([each for each in self.encoders if not is_baseline(each.encoder)], covering=True)
+        self._while_any_goes(self.encoders, covering=True)
+        self._while_any_goes(self.encoders, covering=False)
 
-    def _while_any_goes(self, covering: bool) -> None:
+    def _while_any_goes(self, encoders: Sequence[Subject], covering: bool) -> None:
         """Go on while there is time for anything; if ``covering``, for what has no answer yet."""
         strict = True
         while not self.work.deadline.passed:
-            going = self._round(strict, covering)
+            going = self._round(encoders, strict, covering)
             if not going and not strict:
                 return
             strict = going
@@ -62,11 +68,11 @@ class Rounds:
             self.work.deadline.begin_turn(1 / (len(self.encoders) - position))
             self.work.forward(subject, subject.groups)
 
-    def _round(self, strict: bool, covering: bool) -> bool:
-        """Give each encoder a turn, and return whether any went forward."""
+    def _round(self, encoders: Sequence[Subject], strict: bool, covering: bool) -> bool:
+        """Give each of ``encoders`` a turn, and return whether any went forward."""
         going, deadline = False, self.work.deadline
-        for position, subject in enumerate(self.encoders):
-            deadline.begin_turn(1 / (len(self.encoders) - position), strict)
+        for position, subject in enumerate(encoders):
+            deadline.begin_turn(1 / (len(encoders) - position), strict)
             going |= self._together(subject, strict) if deadline.budget is None else self._advance(subject, covering)
             if deadline.budget is not None and position == 0:
                 self.interim.rehearse(subject)
