@@ -228,24 +228,28 @@ def test_an_example_that_was_chosen_badly_refutes_nothing() -> None:
 def test_rivals_are_measured_on_other_trainings_and_images_than_they_were_chosen_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the choice must not see is far from what it may; where less is better the order of the methods turns round."""
-    arms = ARMS[:3]
+    """Methods are apart in one way where rivals are chosen and in another where these are measured."""
+    arms, chosen, later = ARMS[:3], (0.0, 0.5, 0.2), (0.1, 0.7, 0.2)
     random = np.random.default_rng(0)
 
-    def of_arms(material: Material, arm: str, seeds: range) -> dict[str, np.ndarray]:
-        values = 0.01 * random.normal(size=(len(seeds), 80))
-        choosing = seeds is unsupervised.CHOOSING
-        values[:, (1 if choosing else 0) :: 2] = 1e6 * random.normal()  # of nobody's concern
-        values[:, (0 if choosing else 1) :: 2] += {0: 0.0, 1: 0.5, 2: 0.2}[arms.index(arm)]
-        return dict.fromkeys(measures.NAMES, values)
+    def of_arms(
+        material: Material, arm: str, seeds: range, parts: range = unsupervised.FIRST_PART
+    ) -> dict[str, np.ndarray]:
+        choosing = seeds == unsupervised.CHOOSING
+        assert parts == (unsupervised.FIRST_PART if choosing else unsupervised.NEXT_PART)
+        assert choosing or not {*seeds} & {*unsupervised.CHOOSING}
+        values = 0.01 * random.normal(size=(len(seeds), 40))
+        return dict.fromkeys(measures.NAMES, values + (chosen if choosing else later)[arms.index(arm)])
 
     monkeypatch.setattr(unsupervised, "ARMS", arms)
+    monkeypatch.setattr(unsupervised, "FURTHER", {arms[2]: 12})
     monkeypatch.setattr(unsupervised, "of_arms", of_arms)
     gains = [one for one in unsupervised.dominance(Material()) if one.quantity in BY_NAME["UNSUP-5"].claimed]
     assert [one.where.split(" ")[2].rstrip(",") for one in gains] == [*arms]
     assert all(one.where.startswith(f"{arms[1]} over") for one in (gains[0], gains[2]))
-    assert [round(abs(one.value), 1) for one in gains] == [0.5, 0.5, 0.3]
-    assert all(one.n == 40 for one in gains)
+    assert gains[1].where.startswith(f"{arms[0]} over"), "where less is better the order turns round"
+    assert [round(abs(one.value), 1) for one in gains] == [0.6, 0.6, 0.5]
+    assert [one.seeds for one in gains] == [unsupervised.MANY, unsupervised.MANY, 12]
 
 
 def test_neighbours_are_found_among_the_first_images_without_oneself(reference: Path) -> None:
