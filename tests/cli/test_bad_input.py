@@ -255,7 +255,7 @@ def test_an_architecture_that_cannot_be_built(content, expected, capsys, monkeyp
         ("complexes", "must return floating-point codes, got torch.complex64"),
         ("nothing", "must return one vector per image, shape (4, d), got (4, 0)"),
         ("sparse", "fails on inputs of shape (4, 1, 8, 8): "),
-        ("halving", "The same images give codes that differ"),
+        ("halving", "differ from call to call"),
     ],
 )
 def test_encoders_that_answer_something_else_are_unfit_for_every_command(arch, expected, capsys):
@@ -269,6 +269,16 @@ def test_encoders_that_answer_something_else_are_unfit_for_every_command(arch, e
     captured = capsys.readouterr()
     assert "failed" in captured.out
     assert not captured.err
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2.0])
+def test_one_bad_image_of_many_does_not_pass_the_doctor(value, capsys):
+    bad = array(lambda values: put(np.concatenate([values, values]), value))
+    named = ["checkpoint:good.safetensors", "--arch", "tests.cli.modules:linear", "--images"]
+    assert run(["doctor", *named, "good.npy"]) == 0
+    assert "12 images were read (at most 1,000 are)" in capsys.readouterr().out
+    assert run(["doctor", *named, bad]) == 2
+    assert "image 3 of bad.npy must be finite and lie in [0, 1]" in capsys.readouterr().err
 
 
 def test_an_encoder_that_ends_the_program_does_not_end_it_in_silence(capsys):

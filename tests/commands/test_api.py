@@ -220,6 +220,18 @@ def test_an_encoder_at_hand_is_examined_without_loading_it() -> None:
     assert at_hand["can be certified"] == "ok"
 
 
+def test_the_doctor_looks_at_the_pixels_of_all_images() -> None:
+    pixels = torch.rand(28, 1, 2, 2)
+    assert hf.doctor(encoder(), pixels)[0].sentence == (
+        "28 images were read (at most 1,000 are): all are finite and lie in [0, 1]; codes are computed of 4."
+    )
+    for row in range(28):
+        bad = pixels.clone()
+        bad[row, 0, 1, 1] = float("nan")
+        with pytest.raises(HoldfastError, match=f"images '{row}' ... must be finite"):
+            hf.doctor(encoder(), bad)
+
+
 def test_the_report_is_written_where_it_is_wanted(run: EvaluatedRun, tmp_path: Path) -> None:
     page = run.report(tmp_path / "page")
     assert page == tmp_path / "page" / "report.html"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -53,7 +54,10 @@ class Plain(nn.Module):
     ("given", "message"),
     [
         (torch.zeros(2, 3, 4, 5), r"pixels must have shape \(batch, 3, 4, 4\), got \(2, 3, 4, 5\); resize them"),
-        (torch.zeros(3, 4, 4), r"must have shape \(batch, 3, 4, 4\), got \(3, 4, 4\)"),
+        (torch.zeros(3, 4, 4), r"got \(3, 4, 4\); make a batch of one image with unsqueeze\(0\)"),
+        (torch.zeros(2, 4, 4, 3), r"channels are last, so put them first with permute\(0, 3, 1, 2\)$"),
+        (torch.zeros(2, 9, 9, 3), r"channels are last, .* permute\(0, 3, 1, 2\) and resize them"),
+        (torch.zeros(2, 3, 4, 3), r"got \(2, 3, 4, 3\); resize them"),
         (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), r"floating point in \[0.0, 1.0\], got torch.uint8; divide by 255"),
         (torch.full((2, 3, 4, 4), 255.0), r"lie in \[0, 1\], got values from 255 to 255; pass raw pixels .* normalise"),
         (torch.full((2, 3, 4, 4), -0.01), r"lie in \[0, 1\], got values from -0.01 to -0.01"),
@@ -111,13 +115,67 @@ def test_outputs_that_are_not_one_vector_per_image_are_refused(module: nn.Module
         encoder(module)(pixels())
 
 
-def test_outputs_that_are_no_tensor_are_refused():
-    class Pair(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return x, x
+class Function(nn.Module):
+    """Whatever ``function`` makes of the images and of a layer."""
 
-    with pytest.raises(HoldfastError, match="got tuple"):
-        encoder(Pair())(pixels())
+    def __init__(self, function: Callable[[Tensor, nn.Module], Any], layer: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layer = function, layer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x, self.layer)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x, _: {"a": x, "b": x.flatten(1)}, "got dict with keys 'a', 'b'; return one of them"),
+        (lambda x, _: (x, x.flatten(1)), r"got tuple of 2: \(6, 3, 4, 4\), \(6, 48\); return one of them"),
+        (lambda x, _: [x.flatten(1), None], r"got list of 2: \(6, 48\), NoneType; return one of them"),
+        (lambda x, _: [x] * 9, r"got list of 9: (\(6, 3, 4, 4\), ){8}...; return one of them"),
+        (lambda x, _: "codes", "got str; pool or flatten"),
+    ],
+)
+def test_outputs_that_are_no_tensor_are_described(function: Callable[..., Any], said: str):
+    with pytest.raises(HoldfastError, match=said):
+        encoder(Function(function, nn.Identity()))(pixels())
+
+
+@pytest.mark.parametrize("cast", [torch.Tensor.half, torch.Tensor.bfloat16, torch.Tensor.double])
+@pytest.mark.parametrize("layer", [nn.Conv2d(3, 3, 3), nn.Linear(4, 2)], ids=str)
+def test_casts_in_the_module_are_named(cast: Callable[[Tensor], Tensor], layer: nn.Module):
+    made = encoder(Function(lambda x, inner: inner(cast(x)).flatten(1), layer))
+    with pytest.raises(
+        HoldfastError, match=r"net computes with numbers of two types .* are float32 here, so take casts"
+    ):
+        made(pixels())
+
+
+def test_other_errors_of_the_module_are_its_own():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        encoder(nn.Linear(5, 2))(pixels())
+
+
+def test_modules_that_want_more_than_images_are_refused():
+    class Two(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return (x * mask).flatten(1)
+
+    class Named(nn.Module):
+        def forward(self, *, x: Tensor) -> Tensor:
+            return x.flatten(1)
+
+    for module in (Two(), Named()):
+        with pytest.raises(HoldfastError, match=r"net must take one tensor of images, .*; wrap the module in one"):
+            encoder(module)
+
+
+def test_lazy_layers_are_run_once_before():
+    module = nn.Sequential(nn.Flatten(), nn.LazyLinear(3)).eval()
+    with pytest.raises(HoldfastError, match=r"run the module once .* module\(torch.zeros\(1, 3, 4, 4\)\)"):
+        encoder(module)
+    module(torch.zeros(1, 3, 4, 4))
+    assert encoder(module)(pixels()).shape == (6, 3)
 
 
 def test_codes_that_are_not_finite_are_refused():

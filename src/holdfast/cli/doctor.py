@@ -9,7 +9,15 @@ from holdfast.cli import flags
 
 def command(
     encoder: flags.Encoder,
-    images: Annotated[str | None, flags.like(flags.Images, show_default="noise")] = None,
+    images: Annotated[
+        str | None,
+        flags.like(
+            flags.Images,
+            help="A folder, an array file, tar shards, an address or source:name; pixels of up to 1,000 images are checked "
+            "and codes of 4 computed.",
+            show_default="noise",
+        ),
+    ] = None,
     arch: flags.Arch = None,
     size: flags.Size = None,
     trust_remote_code: flags.TrustRemoteCode[bool] = False,

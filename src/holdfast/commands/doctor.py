@@ -7,7 +7,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
-from holdfast.execution.examination import IMAGES, Check, examine_loading, examine_wholly
+from holdfast.execution.examination import IMAGES, INSPECTED, Check, examine_images, examine_loading, examine_wholly
 from holdfast.execution.request.loading import load_encoder, select
 
 
@@ -25,7 +25,7 @@ def doctor(
 
     Args:
         encoder: a reference, or one at hand, which is not loaded again.
-        images: to look at, of which the first few are used; by default noise.
+        images: to look at: the pixels of up to 1,000, chosen by the seed 0, and the codes of 4; by default noise.
         arch: ``package.module:factory``, which builds the module of a checkpoint.
         size: height and width of the inputs, instead of the encoder's own.
         trust_remote_code: whether a model repository may run its own Python code here.
@@ -33,15 +33,17 @@ def doctor(
         precision: float32, float64, bfloat16 or float16.
 
     Raises:
-        HoldfastError: something that was named does not exist or does not fit.
+        HoldfastError: something that was named does not exist or does not fit, or an image is not finite or out of range.
     """
     refuse_blanks(locals())
     run, options = RunSettings(device=device, precision=precision), Options(arch, size, trust_remote_code)
-    named, pixels = checked(encoder), None
+    named, pixels, checks = checked(encoder), None, list[Check]()
     if images is not None:
         first = load_encoder(named, options)
-        chosen = select(at_hand(images), first.domain, first.geometry, limit=IMAGES)
-        pixels = chosen.pixels(range(len(chosen)))
+        chosen = select(at_hand(images), first.domain, first.geometry, limit=INSPECTED)
+        checks.append(examine_images(chosen, first.domain))
+        few = select(chosen, first.domain, limit=IMAGES)
+        pixels = few.pixels(range(len(few)))
     if isinstance(named, Encoder):
-        return examine_wholly(load_encoder(named, options), pixels, run)
-    return tuple(examine_loading(lambda: load_encoder(named, options), pixels, run))
+        return (*checks, *examine_wholly(load_encoder(named, options), pixels, run))
+    return (*checks, *examine_loading(lambda: load_encoder(named, options), pixels, run))

@@ -1,13 +1,21 @@
-"""What functions are given from Python: tensors that hold real numbers, and whole numbers."""
+"""What functions are given from Python: tensors that hold real numbers, whole numbers, and modules that encode images."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Mapping
 from numbers import Integral
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from holdfast.core.errors import HoldfastError
+
+SHOWN = 8
+"""So many of the outputs of a module are named."""
 
 
 def check_dense(values: object, name: str) -> None:
@@ -61,3 +69,73 @@ def check_labels(labels: object, name: str) -> None:
             f"labels of {name} must be one whole number per image, shape (n,), got {labels.dtype} of shape "
             f"{tuple(labels.shape)}"
         )
+
+
+def check_module(module: object, name: str, shape: tuple[int, ...]) -> None:
+    """Raise unless ``module`` has weights and takes one tensor, of images of this ``shape``."""
+    if not isinstance(module, nn.Module):
+        raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
+    if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
+        sizes = ", ".join(map(str, (1, *shape)))
+        raise HoldfastError(
+            f"{name} has lazy layers, whose weights have no shape yet; run the module once on a batch first, as in "
+            f"module(torch.zeros({sizes}))"
+        )
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # compiled code may not say what it takes
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise HoldfastError(
+            f"{name} must take one tensor of images, but its forward takes {signature} ({error}); wrap the module in one "
+            "that takes the images alone"
+        ) from error
+
+
+def check_codes(codes: Any, name: str, count: int) -> None:
+    """Raise unless ``codes`` are one vector of real numbers for each of ``count`` images."""
+    if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != count or not codes.shape[1]:
+        several = isinstance(codes, Mapping | list | tuple)
+        raise HoldfastError(
+            f"{name} must return one vector per image, shape ({count}, d), got {_described(codes)}; "
+            f"{'return one of them' if several else 'pool or flatten inside the module'}"
+        )
+    if not codes.is_floating_point():
+        raise HoldfastError(f"{name} must return floating-point codes, got {codes.dtype}; convert them inside")
+
+
+def _described(output: Any) -> str:
+    """Return what a module returned: the shape of a tensor, the names or the shapes of several outputs.
+
+    Example:
+        >>> import torch
+        >>> _described({"pooled": 1, "tokens": 2}), _described((torch.zeros(2, 5), None))
+        ("dict with keys 'pooled', 'tokens'", 'tuple of 2: (2, 5), NoneType')
+    """
+    kind = type(output).__name__
+    if isinstance(output, Tensor):
+        return str(tuple(output.shape))
+    if isinstance(output, Mapping):
+        return f"{kind} with keys {_listed([repr(key) for key in output])}"
+    if isinstance(output, list | tuple):
+        return f"{kind} of {len(output)}: {_listed([_described(part) for part in output])}"
+    return kind
+
+
+def _listed(texts: list[str]) -> str:
+    return ", ".join([*texts[:SHOWN], *(["..."] if len(texts) > SHOWN else [])])
+
+
+def mixes_precisions(error: RuntimeError) -> bool:
+    """Return whether torch refused to compute with floating-point numbers of two types.
+
+    Example:
+        >>> mixes_precisions(RuntimeError("mat1 and mat2 must have the same dtype, but got Half and Float"))
+        True
+        >>> mixes_precisions(RuntimeError("Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) ..."))
+        False
+    """
+    text = str(error).lower()
+    return "type" in text and len(set(re.findall("bfloat16|half|double|float", text))) > 1

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from holdfast.core.arguments import check_dense
+from holdfast.core.arguments import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.texts import TextTower
@@ -50,7 +50,7 @@ class Domain:
         if tuple(pixels.shape[1:]) != self.shape:
             raise HoldfastError(
                 f"{of} must have shape (batch, {', '.join(map(str, self.shape))}), got {tuple(pixels.shape)}; "
-                "resize them, or load the encoder for their size"
+                f"{self._advice(tuple(pixels.shape))}"
             )
         if not pixels.is_floating_point():
             raise HoldfastError(
@@ -66,6 +66,15 @@ class Domain:
                 f"{of} must be finite and lie in [{self.low:g}, {self.high:g}], got values from {low:g} to {high:g}; "
                 "pass raw pixels (divide by 255, do not normalise: the encoder does that itself)"
             )
+
+    def _advice(self, shape: tuple[int, ...]) -> str:
+        """Return how pixels of another ``shape`` become inputs."""
+        if shape == self.shape:
+            return "make a batch of one image with unsqueeze(0)"
+        if len(self.shape) == 3 and len(shape) == 4 and shape[3] == self.shape[0] != shape[1]:
+            resize = "" if shape[1:3] == self.shape[1:] else " and resize them"
+            return f"their channels are last, so put them first with permute(0, 3, 1, 2){resize}"
+        return "resize them, or load the encoder for their size"
 
 
 @dataclass(frozen=True)
@@ -216,12 +225,11 @@ class Encoder:
         caution: str | None = None,
         texts: TextTower | None = None,
     ) -> None:
-        if not isinstance(module, nn.Module):
-            raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
         if not isinstance(domain, Domain):
             raise HoldfastError(
                 f"the inputs of {name} are stated by a Domain, as in Domain((3, 224, 224)), got {domain!r}"
             )
+        check_module(module, name, domain.shape)
         if not isinstance(geometry, Geometry | None):
             raise HoldfastError(f"how images are fitted to {name} is stated by a Geometry or None, got {geometry!r}")
         if (mean is None) != (std is None):
@@ -265,17 +273,19 @@ class Encoder:
 
     def forward(self, pixels: Pixels) -> Codes:
         """Return codes without looking at the values: the inner loops' entrance."""
-        codes = self.module(pixels)
+        try:
+            codes = self.module(pixels)
+        except RuntimeError as error:
+            if not mixes_precisions(error):
+                raise
+            first = str(error).strip().partition("\n")[0]
+            raise HoldfastError(
+                f"{self.name} computes with numbers of two types ({first}); its weights and inputs are "
+                f"{str(pixels.dtype)[6:]} here, so take casts such as x.half() out of it and register all weights"
+            ) from error
         if isinstance(codes, Tensor) and codes.dtype in (torch.float16, torch.bfloat16):
             codes = codes.float()  # squared distances overflow half precision long before its codes do
-        if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != len(pixels) or not codes.shape[1]:
-            returned = tuple(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
-            raise HoldfastError(
-                f"{self.name} must return one vector per image, shape ({len(pixels)}, d), got {returned}; "
-                "pool or flatten inside the module"
-            )
-        if not codes.is_floating_point():
-            raise HoldfastError(f"{self.name} must return floating-point codes, got {codes.dtype}; convert them inside")
+        check_codes(codes, self.name, len(pixels))
         return codes
 
     @cached_property

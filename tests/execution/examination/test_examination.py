@@ -19,7 +19,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.execution import examination as doctor
 from holdfast.execution.examination import inputs as doctor_inputs
-from holdfast.execution.examination.questions import QUESTIONS
+from holdfast.execution.examination.questions import COMPARING, QUESTIONS
 
 SHAPE = (3, 8, 8)
 
@@ -93,7 +93,19 @@ def test_an_encoder_that_is_finite_in_single_precision_alone_is_warned_of():
     assert statuses(single, torch.rand(4, *SHAPE))["double precision"] == "warning"
 
 
+class Listed(nn.Module):
+    """Layers in a plain list are no parts of a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [network()]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[0](x)
+
+
 ILLNESSES = {
+    "weights registered": (Listed(), "warning"),
     "finite": (Function(torch.log, nn.Flatten(), nn.Linear(192, 2)), "failed"),
     "repeatable": (Function(lambda x: nn.functional.dropout(x, 0.5, training=True), network()), "failed"),
     "independent of the batch": (always_train(nn.Sequential(nn.BatchNorm2d(3), *network()).eval()), "failed"),
@@ -137,6 +149,46 @@ def test_codes_of_another_shape_end_the_examination_with_the_reason(function, sa
     checks = doctor.examine(Encoder(Function(function, network()), "patient", Domain(SHAPE)))
     assert [check.status for check in checks] == ["failed"]
     assert said in checks[0].sentence
+
+
+def test_weights_outside_of_the_parameters_are_seen_without_gradients_too():
+    with torch.no_grad():
+        assert statuses(Listed(), torch.rand(4, *SHAPE))["weights registered"] == "warning"
+
+
+class Counter(nn.Module):
+    """Adds how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = network(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.layer(x) + self.calls
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        ILLNESSES["repeatable"][0],
+        Function(lambda codes: codes + torch.randn_like(codes), network()),
+        Counter(),
+    ],
+)
+def test_an_encoder_whose_codes_change_is_blamed_for_nothing_else(module):
+    checks = doctor.examine(Encoder(module, "patient", Domain(SHAPE), (0.5,) * 3, (0.2,) * 3), torch.rand(4, *SHAPE))
+    (unfit,) = (check for check in checks if check.status != "ok")
+    assert unfit.name == "repeatable"
+    assert unfit.sentence.startswith("Its codes of the same images differ from call to call")
+    assert {check.name for check in checks} == set(QUESTIONS) - {
+        name for name, q in QUESTIONS.items() if q in COMPARING
+    }
+
+
+def test_one_code_for_all_noise_fails_and_nearly_one_is_a_warning():
+    assert statuses(Function(constant, network()))["tells images apart"] == "failed"
+    assert statuses(Function(lambda codes: 1 + 1e-6 * codes, network()))["tells images apart"] == "warning"
 
 
 def test_vanishing_gradient_is_a_warning():

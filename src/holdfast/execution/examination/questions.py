@@ -30,6 +30,11 @@ class Examinee:
     codes: Codes
     real: bool
 
+    @property
+    def kind(self) -> str:
+        """Return what is examined, in words."""
+        return "images" if self.real else "noise images"
+
 
 def encoded(encoder: Encoder, pixels: Pixels) -> Codes:
     """Return the codes of ``pixels``, without gradients."""
@@ -74,21 +79,35 @@ def _mode(examinee: Examinee) -> Answer:
     return "ok", "All of its parts are in evaluation mode."
 
 
+def _registered(examinee: Examinee) -> Answer:
+    """Parameters are frozen, so that codes of pixels without gradients have one only through weights elsewhere."""
+    with torch.enable_grad():
+        codes = examinee.encoder.forward(examinee.pixels.detach())
+    if codes.requires_grad:
+        return "warning", (
+            "Some of its weights lie outside the module's parameters (in a list or a dict, say), so they are not frozen, "
+            "counted or moved to another device or precision; register them (torch.nn.ModuleList)."
+        )
+    return "ok", "No weights lie outside its parameters."
+
+
 def finite(examinee: Examinee) -> Answer:
     """Whether codes are numbers, without which nothing else can be asked."""
     bad = int((~torch.isfinite(examinee.codes)).any(1).sum())
     if bad:
         counted = f"{bad} of {len(examinee.codes)}"
         return "failed", f"{counted} codes are NaN or infinite; check the weights, the normalisation and the precision."
-    return "ok", "All codes are finite."
+    return "ok", f"The codes of {len(examinee.codes)} {examinee.kind} are finite."
 
 
-def _repeatable(examinee: Examinee) -> Answer:
+def repeatable(examinee: Examinee) -> Answer:
+    """Whether images have one code each, without which codes cannot be compared."""
     difference = _difference(encoded(examinee.encoder, examinee.pixels), examinee.codes)
     if not difference <= _rounding(examinee):  # nan, too
         return "failed", (
-            f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
-            "(dropout, masking, sampling); switch that off."
+            f"Its codes of the same images differ from call to call, by up to {difference:.2g}: something in it is random "
+            "(dropout, masking, sampling), keeps a state or changes its input; switch that off. What compares codes is not "
+            "asked until then."
         )
     return "ok", "The same images give the same codes again."
 
@@ -131,15 +150,17 @@ def _differentiable(examinee: Examinee) -> Answer:
 
 
 def _collapsed(examinee: Examinee) -> Answer:
-    kind = "images" if examinee.real else "noise images"
     if len(torch.unique(examinee.pixels.flatten(1), dim=0)) < 2:
         return "warning", "Two different images are needed to see; give more images."
-    spread = _difference(examinee.codes, examinee.codes.mean(0))
-    if spread <= _size(examinee.codes) * torch.finfo(examinee.codes.dtype).eps ** 0.5 / 10:
-        return "failed" if examinee.real else "warning", (
+    codes, kind = examinee.codes, examinee.kind
+    spread = _difference(codes, codes.mean(0))
+    if spread <= _size(codes) * torch.finfo(codes.dtype).eps ** 0.5 / 10:
+        # Networks may take all noise for nearly the same; none that sees its input gives exactly one code.
+        constant = torch.equal(codes, codes[:1].expand_as(codes))
+        return "failed" if examinee.real or constant else "warning", (
             f"All {kind} have the same code: it has collapsed, or it was given the wrong weights or range."
         )
-    return "ok", f"Codes of {kind} differ by up to {spread / _size(examinee.codes):.1%} of their size."
+    return "ok", f"Codes of {kind} differ by up to {spread / _size(codes):.1%} of their size."
 
 
 def _range(examinee: Examinee) -> Answer:
@@ -233,8 +254,9 @@ def _kinds(part: nn.Module) -> list[str]:
 QUESTIONS: dict[str, Callable[[Examinee], Answer]] = {
     "one vector per image": _vectors,
     "evaluation mode": _mode,
+    "weights registered": _registered,
     "finite": finite,
-    "repeatable": _repeatable,
+    "repeatable": repeatable,
     "independent of the batch": _independent,
     "differentiable": _differentiable,
     "tells images apart": _collapsed,
@@ -245,5 +267,7 @@ QUESTIONS: dict[str, Callable[[Examinee], Answer]] = {
     "size": _weights,
     "layers": _layers,
 }
-DESCRIBING = (_differentiable, _normalisation, _features, _precision, _weights, _layers)
+DESCRIBING = (_registered, _differentiable, _normalisation, _features, _precision, _weights, _layers)
 CRITICAL = {name: question for name, question in QUESTIONS.items() if question not in DESCRIBING}
+COMPARING = (_independent, _collapsed, _range, _normalisation, _precision)
+"""Questions without an answer where an image has another code each time."""
