@@ -131,7 +131,8 @@ def first_by_nothing(everyone: Found) -> str:
     """Return by which measures encoders that learned nothing come out before all trained ones, as a line of a list."""
     won = {one.name: by for one in HEADLINES if (by := deceived(everyone, one))}
     names = [f"{name} ({listed([one.case for one in by])})" for name, by in won.items()]
-    first = {one.case: f"{one.case} {one.serves:.3f}, best {one.best:.3f}" for by in won.values() for one in by}
+    beaten = sorted((one for by in won.values() for one in by), key=lambda one: one.best)  # not all measure everybody
+    first = {one.case: f"{one.case} {one.serves:.3f}, best {one.best:.3f}" for one in beaten}
     areas = f" Their {PRIMARY} and that of the best trained one: {'; '.join(first.values())}." if first else ""
     return f"- Encoders that learned nothing come out first by {listed(names) if names else 'no measure'}.{areas}"
 

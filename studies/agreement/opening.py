@@ -133,11 +133,20 @@ def _measures(judged: Judged) -> str:
         use = f"**Of numbers without labels, look at {listed(backed)}**, which {NOT_TESTED}"
     else:
         use = f"**Of numbers without labels, look at {listed(backed)}**, which held among encoders kept apart"
-        use += _only_with_defended(judged.again, backed)
+        use += _once_more(judged.second, backed) + _only_with_defended(judged.again, backed)
     failed = [one.claim.name for one in judged.again.claims if _lost(one)] if judged.again else []
     lost = f"; {listed(failed)} did not and {'are' if len(failed) > 1 else 'is'} no longer advised" if failed else ""
     beyond = [f"that {name} says more than {KNOWN} together {_outcome(judged, name, 'beyond')}" for name in BEYOND]
     return f"{use}{lost}; {listed(beyond)}."
+
+
+def _once_more(second: Confirmation | None, backed: Sequence[str]) -> str:
+    """Return which of the advised numbers held when encoders kept apart were trained once more."""
+    held = [name for name in backed if second and (claim := second.claim(name, "agrees")) and claim.held]
+    who = (
+        "both" if len(held) == len(backed) == 2 else "all" if held == list(backed) else listed(held) if held else "none"
+    )
+    return f", {who} again when these were trained once more" if second else ""
 
 
 def _only_with_defended(again: Confirmation, backed: Sequence[str]) -> str:

@@ -197,6 +197,9 @@ def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     assert "this held among 12 kept apart" in numbered[0]
     assert "look at attack radius, universal quantile, overlap, certified radius and SynBench" in numbered[2]
     assert pictures.keys() == {opening.PICTURE}
+    assert "trained once more" not in numbered[2]
+    lines, _ = opening.opening(replace(judged, second=tested))
+    assert any(", all again when these were trained once more" in line for line in lines)
     failed = replace(tested, claims=[replace(one, value=-0.5) for one in claims])
     lines, _ = opening.opening(replace(judged, again=failed))
     assert any("did not and are no longer advised" in line for line in lines)
