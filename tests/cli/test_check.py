@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import run
+from holdfast.core.records import Failure
 from tests.cli.stored import breakaway, failure, run_of
 
 ROBUST, WEAK = "digits-robust", "digits-random"
@@ -91,6 +92,34 @@ def test_an_unfinished_run_keeps_the_gate_shut(capsys):
     status, lines, _ = checked(capsys, unfinished, "--require", "breakaway_risk<=1")
     assert status == 1
     assert any(f"builtin:{WEAK}: breakaway_risk was not measured" in line and "stopped" in line for line in lines)
+
+
+def test_a_quantity_without_a_result_keeps_the_gate_shut(both, capsys):
+    """Gates must not open on silence, and what is there under another name is no mistake."""
+    spent = Failure(
+        evaluation="impersonation",
+        encoder=ROBUST,
+        images=breakaway(ROBUST).images.name,
+        error="BudgetSpentError",
+        reason="not run: the budget was spent; run the same command again to continue",
+    )
+    run_of(both, [], [spent, failure(WEAK).model_copy(update={"evaluation": "overlap"})])
+    status, lines, errors = checked(capsys, both, "--require", "impersonation_rate@8/255<=0.5")
+    assert (status, len(lines), len(errors)) == (1, 2, 1)
+    assert any(
+        f"{ROBUST}: impersonation_rate was not measured" in line and "run the same command again" in line
+        for line in lines
+    )
+    (unasked,) = [line for line in lines if f"{WEAK}: impersonation_rate was not measured" in line]
+    assert "it is broken" not in unasked, "another evaluation broke"
+    assert "holdfast evaluate --only impersonation measures it" in unasked
+    nothing = run_of("nothing", [], [spent])
+    (line,) = checked(capsys, nothing, "--require", "rankme>=5")[1]
+    assert "rankme was not measured; the run was not asked for it; holdfast evaluate --only geometry" in line
+    status, _, errors = checked(capsys, both, "--require", "impersonation_rates<=0.5")
+    assert status == 2
+    assert "unknown quantity 'impersonation_rates'; did you mean 'impersonation_rate'" in errors[0]
+    assert "what else impersonation and overlap would report is not known" in errors[0]
 
 
 @pytest.mark.parametrize("bound", ["breakaway_risk<=1", f"breakaway_risk@encoder={WEAK}<=1"])

@@ -169,7 +169,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         sys.path.remove(".")
     captured = capsys.readouterr()
     assert status == 1
-    assert "no result: overlap of zeros.safetensors" in captured.err
+    assert "failed: overlap of zeros.safetensors" in captured.err
     assert "have the same code" in captured.err
     assert "1 of 2 cells have no result" in captured.err
     assert captured.out.startswith("Report: ")

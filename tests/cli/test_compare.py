@@ -130,7 +130,7 @@ def test_one_name_for_other_weights_is_told_apart_by_the_run(capsys):
     assert run(["compare", before, after]) == 0
     captured = capsys.readouterr()
     assert f"{WEAK} (before) − {WEAK} (after)" in captured.out
-    assert f"no result: breakaway of {WEAK} (after): out of memory" in captured.err
+    assert f"failed: breakaway of {WEAK} (after): out of memory" in captured.err
 
 
 @pytest.mark.parametrize("form", ["markdown", "csv", "latex", "json"])
@@ -224,7 +224,7 @@ def test_who_was_asked_for_and_is_missing_is_counted_and_named(capsys):
     assert run(["compare", folder, "--html", "page.html"]) == 0
     captured = capsys.readouterr()
     assert ", 2 of 3 encoders" in captured.out
-    assert f"no result: evaluate of builtin:{MIDDLE}: the run in run stopped before it" in captured.err
+    assert f"not measured: evaluate of builtin:{MIDDLE}: the run in run stopped before it" in captured.err
     assert "Robustness of 2 of 3 encoders" in Path("page.html").read_text()
 
 

@@ -15,12 +15,25 @@ def test_runs_says_what_there_is(tmp_path, capsys):
     assert said[0] == folder
     assert "encoders one" in said
     assert "evaluations breakaway" in said
-    assert "cells 1 finished, 1 failed, 0 missing" in said
+    assert "cells 1 finished, 1 failed" in said
     assert "failed breakaway of two: too large" in said
     assert any(line.startswith("size ") and "results" in line for line in said)
     assert run(["runs", folder, "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["finished"], len(told["failed"]), told["bytes"]["shards"]) == (1, 1, 0)
+
+
+def test_what_a_budget_left_out_did_not_fail(tmp_path, capsys):
+    spent = failure("two", "not run: the budget was spent").model_copy(update={"error": "BudgetSpentError"})
+    some = breakaway("three").model_copy(update={"planned": 300})
+    later = spent.model_copy(update={"encoder": "five"})
+    folder = run_of(tmp_path, [breakaway("one"), some], [spent, later, failure("four", "too large")])
+    assert run(["runs", folder]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "cells 1 finished, 1 partial, 2 not measured, 1 failed" in said
+    assert "partial breakaway of three: 60 of 300 samples" in said
+    assert "not measured breakaway of five and two: not run: the budget was spent" in said
+    assert [line for line in said if line.startswith("failed")] == ["failed breakaway of four: too large"]
 
 
 def test_runs_without_a_run_is_one_sentence(tmp_path, capsys):

@@ -34,23 +34,23 @@ def test_a_finished_run_and_its_bytes(tmp_path):
     fill(tmp_path, tiny.Mean())
     found = inventory(tmp_path)
     assert (found.encoders, found.images, found.evaluations) == (("tiny",), ("tiny images (20)",), ("mean",))
-    assert (found.finished, found.failed, found.missing, found.unreadable) == (1, (), (), ())
+    assert (found.finished, found.partial, found.not_measured, found.failed, found.unreadable) == (1, (), (), (), ())
     assert sum(found.bytes.values()) == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert all(found.bytes[kind] for kind in ("results", "shards", "arrays", "cells", "other"))
 
 
-def test_failed_and_missing_cells_are_told_apart(tmp_path):
+def test_failed_cells_and_those_that_were_not_measured_are_told_apart(tmp_path):
     store = fill(tmp_path, tiny.Mean(broken=True))
     found = inventory(tmp_path)
     assert [(cell.evaluation, cell.encoder, cell.reason) for cell in found.failed] == [("mean", "tiny", "it is broken")]
-    assert (found.finished, found.missing) == (0, ())
+    assert (found.finished, found.not_measured) == (0, ())
     store.clear_failure("mean", "tiny")
-    assert [(cell.evaluation, cell.encoder) for cell in inventory(tmp_path).missing] == [("mean", "tiny")]
+    assert [(cell.evaluation, cell.encoder) for cell in inventory(tmp_path).not_measured] == [("mean", "tiny")]
 
 
 def test_a_run_of_an_earlier_version_names_encoders_without_a_trace(tmp_path):
     Store(tmp_path).request(Request(encoders=("timm:resnet50",), images="photos").model_dump_json())
-    assert [cell.encoder for cell in inventory(tmp_path).missing] == ["timm:resnet50"]
+    assert [cell.encoder for cell in inventory(tmp_path).not_measured] == ["timm:resnet50"]
     with pytest.raises(HoldfastError, match=r"does not say what its cells .* repeat its holdfast evaluate"):
         removable(tmp_path)
 

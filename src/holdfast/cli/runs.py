@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from holdfast.commands.inventory import Inventory
+    from holdfast.commands.inventory import Inventory, UnfinishedCell
 
 
 def command(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, or one with several runs in it.")],
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Say what runs hold: encoders, images, evaluations, what is missing, how large it is, what cannot be read."""
+    """Say what runs hold: encoders, images, evaluations, what is not finished, how large it is, what cannot be read."""
     from rich.table import Table
     from rich.text import Text
 
@@ -38,17 +39,28 @@ def command(
 def _lines(inventory: Inventory) -> list[tuple[str, str]]:
     """Return what there is to say of a run, each with its name."""
     from holdfast.cli.terminal.console import size
+    from holdfast.report.overview.alerts import counted_states
 
-    counts = {"finished": inventory.finished, "failed": len(inventory.failed), "missing": len(inventory.missing)}
+    states = {"partial": inventory.partial, "not measured": inventory.not_measured, "failed": inventory.failed}
     sizes = [f"{kind} {size(count)}" for kind, count in inventory.bytes.items() if count]
     return [
         ("encoders", ", ".join(inventory.encoders) or "none yet"),
         ("images", ", ".join(inventory.images) or "none yet"),
         ("evaluations", ", ".join(inventory.evaluations) or "none yet"),
-        ("cells", ", ".join(f"{count} {what}" for what, count in counts.items())),
-        *(("failed", f"{cell.evaluation} of {cell.encoder}: {cell.reason}") for cell in inventory.failed),
-        *(("missing", f"{cell.evaluation} of {cell.encoder}") for cell in inventory.missing),
+        ("cells", counted_states(inventory.finished, *map(len, states.values()))),
+        *((state, line) for state, cells in states.items() for line in _by_reason(cells)),
         ("size", f"{size(sum(inventory.bytes.values()))}: {', '.join(sizes)}"),
         *(("unreadable", path) for path in inventory.unreadable),
         ("last changed", inventory.touched),
     ]
+
+
+def _by_reason(cells: Sequence[UnfinishedCell]) -> Iterator[str]:
+    """Yield each reason once, with the cells that it is of."""
+    from holdfast.report.overview.alerts import cells_in_words
+
+    reasons: dict[str | None, list[tuple[str, str]]] = {}
+    for cell in cells:
+        reasons.setdefault(cell.reason, []).append((cell.evaluation, cell.encoder))
+    for reason, cells_of_reason in reasons.items():
+        yield ": ".join(filter(None, (cells_in_words(cells_of_reason), reason)))

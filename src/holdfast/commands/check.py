@@ -40,9 +40,12 @@ def check(
     results, failures = read_requested(folders_of(runs))
     results = with_relative_errors(results)
     answers, errors = list[gate.Answer](), dict[str, HoldfastError]()
+    measured = {estimate.quantity for result in results for estimate in result.estimates}
+    # The catalogue takes seconds to load, and tells nothing of what was measured.
+    catalogue = _catalogue() if any(bound.quantity not in measured for bound in gates) else {}
     for bound in gates:
         try:
-            answers += gate.check(bound, results, failures)
+            answers += gate.check(bound, results, failures, {} if bound.quantity in measured else catalogue)
         except HoldfastError as error:
             errors[bound.text] = error
     if junit is not None:
@@ -56,6 +59,18 @@ def check(
     if markdown is not None:
         write_whole(Path(markdown), gates_markdown(answers, results, sentences).encode())
     return tuple(answers)
+
+
+def _catalogue() -> dict[str, list[str]]:
+    """Return which evaluations report each quantity that leads one or that the scorecard asks for."""
+    from holdfast.execution.request.catalog import evaluations
+
+    reporting: dict[str, list[str]] = {}
+    for name, kind in evaluations().items():
+        asked = (quantity for question in kind.questions for quantity in question.quantities)
+        for quantity in dict.fromkeys((*kind.headline, *asked)):
+            reporting.setdefault(quantity, []).append(name)
+    return reporting
 
 
 def require(runs: StoredRun | Sequence[StoredRun], *bounds: str) -> None:

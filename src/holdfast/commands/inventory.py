@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import checksum_of
 from holdfast.core.records import Record
 from holdfast.execution.engines.ranks import LEASES
+from holdfast.report.overview.alerts import by_budget
 from holdfast.store.packs import ShardFolder
 from holdfast.store.store import RECORDS, Store
 
@@ -25,8 +26,8 @@ PARTIAL = re.compile(r"\.(.+\.)?\d+(-[0-9a-f]{8})?(\.npy)?")
 """How a file is called while it is written."""
 
 
-class MissingCell(Record):
-    """A cell without a result: what was asked for, and why it is not there if it failed."""
+class UnfinishedCell(Record):
+    """A cell that is not finished, and why, if that is known."""
 
     evaluation: str
     encoder: str
@@ -41,8 +42,12 @@ class Inventory(Record):
     images: tuple[str, ...]
     evaluations: tuple[str, ...]
     finished: int
-    failed: tuple[MissingCell, ...]
-    missing: tuple[MissingCell, ...]
+    partial: tuple[UnfinishedCell, ...]
+    """Those with a result of fewer samples than planned: the run ended before."""
+    not_measured: tuple[UnfinishedCell, ...]
+    """Those that a run ended before, or has not come to yet."""
+    failed: tuple[UnfinishedCell, ...]
+    """Those that an error ended."""
     bytes: dict[str, int]
     """By kind of file."""
     unreadable: tuple[str, ...]
@@ -60,9 +65,20 @@ def inventory(folder: Path) -> Inventory:
     if not cells:
         with suppress(HoldfastError):
             wanted = [(cell.evaluation, cell.encoder) for cell in unfinished(folder, results, failures)]
-    finished = [result for result in results if result.planned is None]  # a partial one is still to be finished
-    there = {(result.evaluation, result.encoder.name) for result in finished} | {
-        (failure.evaluation, failure.encoder) for failure in failures
+    waiting, broken = by_budget(failures)
+    finished = [result for result in results if result.planned is None]
+    failed = {(each.evaluation, each.encoder): each.reason for each in broken}
+    partial = {
+        (each.evaluation, each.encoder.name): f"{each.looked_at:,} of {each.planned:,} samples"
+        for each in results
+        if each.planned is not None
+    }
+    there = {*((each.evaluation, each.encoder.name) for each in finished), *partial, *failed}
+    not_measured: dict[tuple[str, str], str | None] = {cell: None for cell in wanted if cell not in there}
+    not_measured |= {
+        (each.evaluation, each.encoder): each.reason
+        for each in waiting
+        if (each.evaluation, each.encoder) not in partial
     }
     sizes, last = dict.fromkeys(KINDS, 0), 0.0
     for path in files:
@@ -76,15 +92,19 @@ def inventory(folder: Path) -> Inventory:
         images=_distinct([f"{result.images.name} ({result.images.count})" for result in results]),
         evaluations=_distinct([*(result.evaluation for result in results), *(evaluation for evaluation, _ in wanted)]),
         finished=len(finished),
-        failed=tuple(MissingCell(evaluation=f.evaluation, encoder=f.encoder, reason=f.reason) for f in failures),
-        missing=tuple(
-            MissingCell(evaluation=evaluation, encoder=encoder)
-            for evaluation, encoder in wanted
-            if (evaluation, encoder) not in there
-        ),
+        partial=_unfinished({cell: samples for cell, samples in partial.items() if cell not in failed}),
+        not_measured=_unfinished(not_measured),
+        failed=_unfinished(failed),
         bytes=sizes,
         unreadable=tuple(str(path) for path in _unreadable(folder, files)),
         touched=datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _unfinished(reasons: Mapping[tuple[str, str], str | None]) -> tuple[UnfinishedCell, ...]:
+    return tuple(
+        UnfinishedCell(evaluation=evaluation, encoder=encoder, reason=reason)
+        for (evaluation, encoder), reason in reasons.items()
     )
 
 

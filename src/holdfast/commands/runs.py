@@ -8,7 +8,7 @@ from holdfast.core.errors import HoldfastError, refuse_blanks
 
 
 def runs(folder: StoredRun) -> tuple[Inventory, ...]:
-    """Return what a run holds: encoders, images, evaluations, what is missing, how large it is, what cannot be read.
+    """Return what a run holds: encoders, images, evaluations, what is not finished, how large it is, what cannot be read.
 
     Args:
         folder: a run, the folder of one, or a folder with several of them in it.

@@ -31,6 +31,11 @@ UNFINISHED = "Unfinished"
 """The error of a failure that stands for everything a stopped run should have measured of an encoder."""
 
 
+def state_of(failure: Failure) -> Literal["not measured", "failed"]:
+    """Return what became of a cell without a result: the run ended before it, or an error ended the cell."""
+    return "not measured" if failure.error in ("BudgetSpentError", UNFINISHED) else "failed"
+
+
 @dataclass(frozen=True)
 class Gate:
     """A bound that a quantity must keep."""
@@ -139,8 +144,16 @@ def fits(conditions: Conditions, radius: float | None, wanted: Mapping[str, str]
     )
 
 
-def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = ()) -> tuple[Answer, ...]:
+def check(
+    gate: Gate,
+    results: Sequence[Result],
+    failures: Sequence[Failure] = (),
+    catalogue: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Answer, ...]:
     """Return for each encoder whether its worst matching value keeps the bound.
+
+    ``catalogue`` says which evaluations report a quantity, of those without a result too: what it names was not measured,
+    what nobody knows is a mistake.
 
     An encoder that was to be measured but has no matching value fails, for a gate must not open on silence; so does one
     whose values on one set of images are there, and on another could not be computed. And so does one that has collapsed,
@@ -149,7 +162,9 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     Raises:
         HoldfastError: no encoder has the quantity, or none under these conditions; the encoder is unknown.
     """
-    _require_measured(gate, results, failures)
+    _require_measured(gate, results, failures, catalogue or {})
+    reporting = (catalogue or {}).get(gate.quantity, ())
+    telling = _telling(gate, results, failures, reporting)
     labels_of = labels(results)
     collapsed = {labels_of[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
     estimates_of: dict[str, list[Estimate]] = {}
@@ -159,15 +174,15 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
             matching = [estimate for estimate in result.estimates if gate.matches(estimate)]
             estimates_of[name] = estimates_of.get(name, []) + matching
     unfinished = {id(e): result for result in results if result.planned is not None for e in result.estimates}
-    reasons = {
-        failure.encoder: f"{failure.evaluation} failed: {failure.reason}"
-        for failure in (*failures, *_telling(gate, results, failures))  # of several the last counts
-    }
+    reasons = {failure.encoder: _reason(failure) for failure in (*failures, *telling)}  # of several the last counts
     measured = {result.encoder.name for result in results} | {result.encoder.source for result in results}
     missing = [name for name in reasons if name not in measured]
     # An encoder that was never loaded is called by its source.
     estimates_of.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
-    gaps = _gaps(gate, results, failures)
+    if reporting:  # failures of other evaluations are no reasons
+        told = {failure.encoder for failure in telling}
+        reasons |= {name: _to_measure(reporting) for name in estimates_of if name not in told}
+    gaps = _gaps(results, telling)
     if not estimates_of:
         names = sorted({*labels_of.values(), *missing})
         raise HoldfastError(
@@ -187,8 +202,8 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     )
 
 
-def _gaps(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, str]:
-    """Return the encoders with results that miss this number on some images: which, and why."""
+def _gaps(results: Sequence[Result], telling: Sequence[Failure]) -> dict[str, str]:
+    """Return the encoders with results that miss a number on some images: which, and why."""
     names = labels(results)
     label_of = {
         name: names[r.encoder.name, r.encoder.fingerprint]
@@ -197,15 +212,27 @@ def _gaps(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) ->
     }
     cells = {(r.evaluation, name, r.images.name) for r in results for name in (r.encoder.name, r.encoder.source)}
     return {
-        label_of[failure.encoder]: f"{failure.images}; {failure.evaluation} failed: {failure.reason}"
-        for failure in _telling(gate, results, failures)
+        label_of[failure.encoder]: f"{failure.images}; {_reason(failure)}"
+        for failure in telling
         if failure.encoder in label_of and (failure.evaluation, failure.encoder, failure.images) not in cells
     }
 
 
-def _telling(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> list[Failure]:
+def _reason(failure: Failure) -> str:
+    """Return why there is no number: an error, or a run that ended before."""
+    return f"{failure.evaluation} failed: {failure.reason}" if state_of(failure) == "failed" else failure.reason
+
+
+def _to_measure(reporting: Sequence[str]) -> str:
+    """Return what to do about a number that the evaluations ``reporting`` it would measure."""
+    return f"the run was not asked for it; holdfast evaluate --only {' or '.join(reporting)} measures it"
+
+
+def _telling(
+    gate: Gate, results: Sequence[Result], failures: Sequence[Failure], reporting: Sequence[str]
+) -> list[Failure]:
     """Return the failures of evaluations that give this number, and those that stand for all of a stopped run."""
-    giving = {r.evaluation for r in results if any(e.quantity == gate.quantity for e in r.estimates)}
+    giving = {r.evaluation for r in results if any(e.quantity == gate.quantity for e in r.estimates)} | {*reporting}
     return [failure for failure in failures if failure.evaluation in giving or failure.error == UNFINISHED]
 
 
@@ -284,17 +311,23 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _require_measured(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> None:
+def _require_measured(
+    gate: Gate, results: Sequence[Result], failures: Sequence[Failure], catalogue: Mapping[str, Sequence[str]]
+) -> None:
     every = [estimate for result in results for estimate in result.estimates]
     if not every:
         if failures:  # of which each is a reason why nothing was measured
             return
         raise HoldfastError(f"no results to check gate {gate.text!r} against; run holdfast evaluate first")
     estimates = [estimate for estimate in every if estimate.quantity == gate.quantity]
+    if not estimates and gate.quantity in catalogue:
+        return
     if not estimates:
-        names = sorted({estimate.quantity for estimate in every})
+        names = {estimate.quantity for estimate in every}
+        hint = did_you_mean(gate.quantity, sorted({*names, *catalogue})).partition("known: ")[0]
         raise HoldfastError(
-            f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {did_you_mean(gate.quantity, names)}"
+            f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {hint}measured here: {', '.join(sorted(names))}"
+            f"{_silent(results, failures)}"
         )
     if all(is_share(estimate.unit) for estimate in estimates):
         _require_possible_bound(gate)
@@ -309,6 +342,12 @@ def _require_measured(gate: Gate, results: Sequence[Result], failures: Sequence[
         raise HoldfastError(
             f"gate {gate.text!r}: nothing matches; {gate.quantity} was measured at {'; '.join(offered)}"
         )
+
+
+def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:
+    """Return which evaluations have no result, for nobody knows all that these would report; empty if all have."""
+    names = sorted({failure.evaluation for failure in failures} - {result.evaluation for result in results})
+    return f"; what else {text.listed(names)} would report is not known, for want of a result" if names else ""
 
 
 def _require_possible_bound(gate: Gate) -> None:

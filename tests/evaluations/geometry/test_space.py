@@ -126,6 +126,17 @@ def test_low_rank_codes_fill_their_dimensions_alone():
     assert found.estimate("rankme").value == pytest.approx(3, abs=0.02)
 
 
+def test_a_rank_at_an_end_of_its_interval_says_why():
+    few, enough = (
+        SpaceGeometry(k=3, clusters=1)(*population(gaussian(n, d)), EXACT).estimate("rankme")
+        for n, d in ((30, 40), (3000, 2))
+    )
+    assert few.low == few.value < few.high, "vacuous fixture"
+    assert "corrected for how few images there are, the value is not" in few.method
+    assert enough.low < enough.value < enough.high, "vacuous fixture"
+    assert enough.method == "delete-a-group jackknife, 10 groups"
+
+
 def test_rankme_is_compared_image_by_image_where_that_says_enough():
     codes = gaussian(200, 8) * torch.linspace(0.5, 2, 8)
     lengths = torch.ones(200, 1, dtype=torch.float64)

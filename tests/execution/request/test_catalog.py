@@ -127,7 +127,7 @@ def test_the_largest_encoder_decides_for_all_and_it_is_said():
     large = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(1600, 7500)), "large", Domain((1, 40, 40)))
     with pytest.warns(
         HoldfastWarning,
-        match=r"large takes 24 million operations an image, so quick looks at 50% of the images of others",
+        match=r"large takes 24 million operations an image, so quick looks at 50% as many images as with a small network",
     ):
         (overlap,) = plan_for_large_encoders(Request(only=("overlap",)), [small, large])
     assert settings(overlap)["samples"] == 50

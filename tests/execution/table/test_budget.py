@@ -229,7 +229,7 @@ def test_a_later_run_goes_on_and_replaces_it(tmp_path: Path, clock: Clock) -> No
 def test_what_a_partial_result_is_made_from_is_still_needed(tmp_path: Path, clock: Clock) -> None:
     Store(tmp_path).request("{}")
     fill(tmp_path, [mean(1.0)], budget=8.0, names="a")
-    assert [cell.encoder for cell in inventory(tmp_path).missing] == ["a"]
+    assert [cell.encoder for cell in inventory(tmp_path).partial] == ["a"]
     assert removable(tmp_path) == []
     fill(tmp_path, [mean(1.0)], budget=None, names="a")
     assert {one.kind for one in removable(tmp_path)} >= {"shards"}

@@ -15,11 +15,11 @@ from holdfast.report.comparison.protocol import groups
 from holdfast.report.comparison.tables import summary
 from holdfast.report.gate import check, parse
 from holdfast.report.overview.advice import advice
-from holdfast.report.overview.alerts import alerts, missing_sentences
+from holdfast.report.overview.alerts import Alert, alerts, missing_sentences
 from holdfast.report.overview.study import study
 from holdfast.report.printed import markdown
 from holdfast.report.text import number
-from tests.report.synthetic import breakaway, displacement, everything, ids, result, series
+from tests.report.synthetic import breakaway, displacement, everything, ids, impersonation, result, series
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_the_best_encoder_is_named_with_its_count():
     assert f"digits-robust is the most robust: {lead}; none of 8 conditions is tied." in said
     assert "digits-random has no number in 4 conditions (relative quantile), so nobody is ranked there" in said
     assert said.startswith("timm:vit_tiny was asked for and has no result, so nothing here speaks of it: pixels must")
-    assert "1 result could not be computed, for 1 reason listed below" in said
+    assert "1 result failed, for 1 reason listed below" in said
     assert "Settle the warnings" not in said, "the leader has none of its own"
 
 
@@ -360,6 +360,37 @@ def test_few_samples_are_said_and_make_no_gate():
     assert "gate it" in told([enough])
 
 
+def test_few_samples_are_one_warning_for_each_cause():
+    """The cause is the budget, the images or the settings; each has its own way out."""
+    hurried = [breakaway("a", 4, planned=300), breakaway("b", 12, planned=300), impersonation("a", 20)]
+    hurried[2] = hurried[2].model_copy(update={"planned": 120})
+    copies, ended, few = alerts(groups(hurried))
+    assert "exact copies" in copies.warning
+    assert ended.warning.startswith("PARTIAL: the run ended after 4 to 20 of 120 to 300 samples, a random choice.")
+    assert ended.encoders == few.encoders == ("a", "b")
+    assert len(ended.evaluations) == 2
+    assert few.warning.startswith("Only 4 to 20 samples could be looked at")
+    assert "more time (--budget), or the same command again" in few.warning
+    assert "50" not in few.warning
+    one = breakaway("a", 4)
+    small, large = (one.model_copy(update={"images": one.images.model_copy(update={"count": n})}) for n in (10, 100))
+    (images,), (settings,) = alerts(groups([small])), alerts(groups([large]))
+    assert "Give 50 images or more (--images, and --limit if you set it) before" in images.warning
+    assert "--suite standard" in settings.warning
+
+
+def test_many_evaluations_are_named_in_short():
+    assert Alert(("a",), ("one", "two", "three", "four"), "").where == "one, two, three and four"
+    assert Alert(("a",), ("one", "two", "three", "four", "five"), "").where == "one, two, three and 2 others"
+
+
+def test_a_run_that_ended_before_a_cell_did_not_break_it():
+    spent = Failure(evaluation="overlap", encoder="a", images="x", error="BudgetSpentError", reason="no time")
+    stopped = spent.model_copy(update={"error": "Unfinished", "reason": "stopped before it"})
+    assert missing_sentences([spent]) == ("not measured: overlap of a: no time",)
+    assert missing_sentences([stopped]) == ("not measured: overlap of a: stopped before it",)
+
+
 def test_unread_images_are_counted_and_named():
     one = breakaway("digits-robust")
     skipped = tuple(f"{k}.png: truncated" for k in range(5))
@@ -372,11 +403,11 @@ def test_a_spent_budget_is_no_failure_to_mend():
     failed = Failure(evaluation="overlap", encoder="a", images="x", error="HoldfastError", reason="it broke")
     spent = failed.model_copy(update={"error": "BudgetSpentError"})
     one = breakaway("digits-robust")
-    assert "1 result missing: stopped by --budget or by hand; run the same command again to continue." in told(
+    assert "1 result not measured: stopped by --budget or by hand; run the same command again to continue." in told(
         [one], [spent]
     )
     assert "mend" not in told([one], [spent])
-    assert "1 result could not be computed, for 1 reason listed below; mend" in told([one], [spent, failed])
+    assert "1 result failed, for 1 reason listed below; mend" in told([one], [spent, failed])
 
 
 def test_rows_keep_attacks_on_one_divergence_together():
@@ -442,6 +473,6 @@ def test_what_has_no_interval_promises_none():
 def test_one_reason_of_one_encoder_is_one_sentence():
     failed = Failure(evaluation="overlap", encoder="a", images="x", error="E", reason="it broke")
     others = [failed.model_copy(update=changed) for changed in ({"evaluation": "spade"}, {"encoder": "b"})]
-    assert missing_sentences([failed, *others]) == ("no result: overlap and spade of a; overlap of b: it broke",)
+    assert missing_sentences([failed, *others]) == ("failed: overlap and spade of a; overlap of b: it broke",)
     both = [failed, failed.model_copy(update={"encoder": "b"}), failed.model_copy(update={"reason": "too large"})]
-    assert missing_sentences(both) == ("no result: overlap of a and b: it broke", "no result: overlap of a: too large")
+    assert missing_sentences(both) == ("failed: overlap of a and b: it broke", "failed: overlap of a: too large")

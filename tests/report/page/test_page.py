@@ -142,7 +142,7 @@ def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     words = Page(render(Contents([one], [spent]))).words
     first, facts = words.split("What to do with this")
     assert "1 image could not be read and was skipped" in first
-    assert "1 result missing: stopped by --budget or by hand; run the same command again" in first
+    assert "1 result not measured: stopped by --budget or by hand; run the same command again" in first
     assert "broken.png: truncated" in facts.split("What was measured")[1]
     assert "mend" not in words.split()
 
@@ -240,8 +240,8 @@ def test_who_was_asked_for_and_is_missing_is_in_the_title_and_causes_are_grouped
     assert "Robustness of 2 of 3 encoders on builtin:digits" in page
     first, rest = Page(page).words.split("What to do with this")
     assert "lost was asked for and has no result: out of memory; no rule for Softmax" in first
-    assert "36 results could not be computed" in first
-    table = page[page.index('aria-label="Missing results"') :]
+    assert "36 results failed" in first
+    table = page[page.index('aria-label="Results not measured or failed"') :]
     assert table[: table.index("</table>")].count("<tr>") == 1 + len(reasons)
     shared = "evaluation-0, evaluation-1 and evaluation-2 of lost, digits-robust and digits-random"
     assert rest.count(shared) == len(reasons)

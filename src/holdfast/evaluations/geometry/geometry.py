@@ -37,7 +37,7 @@ from holdfast.evaluations.geometry.classes import (
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
 from holdfast.evaluations.geometry.margins import FEWER, NEAREST, Margins
 from holdfast.evaluations.geometry.observations import Lengths
-from holdfast.evaluations.geometry.spectrum import GROUPS, rankme, rankme_influence
+from holdfast.evaluations.geometry.spectrum import GROUPS, interval_method, rankme, rankme_influence
 from holdfast.evaluations.geometry.sphere import ZERO, Neighbourhoods, Sphere, Strangers, groups_of
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.evaluations.geometry.warnings import sphere_warnings
@@ -282,9 +282,7 @@ def rank_and_spectrum(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
         low=low,
         high=high,
         n=n,
-        method=f"delete-a-group jackknife, {GROUPS} groups{far_out(codes)}"
-        if low == low
-        else f"no interval: {n} images",
+        method=f"{interval_method((value, low, high))}{far_out(codes)}" if low == low else f"no interval: {n} images",
         unit="dimensions",
         claim=Claim.ESTIMATE,
         of="RankMe of the clean codes",

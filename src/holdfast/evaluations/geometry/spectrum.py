@@ -164,6 +164,20 @@ def _groups(n: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
+def interval_method(rank: Ranked) -> str:
+    """Return how the interval of ``rank``, which has one, comes about.
+
+    Example:
+        >>> interval_method((90.7, 80.0, 162.0))
+        'delete-a-group jackknife, 10 groups'
+        >>> interval_method((90.7, 90.7, 162.0)).partition("; ")[2]
+        'the interval is corrected for how few images there are, the value is not, so it lies at an end'
+    """
+    value, low, high = rank
+    cut = "; the interval is corrected for how few images there are, the value is not, so it lies at an end"
+    return f"delete-a-group jackknife, {GROUPS} groups{cut if value in (low, high) and low < high else ''}"
+
+
 def _jackknifed(value: float, left_out: Iterator[float]) -> Ranked:
     values = np.array(list(left_out))
     low, high = jackknife_interval(value, values) if len(values) == GROUPS else (float("nan"), float("nan"))

@@ -174,4 +174,4 @@ def _less(operations: int) -> str:
     """Return what quick asks of an encoder of so many operations."""
     if operations >= HEAVY:
         return f"asks for {TOTAL:,} forwards of it at most, a gradient counted as three, and attacks 30 images"
-    return f"looks at {100 * share(operations):.2g}% of the images of others and attacks them less often"
+    return f"looks at {100 * share(operations):.2g}% as many images as with a small network and attacks them less often"

@@ -276,11 +276,11 @@ def _proved(table: Table) -> str:
 
 def _rerun(failures: Sequence[Failure]) -> str:
     spent, failed = by_budget(failures)
-    sentence = f"{text.counted(len(spent), 'result')} missing: {SPENT}." if spent else ""
+    sentence = f"{text.counted(len(spent), 'result')} not measured: {SPENT}." if spent else ""
     if not failed:
         return sentence
     return f"{sentence} " * bool(sentence) + (
-        f"{text.counted(len(failed), 'result')} could not be computed, for "
+        f"{text.counted(len(failed), 'result')} failed, for "
         f"{text.counted(len(causes(failed)), 'reason')} listed below; mend them and repeat the command, "
         "which computes only what is missing."
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.records import Failure, Result
 from holdfast.report import text
 from holdfast.report.comparison.protocol import Group
+from holdfast.report.gate import state_of
 
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""
 NAMED = 3
-"""So many unread images are named in a warning; the facts at the end of the page name all."""
+"""So many evaluations or unread images are named in a warning; other parts of the page name all."""
 SPENT = "stopped by --budget or by hand; run the same command again to continue"
 PARTIAL = "PARTIAL"
 """How the warning begins that a run ended before all samples were looked at."""
@@ -29,43 +30,103 @@ class Alert:
     @property
     def where(self) -> str:
         """Return which evaluations raised it, in words."""
+        more = len(self.evaluations) - NAMED
+        if more > 1:
+            return text.listed([*self.evaluations[:NAMED], f"{more} others"])
         return text.listed(list(self.evaluations)) if self.evaluations else "all evaluations"
 
 
 def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
-    """Return every warning once, first those that concern all numbers of an encoder."""
+    """Return every warning once, first those that concern all numbers of an encoder, last those of too few samples."""
     warned: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for name, result in ((name, result) for group in groups for name, result in group.items()):
         for warning in result.encoder.warnings:
             warned.setdefault(warning, ({}, {}))[0][name] = None
     for group in groups:
         for name, result in group.items():
-            for warning in (*result.findings.warnings, *_sample_warnings(result)):
+            for warning in (*result.findings.warnings, *_unread(result)):
                 encoders, evaluations = warned.setdefault(warning, ({}, {}))
                 encoders[name] = evaluations[result.title] = None
-    return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
+    each = (Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
+    return (*each, *_of_samples([member for group in groups for member in group.items()]))
 
 
-def partial(result: Result) -> str:
-    """Return what is to be said of a result of fewer samples than planned."""
-    count = len(result.findings.ids)
-    ended = f"{PARTIAL}: the run ended after {result.looked_at:,} of {text.counted(result.planned or 0, 'sample')}"
-    if result.looked_at < count:
-        return f"{ended}. What needs none of them is of all {count:,} images."
+def partial(*results: Result) -> str:
+    """Return what is to be said of results of fewer samples than planned."""
+    planned = [result.planned or 0 for result in results]
+    looked_at = _span([result.looked_at for result in results])
+    ended = f"{PARTIAL}: the run ended after {looked_at} of {_span(planned)} sample{'' if max(planned) == 1 else 's'}"
+    if _beyond_samples(results[0]):
+        return f"{ended}. What needs none of them is of all {_span(list(map(_count, results)))} images."
     return (
         f"{ended}, a random choice. Intervals are those of so few; encoders are compared on the images that both have."
     )
 
 
-def _sample_warnings(result: Result) -> Iterator[str]:
-    count = len(result.findings.ids)
-    if result.planned is not None:
-        yield f"{partial(result)} Run the same command again to go on."
-    if 0 < count < FEW:
-        yield (
-            f"Only {text.counted(count, 'sample')} could be looked at, too few to decide much: intervals are wide and rare "
-            f"harm stays unseen. Give {FEW} or more before you act on the numbers."
-        )
+def _of_samples(members: Sequence[tuple[str, Result]]) -> Iterator[Alert]:
+    """Yield one alert for each way to have too few samples, on all results of ``members`` that have them so."""
+    ended = [result for _, result in members if result.planned is not None]
+    few = [result for _, result in members if 0 < _count(result) < FEW]
+    settled = [result for result in few if result.planned is None or _beyond_samples(result)]
+    kinds: tuple[tuple[list[Result], Callable[[Sequence[Result]], str]], ...] = (
+        ([result for result in ended if not _beyond_samples(result)], _goes_on),
+        ([result for result in ended if _beyond_samples(result)], _goes_on),
+        ([result for result in few if result.planned is not None and not _beyond_samples(result)], _needs_time),
+        ([result for result in settled if result.images.count < FEW], _needs_images),
+        ([result for result in settled if result.images.count >= FEW], _needs_settings),
+    )
+    for results, sentence in kinds:
+        if results:
+            names = dict.fromkeys(name for name, result in members if any(result is each for each in results))
+            yield Alert(tuple(names), tuple(dict.fromkeys(each.title for each in results)), sentence(results))
+
+
+def _count(result: Result) -> int:
+    return len(result.findings.ids)
+
+
+def _beyond_samples(result: Result) -> bool:
+    """Return whether ``result`` speaks of more images than samples were looked at."""
+    return result.looked_at < _count(result)
+
+
+def _goes_on(results: Sequence[Result]) -> str:
+    return f"{partial(*results)} More time (--budget) or the same command again goes on."
+
+
+def _needs_time(results: Sequence[Result]) -> str:
+    return _only(results, "Give the run more time (--budget), or the same command again,")
+
+
+def _needs_images(results: Sequence[Result]) -> str:
+    return _only(results, f"Give {FEW} images or more (--images, and --limit if you set it)")
+
+
+def _needs_settings(results: Sequence[Result]) -> str:
+    settings = [f"--set {result.evaluation}.samples={FEW}" for result in results if "samples" in result.settings][:1]
+    return _only(results, f"Ask for {FEW} or more ({' or '.join([*settings, '--suite standard'])})")
+
+
+def _only(results: Sequence[Result], advice: str) -> str:
+    counts = list(map(_count, results))
+    return (
+        f"Only {_span(counts)} sample{'' if max(counts) == 1 else 's'} could be looked at, too few to decide much: "
+        f"intervals are wide and rare harm stays unseen. {advice} before you act on the numbers."
+    )
+
+
+def _span(counts: Sequence[int]) -> str:
+    """Return the least and the greatest of ``counts``.
+
+    Example:
+        >>> _span([12, 4, 60]), _span([1200])
+        ('4 to 60', '1,200')
+    """
+    least, greatest = min(counts), max(counts)
+    return f"{least:,}" if least == greatest else f"{least:,} to {greatest:,}"
+
+
+def _unread(result: Result) -> Iterator[str]:
     skipped = result.images.skipped
     if skipped:
         rest = f" and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else ""
@@ -73,6 +134,17 @@ def _sample_warnings(result: Result) -> Iterator[str]:
             f"{text.counted(len(skipped), 'image')} could not be read and {'was' if len(skipped) == 1 else 'were'} skipped: "
             f"{'; '.join(skipped[:NAMED])}{rest}."
         )
+
+
+def counted_states(finished: int, partial: int, not_measured: int, failed: int) -> str:
+    """Return how many cells are in each state, in the words that are used everywhere, without those that none is in.
+
+    Example:
+        >>> counted_states(2, 2, 13, 0), counted_states(0, 0, 0, 0)
+        ('2 finished, 2 partial, 13 not measured', 'none')
+    """
+    counts = {"finished": finished, "partial": partial, "not measured": not_measured, "failed": failed}
+    return ", ".join(f"{count:,} {state}" for state, count in counts.items() if count) or "none"
 
 
 @dataclass(frozen=True)
@@ -84,15 +156,30 @@ class Cause:
     failures: tuple[Failure, ...]
 
     @property
+    def state(self) -> str:
+        """Return what became of the cells."""
+        return state_of(self.failures[0])
+
+    @property
     def what(self) -> str:
         """Return what is missing, in words: evaluations by encoder."""
-        by_encoder: dict[str, dict[str, None]] = {}
-        for failure in self.failures:
-            by_encoder.setdefault(failure.encoder, {})[failure.evaluation] = None
-        shared: dict[tuple[str, ...], list[str]] = {}
-        for name, evaluations in by_encoder.items():
-            shared.setdefault(tuple(evaluations), []).append(name)
-        return "; ".join(f"{text.listed(list(what))} of {text.listed(names)}" for what, names in shared.items())
+        return cells_in_words([(failure.evaluation, failure.encoder) for failure in self.failures])
+
+
+def cells_in_words(cells: Sequence[tuple[str, str]]) -> str:
+    """Return evaluations by encoder, in words.
+
+    Example:
+        >>> cells_in_words([("spade", "a"), ("overlap", "a"), ("spade", "b"), ("overlap", "b"), ("spade", "c")])
+        'spade and overlap of a and b; spade of c'
+    """
+    by_encoder: dict[str, dict[str, None]] = {}
+    for evaluation, encoder in cells:
+        by_encoder.setdefault(encoder, {})[evaluation] = None
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for name, evaluations in by_encoder.items():
+        shared.setdefault(tuple(evaluations), []).append(name)
+    return "; ".join(f"{text.listed(list(what))} of {text.listed(names)}" for what, names in shared.items())
 
 
 def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
@@ -106,7 +193,7 @@ def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
 
 def missing_sentences(failures: Sequence[Failure]) -> tuple[str, ...]:
     """Return one sentence for each reason why results are missing."""
-    return tuple(f"no result: {cause.what}: {cause.reason}" for cause in causes(failures))
+    return tuple(f"{cause.state}: {cause.what}: {cause.reason}" for cause in causes(failures))
 
 
 def encoders_without_results(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tuple[str, ...]]:
@@ -120,6 +207,6 @@ def encoders_without_results(results: Sequence[Result], failures: Sequence[Failu
 
 
 def by_budget(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
-    """Return the cells that wait because the time was up, and those that failed."""
-    spent = [failure for failure in failures if failure.error == "BudgetSpentError"]
+    """Return the cells that were not measured, because the run ended before, and those that failed."""
+    spent = [failure for failure in failures if state_of(failure) == "not measured"]
     return spent, [failure for failure in failures if failure not in spent]

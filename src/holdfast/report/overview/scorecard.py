@@ -313,7 +313,8 @@ def _outcome(worst: Estimate, results: Sequence[Result]) -> Standing:
 def _answer(
     name: str, evaluation: str, estimate: Estimate | None, standing: Standing, group: Group, question: Question
 ) -> Answer:
-    warned = [alert.warning for alert in alerts([group]) if name in alert.encoders]
+    own = [Group((result,), (name,)) for label, result in group.items() if label == name]
+    warned = [alert.warning for alert in alerts(own)]
     planned = dict(group.items())[name].planned if estimate else None
     if estimate is None:
         nan = float("nan")

@@ -144,15 +144,21 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
 def _notices(contents: Contents) -> Notices:
     absent, warnings = encoders_without_results(contents.results, contents.failures), alerts(contents.groups)
     over_budget, failed = by_budget(contents.failures)
-    return Notices(_count(warnings, absent, contents.failures), absent, warnings, over_budget, failed)
+    return Notices(_count(warnings, absent, over_budget, failed), absent, warnings, over_budget, failed)
 
 
-def _count(warnings: Sequence[Alert], absent: Mapping[str, object], failures: Sequence[Failure]) -> str:
+def _count(
+    warnings: Sequence[Alert],
+    absent: Mapping[str, object],
+    over_budget: Sequence[Failure],
+    failed: Sequence[Failure],
+) -> str:
     """Return how much there is to know before the numbers are read."""
     counts = (
         (len(absent), "encoder", " without any result"),
         (len(warnings), "warning", ""),
-        (len(failures), "result", " missing"),
+        (len(over_budget), "result", " not measured"),
+        (len(failed), "result", " failed"),
     )
     return ", ".join(f"{text.counted(count, noun)}{rest}" for count, noun, rest in counts if count)
 
