@@ -86,8 +86,8 @@ def _test(again: Confirmation, second: Confirmation | None) -> Iterator[str]:
         yield ""
         yield (
             f"{len(second.trained.members)} of them were trained once more with another seed, or copied from those that "
-            "were, and measured on the same images, after the first trainings had decided: how much of the above was chance in "
-            "training. This changes no grade."
+            "were, and measured on the same images, after the first trainings had decided: how much of the above was chance "
+            "in training. This changes no grade."
         )
     yield from _plainly(again)
     seconds = np.median(again.everyone.values[SECONDS])

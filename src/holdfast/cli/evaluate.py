@@ -170,21 +170,19 @@ def _print_so_far(folder: Path) -> None:
 def _print(run: EvaluatedRun) -> int:
     """Write the report, say what is missing and what to beware of, and return the exit status."""
     from holdfast.report.comparison.protocol import groups
-    from holdfast.report.overview.alerts import SPENT, alerts, by_budget, missing_sentences
+    from holdfast.report.overview.alerts import SPENT, alerts, by_budget, counted_states, missing_sentences
     from holdfast.report.text import listed
 
-    page, cells = run.report(), len(run.results) + len(run.failures)
+    page = run.report()
     spent, failed = by_budget(run.failures)
     sentences = [*missing_sentences(failed)]
-    if spent:
-        sentences.append(f"{len(spent)} of {cells} cells have no result yet: {SPENT}")
-    if run.partial:
-        sentences.append(f"{len(run.partial)} of {cells} cells have a partial result: {SPENT}")
+    if spent or run.partial or failed:
+        finished = len(run.results) - len(run.partial)
+        sentences.append(f"cells: {counted_states(finished, len(run.partial), len(spent), len(failed))}")
+    if spent or run.partial:
+        sentences.append(SPENT)
     if failed:
-        sentences.append(
-            f"{len(failed)} of {cells} cells have no result; mend the cause and run the same command "
-            "again, which computes only what is missing"
-        )
+        sentences.append("mend the cause and run the same command again, which computes only what is missing")
     for alert in alerts(groups(run.results)):
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
