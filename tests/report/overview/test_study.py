@@ -119,8 +119,8 @@ def test_what_held_among_undefended_encoders_is_said_with_its_caveat():
 
 
 def test_what_is_known_without_any_measure_is_said():
-    radius, clean = study().baselines
-    assert (radius.name, clean.name) == ("training radius", "clean accuracy")
+    radius, *others = study().baselines
+    assert [radius.name, *(one.name for one in others)] == ["training radius", "clean accuracy", "median distance"]
     better = [one.quantity for one in study().measures if one.tau > radius.tau]
     said = f"{len(better)} measure" if better else "none of the measures"
     assert f"{said}" in study().order
