@@ -37,6 +37,23 @@ def test_an_attack_says_what_it_did_and_where_it_is(capsys):
     assert len(list(Path("out/images").iterdir())) == len(recorded().moved) == 6
 
 
+@pytest.mark.parametrize(
+    ("eps", "sentence"),
+    [
+        ("0.5/255", "6 of 6 PNG files leave linf:0.5/255 (up to 1/255)"),
+        ("0.3/255", "6 of 6 PNG files are the clean image again"),
+        ("2/255", None),
+    ],
+)
+def test_rounding_that_changes_an_attack_is_said(eps, sentence, capsys):
+    np.save("images.npy", np.random.default_rng(0).integers(0, 256, (6, 8, 8, 1), dtype=np.uint8))
+    given = ["attack", "builtin:digits-random", "--images", "images.npy", "--attack", "pgd:steps=2", "--eps", eps]
+    assert run([*given, "--out", "out"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rounded")]
+    exact = Path("out/attack.safetensors")
+    assert lines == ([] if sentence is None else [f"rounded to 8 bits, {sentence}; {exact} holds the exact pixels"])
+
+
 @pytest.mark.parametrize("name", rest_slow(["t-pgd", "acl-a2a", "rocl"]))
 def test_presets_run_on_their_own_terms(name):
     assert run([*ATTACK, "--preset", name, "--seed", "3", "--precision", "float64"]) == 0

@@ -14,6 +14,7 @@ from holdfast.bounds.methods import base
 from holdfast.cli import run
 from holdfast.commands.certify.record import CertificateRecord
 from holdfast.encoders import load
+from holdfast.execution.computing.progress import Shown
 from tests.cli.modules import sorted_pixels, weights, wide
 from tests.evaluations.certified.known import Boast
 
@@ -138,6 +139,7 @@ def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
         "up to 1,400 noisy copies of each image, 650 where they agree; l2 radii up to 0.362 can be certified"
         in said.err
     )
+    assert "; an image takes less than a minute here at most; 2 x 200 of the copies choose a centre" in said.err
     lines = said.out.splitlines()
     found = recorded().certificates
     certified = [one for one in found if one.status == "CERTIFIED"]
@@ -149,6 +151,22 @@ def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
     # Another radius takes other numbers of copies to decide, and so a folder of its own.
     assert run([*CERTIFY, "--out", "wide", "--ball", "l2:0.35", *SMOOTHED[2:]]) == 0
     assert sum(one.status == "CERTIFIED" for one in recorded("wide").certificates) < len(certified)
+
+
+def test_copies_that_choose_a_centre_are_not_drawn_and_certify_the_same(capsys):
+    assert run([*CERTIFY, *SMOOTHED]) == 0
+    assert run([*CERTIFY, *SMOOTHED[:-1], "smoothing:sigma=0.15,copies=1000", "--out", "few"]) == 0
+    assert "up to 1,002 noisy copies of each image, 252 where they agree" in capsys.readouterr().err
+    assert recorded("few").certificates == recorded().certificates
+
+
+def test_progress_goes_on_within_an_image(monkeypatch):
+    told = list[tuple[str, float, float]]()
+    monkeypatch.setattr(Shown, "__call__", lambda _, *progress: told.append(progress))
+    assert run([*CERTIFY, *SMOOTHED, "--batch-size", "1"]) == 0
+    inside = [progress for progress in told if progress[0].endswith("copies of the next")]
+    assert inside[0][0] == "digits-contrastive: noisy copies of images, 0 of 6; 32 copies of the next"
+    assert all(0 <= share <= 1 and left >= 0 for _, share, left in inside)
 
 
 @pytest.mark.parametrize(

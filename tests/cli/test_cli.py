@@ -344,6 +344,17 @@ def test_progress_is_plain_lines_away_from_a_terminal(capsys):
     assert said(capsys) == ["  0%  encoder: codes, 0 of 9"]
 
 
+def test_a_long_silence_at_the_beginning_is_called_loading(capsys, monkeypatch):
+    monkeypatch.setattr("holdfast.execution.computing.progress.QUIET_SECONDS", 0.05)
+    with Shown() as shown:
+        shown.waiting.join(10)
+    assert said(capsys) == ["  0%  loading"]
+    with Shown() as shown:
+        shown.say("at once")
+        shown.waiting.join(10)
+    assert said(capsys) == ["at once"]
+
+
 def test_time_left_is_proportional():
     assert remaining(10.0, 0.1, 0.9) == "1 min 30 s left"
 

@@ -205,6 +205,10 @@ def test_files_hold_the_attacked_images_rounded(kept):
     with torch.no_grad():
         displacement = float(torch.linalg.vector_norm(ENCODER(levels[None, None] / 255) - moved.clean_codes[4]))
     assert record.moved[4].l2_of_png == pytest.approx(displacement, rel=1e-3)
+    norm = float((levels / 255 - moved.clean[4, 0]).abs().max())
+    assert record.moved[4].norm_of_png == pytest.approx(norm, rel=1e-4)
+    assert record.moved[4].png_in_ball == (norm <= 0.05)
+    assert record.moved[4].png_is_clean is False
     sheet = Image.open(folder / "sheet.png")
     assert sheet.height > 8 * 150, "eight rows"
 

@@ -134,6 +134,41 @@ def test_what_a_spent_budget_leaves_is_measured(tmp_path: Path, monkeypatch: pyt
     assert measured[0][1].fingerprint != measured[1][1].fingerprint
 
 
+HARDEN = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--limit", "40", "--eps", "0.1"]
+
+
+def test_a_spent_budget_leaves_a_comparison_on_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoders, folder = [hf.load_encoder(f"builtin:digits-{name}") for name in ("random", "robust")], tmp_path / "made"
+    attacks = {"displacement": {"attacks": "pgd:steps=2", "samples": 8}}
+    measured: dict[str, Any] = {"only": "displacement", "settings": attacks, "ball": BALL, "progress": False}
+    run_of_both = hf.evaluate(encoders, digits(20), **measured, out=folder / "before-after")
+    partial = [result.model_copy(update={"planned": 20}) for result in run_of_both]
+    left = EvaluatedRun(tuple(partial), (), folder / "before-after")
+    agreement = {"agreement": 0.9, "neighbours_kept": 0.8}
+    spent = harden.Hardened(encoders[1], agreement, left, "the budget was spent after 7 of 105 epochs")
+    monkeypatch.setattr(harden, "harden", lambda *_, **__: spent)
+    assert run([*HARDEN, "--out", str(folder)]) == 1
+    printed = capsys.readouterr().out
+    assert "cosine similarity of 0.900" in printed
+    assert "digits-random and digits-robust: " in printed or "digits-robust and digits-random: " in printed
+
+
+def test_who_stops_the_measurement_is_told_that_training_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(harden, "evaluate", stopped)
+    assert run([*HARDEN, "--epochs", "1", "--out", str(tmp_path / "made")]) == 130
+    *_, complete, last = capsys.readouterr().err.splitlines()
+    assert complete.startswith(f"training is complete, and trained:{tmp_path / 'made'} loads the encoder; ")
+    assert last == "holdfast: stopped; everything finished is kept, and the same command continues from there"
+    assert hf.load_encoder(f"trained:{tmp_path / 'made'}").name == "made"
+
+
 def test_few_images_are_seen_often_and_in_steps_enough() -> None:
     for number in (16, 24, 116, 160, 999, 5000, 100_000):
         recipe = recipe_for(small(), number, BALL)

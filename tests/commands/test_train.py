@@ -141,7 +141,9 @@ def test_a_checkpoint_that_calls_rankme_effective_rank_is_gone_on_from(digits: I
     assert ">rankme</text>" in (tmp_path / "training.html").read_text()
 
 
-def test_ctrl_c_writes_a_checkpoint(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_writes_a_checkpoint(
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     step, count = loop.Training._train_step, 0
 
     def interrupted(*given: Any) -> Any:
@@ -149,11 +151,12 @@ def test_ctrl_c_writes_a_checkpoint(digits: Images, tmp_path: Path, monkeypatch:
         count += 1
         if count == 3:
             os.kill(os.getpid(), signal.SIGINT)
+            assert "stopping as soon as this step is done; Ctrl-C again stops at once" in capsys.readouterr().err
         return step(*given)
 
     monkeypatch.setattr(loop.Training, "_train_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train(SMALL, digits, out=tmp_path / "broken")
+        train(SMALL, digits, out=tmp_path / "broken", progress=True)
     state = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)
     assert (state["epoch"], state["step"]) == (0, 3)
     monkeypatch.setattr(loop.Training, "_train_step", step)
@@ -180,7 +183,7 @@ def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
         train(SMALL, digits, out=tmp_path / "broken", budget=25.0)  # a third step would end after 30 seconds
     state = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)
     assert (state["epoch"], state["step"]) == (0, 2)
-    with pytest.raises(HoldfastError, match="name a whole folder that holdfast train wrote"):
+    with pytest.raises(HoldfastError, match=r"not finished \(0 of 2 epochs\).* that began it goes on from there$"):
         hf.load_encoder(f"trained:{tmp_path / 'broken'}")
     with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 3 of 4 steps"):
         train(SMALL, digits, out=tmp_path / "broken", budget=5.0)  # one step is always taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
@@ -83,7 +84,23 @@ def _print(record: AttackRecord, out: Path) -> int:
     how = "{objective} by {attack} in {ball}".format_map(record.settings)
     print(f"{how}: {_summary(record)}")
     print(f"Attacked images: {out / ('sheet.png' if record.moved[0].png else 'attack.safetensors')}")
+    if rounding := _rounding(record):
+        print(f"{rounding}; {out / 'attack.safetensors'} holds the exact pixels", file=sys.stderr)
     return int(record.missing > 0 or not record.replay.passed)
+
+
+def _rounding(record: AttackRecord) -> str:
+    """Return in a sentence how many PNG files show other attacks than those measured; nothing if none does."""
+    outside = [image for image in record.moved if image.png_in_ball is False]
+    undone = sum(image.png_is_clean is True for image in record.moved)
+    of, ball = f"of {len(record.moved)} PNG files", record.settings["ball"]
+    largest = max((image.norm_of_png or 0.0 for image in outside), default=0.0)
+    size = f"{255 * largest:.3g}/255" if "/255" in ball else f"{largest:.3g}"
+    parts = [
+        *([f"{len(outside)} {of} leave {ball} (up to {size})"] if outside else []),
+        *([f"{undone} {of} are the clean image again"] if undone else []),
+    ]
+    return f"rounded to 8 bits, {' and '.join(parts)}" if parts else ""
 
 
 def _summary(record: AttackRecord) -> str:

@@ -28,8 +28,10 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.terminal.console import show
-    from holdfast.commands.doctor import doctor
+    from holdfast.cli.terminal.console import announce, show
+
+    announce(f"loading and examining {encoder}")
+    from holdfast.commands.doctor import doctor  # loaded here, because it needs torch
 
     checks = doctor(
         encoder,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +16,10 @@ from holdfast.cli.cluster import Slurm
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import pairs
 
-STOPPED = flags.CHECKPOINTED
+if TYPE_CHECKING:
+    from holdfast.commands.evaluated_run import EvaluatedRun
+
+STOPPED = flags.CONTINUES
 
 
 def command(
@@ -55,6 +60,9 @@ def command(
     trust_remote_code: flags.TrustRemoteCode[bool] = False,
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
+    from holdfast.cli.terminal.console import announce
+
+    announce(f"loading {encoder} and images")
     from holdfast.commands.harden import FOLDER, harden
     from holdfast.report.overview.alerts import SPENT, by_budget
 
@@ -64,29 +72,30 @@ def command(
         )
     # What this warning says in the words of Python is said below.
     warnings.filterwarnings("ignore", r"\d+ of \d+ cells ", HoldfastWarning)
-    hardened = harden(
-        encoder,
-        images,
-        ball=ball,
-        eps=eps,
-        epochs=epochs,
-        rate=rate,
-        certified=certified,
-        noise=noise,
-        bank=bank,
-        settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
-        limit=limit,
-        seed=seed,
-        device=device,
-        budget=budget,
-        cluster=cluster,
-        arch=arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
-        out=out,
-        progress=True,
-        **flags.chosen(workers=workers),
-    )
+    with _stopped_while_measuring(out):
+        hardened = harden(
+            encoder,
+            images,
+            ball=ball,
+            eps=eps,
+            epochs=epochs,
+            rate=rate,
+            certified=certified,
+            noise=noise,
+            bank=bank,
+            settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
+            limit=limit,
+            seed=seed,
+            device=device,
+            budget=budget,
+            cluster=cluster,
+            arch=arch,
+            size=size,
+            trust_remote_code=trust_remote_code,
+            out=out,
+            progress=True,
+            **flags.chosen(workers=workers),
+        )
     kept = hardened.agreement
     print(
         f"On clean images the codes have a cosine similarity of {kept['agreement']:.3f} to what they were, and "
@@ -98,8 +107,34 @@ def command(
     spent, failed = by_budget(hardened.run.failures)
     if failed:
         print("not all was measured; the report says why", file=sys.stderr)
-    if spent or any(result.planned is not None for result in hardened.run):
+    if spent or hardened.run.partial:
         print(f"not all was measured yet: {SPENT}", file=sys.stderr)
-    if hardened.run.failures or any(result.planned is not None for result in hardened.run):
-        return 1
-    return compare.command([out / FOLDER]) or int(bool(hardened.unfinished))
+    _compare(out / FOLDER, hardened.run)
+    return int(bool(hardened.unfinished or hardened.run.failures or hardened.run.partial))
+
+
+def _compare(folder: Path, run: EvaluatedRun) -> None:
+    """Print what hardening gained, of all that was measured: a spent budget leaves fewer images, or evaluations."""
+    try:
+        if run.results:
+            compare.command([folder])
+    except HoldfastError as error:
+        if not (run.failures or run.partial):
+            raise
+        print(f"not compared: {error}", file=sys.stderr)
+
+
+@contextmanager
+def _stopped_while_measuring(out: Path) -> Iterator[None]:
+    """Say where training had ended before somebody stopped the command that there is an encoder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from holdfast.encoders.trained import CARD  # loaded here, because it needs torch
+
+        if (out / CARD).exists():
+            print(
+                f"training is complete, and trained:{out} loads the encoder; the same command goes on with measuring",
+                file=sys.stderr,
+            )
+        raise

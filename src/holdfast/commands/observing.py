@@ -17,6 +17,7 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarnin
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
 from holdfast.core.stopwatch import beginning
+from holdfast.execution.computing import Progress
 from holdfast.execution.computing.one_observation import observe_one
 from holdfast.execution.computing.progress import Shown
 from holdfast.execution.engines.base import Engine
@@ -57,9 +58,17 @@ class Observer:
         return self.budget is not None and monotonic() >= self.began + self.budget
 
     def observe(
-        self, verb: str, observation: Observation, population: Population, codes: bool = True
+        self,
+        verb: str,
+        observation: Observation,
+        population: Population,
+        codes: bool = True,
+        doing: str = "",
+        progress: Progress | None = None,
     ) -> tuple[Population, list[int], Observed]:
         """Return the population with its clean codes, the rows that were observed by the end of the budget, and those.
+
+        ``doing`` is what progress calls the observation, by its name otherwise; ``progress`` is told instead of ``show``.
 
         Raises:
             HoldfastError: the folder holds the answer to another request, or the encoder is not fit for this.
@@ -69,7 +78,15 @@ class Observer:
         if problem := unfit(population, self.engine):
             raise HoldfastError(f"{population.encoder.name} is not fit to be {DONE[verb]}: {problem}")
         population, rows, observed = observe_one(
-            observation, population, self.store, self.engine, self.show, self.budget, self.began, codes
+            observation,
+            population,
+            self.store,
+            self.engine,
+            progress or self.show,
+            self.budget,
+            self.began,
+            codes,
+            doing,
         )
         if self.leads and not rows:
             inputs = sum(observation.inputs(population) for _ in observation.rows(population))

@@ -11,12 +11,14 @@ needs ``--arch package.module:factory`` again.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field, ValidationError
 from torch import nn
 
@@ -36,6 +38,8 @@ SOURCE = "trained"
 TAKES_ARCH = True
 CARD_VERSION = 1
 CARD, WEIGHTS, EPOCHS = "card.json", "encoder.safetensors", "epochs"
+CHECKPOINT, ASKED = "checkpoint.pt", "asked"
+"""What a training goes on from, and what was asked of it, in there."""
 DOWNLOADING = ("timm", "torchvision")
 """Sources that fetch weights unless ``?pretrained=false``."""
 UNNAMED = ("checkpoint", "python", "baseline")
@@ -255,9 +259,11 @@ def read_card(folder: Path) -> Card:
     """Return the card in ``folder``.
 
     Raises:
-        HoldfastError: there is none, it is damaged, or of another version of holdfast.
+        HoldfastError: there is none, as before the end of a training, it is damaged, or of another version of holdfast.
     """
     path = folder / CARD
+    if not path.exists() and (folder / CHECKPOINT).exists():
+        raise HoldfastError(_unfinished(folder))
     content = _content(path)
     try:
         version = json.loads(content)["schema_version"]
@@ -274,6 +280,18 @@ def read_card(folder: Path) -> Card:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise HoldfastError(f"'{path}' is no card: {where}: {first['msg'].lower()}; copy the folder again") from error
+
+
+def _unfinished(folder: Path) -> str:
+    """Return how far the training in ``folder`` came that has a checkpoint and no card yet, and what to do."""
+    epochs = ""
+    with suppress(Exception):  # of a damaged one the command that made it says what is wrong
+        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True, mmap=True)
+        epochs = f" ({state['epoch']} of {json.loads(state[ASKED])['epochs']} epochs)"
+    return (
+        f"the training in '{folder}' is not finished{epochs}, so there is no encoder yet; the holdfast harden or holdfast "
+        "train that began it goes on from there"
+    )
 
 
 def _content(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Standard output for tables: as wide as the terminal, and as wide as they need where there is none."""
+"""Standard output for tables, as wide as the terminal, and as wide as they need where there is none; a line beforehand."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def show(table: Table) -> None:
     with out.capture() as captured:
         out.print(table)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def announce(sentence: str) -> None:
+    """Print ``sentence`` on stderr before what takes long and says nothing, where somebody is looking."""
+    if sys.stderr.isatty():
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def size(count: int) -> str:

@@ -165,14 +165,34 @@ def _moved(
         "l2_of_png": [None] * len(adversarial.ids),
     }
     if pngs:
-        domain = population.encoder.domain
-        codes = _codes(
-            population, lambda rows: torch.stack([_read(folder / pngs[row], domain) for row in rows]), len(pngs)
-        )
-        columns["l2_of_png"] = L2Distance()(codes, adversarial.clean_codes).tolist()
+        columns |= {
+            name: values.tolist() for name, values in _rounded(population, preset, adversarial, folder, pngs).items()
+        }
     return tuple(
         MovedImage(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
     )
+
+
+def _rounded(
+    population: Population, preset: Preset, adversarial: Adversarial, folder: Path, pngs: list[str]
+) -> Observed:
+    """Return what the PNG files hold of each attack: rounded to 8 bits, a small one leaves its ball or is undone."""
+    domain, run = population.encoder.domain, population.run
+    clean_pngs = [png(pixels, domain) for pixels in adversarial.clean]
+
+    def work(rows: Sequence[int]) -> Observed:
+        chosen = list(rows)
+        read, clean = torch.stack([_read(folder / pngs[row], domain) for row in rows]), adversarial.clean[chosen]
+        codes = population.encode(read.to(run.device, run.dtype)).cpu()
+        unchanged = [b64decode(clean_pngs[row] or "") == (folder / pngs[row]).read_bytes() for row in rows]
+        return {
+            "l2_of_png": L2Distance()(codes, adversarial.clean_codes[chosen]),
+            "norm_of_png": preset.ball.norm(read - clean.float()),
+            "png_in_ball": within(clean.float(), read, preset.ball),
+            "png_is_clean": torch.tensor(unchanged),
+        }
+
+    return run.batches(range(len(pngs)), work)
 
 
 def _read(path: Path, domain: Domain) -> Float[Tensor, "channels height width"]:

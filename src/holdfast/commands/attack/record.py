@@ -22,6 +22,12 @@ class MovedImage(Record):
     png: str | None
     l2_of_png: Number | None
     """How far the code of the PNG file is from the clean one: rounding to 256 levels may undo an attack or help it."""
+    norm_of_png: Number | None = None
+    """The size of the perturbation in the PNG file."""
+    png_in_ball: bool | None = None
+    """Whether rounding leaves the image in its ball."""
+    png_is_clean: bool | None = None
+    """Whether the PNG file is that of the clean image: rounding has undone all of the change."""
 
 
 class Replay(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 from holdfast.attacks.base import Attack
@@ -14,7 +15,9 @@ from holdfast.commands.certify.proofs import check_proofs, require_proofs, write
 from holdfast.commands.certify.queries import check_queries, require_queries, write_queries
 from holdfast.commands.certify.record import CertificateRecord
 from holdfast.commands.certify.smoothing import (
+    DOING,
     SMOOTHING,
+    CopiesShown,
     noisy_codes,
     plan,
     read_smoothing,
@@ -28,7 +31,9 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.evaluations.certified.certification import arithmetic_of
+from holdfast.evaluations.smoothed.copies import listening
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
+from holdfast.execution.computing.cost import pace
 from holdfast.execution.engines.requested import Workers
 from holdfast.protocol.population import Population
 
@@ -165,9 +170,14 @@ def _bounded(
 
 def _smoothed(smoothing: SmoothedRetrieval, population: Population, observer: Observer) -> CertificateRecord:
     """Return the record of noisy copies, of which the first of several ranks alone writes and fills one."""
+    show = None
     if observer.show:
-        observer.show.say(plan(smoothing))
-    population, rows, observed = observer.observe("certify", noisy_codes(smoothing), population)
+        observer.show.say(plan(smoothing, pace(population.encoder, attacked=False)))
+        show = CopiesShown(observer.show)
+    with listening(show.heard) if show else nullcontext():
+        population, rows, observed = observer.observe(
+            "certify", noisy_codes(smoothing), population, doing=DOING, progress=show
+        )
     return write_smoothed_certificates(
         population, smoothing, rows if observer.leads else (), observed, observer.store, observer.started
     )

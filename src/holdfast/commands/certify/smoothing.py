@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from math import nan
+from math import inf, nan
+from time import monotonic
+from typing import final
 
 import torch
 
@@ -22,15 +24,22 @@ from holdfast.evaluations.smoothed.plan import Plan
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
 from holdfast.evaluations.smoothed.stopping import Stopping
 from holdfast.evaluations.smoothed.votes import least_share, radius
+from holdfast.execution.computing import Progress
 from holdfast.execution.request import build
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.population import Population
+from holdfast.report.text import about
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
 
 SMOOTHING = "smoothing"
 LEAST = 250
 """Copies that are drawn before anything is looked at."""
+SELECTION = 1
+"""Copies that choose a centre, by default: certificates are of votes for the image itself, which need none."""
+DOING = "noisy copies of images"
+ALMOST = 0.99
+"""The share of all work that is shown as done within an image at most, however short the forecast was."""
 
 
 def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> SmoothedRetrieval:
@@ -50,7 +59,7 @@ def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> Smooth
     if unknown := set(settings_of_text) - {"sigma", "selection", "copies", "alpha", "divergences"}:
         raise HoldfastError(f"{takes}; got {min(unknown)!r}")
     fixed = {"radii": ball.radius, "samples": anchors, "others": others}
-    evaluation = build(SmoothedRetrieval, {"divergences": "l2", **settings_of_text, **fixed})
+    evaluation = build(SmoothedRetrieval, {"divergences": "l2", "selection": SELECTION, **settings_of_text, **fixed})
     assert isinstance(evaluation, SmoothedRetrieval)
     return evaluation
 
@@ -65,13 +74,42 @@ def stopping(evaluation: SmoothedRetrieval) -> Stopping:
     return Stopping(evaluation.radii, evaluation.alpha, LEAST, ("kept",))
 
 
-def plan(evaluation: SmoothedRetrieval) -> str:
-    """Return what it will cost and can certify at best, as a sentence."""
-    expected = Plan(evaluation.smoothing, evaluation.slack, evaluation.alpha, stopping(evaluation))
+def plan(evaluation: SmoothedRetrieval, pace: float) -> str:
+    """Return what it will cost, at ``pace`` seconds for a copy, and can certify at best, as a sentence."""
+    smoothing = evaluation.smoothing
+    expected = Plan(smoothing, evaluation.slack, evaluation.alpha, stopping(evaluation))
+    takes = f"an image takes {about(pace * smoothing.forwards)} here{' at most' if expected.ends_early else ''}"
+    centre = (
+        f"2 x {smoothing.selection:,} of the copies choose a centre, which no certificate needs: leave selection out"
+    )
     return (
         f"{expected.drawn}; l2 radii up to {expected.farthest:.3g} can be certified, "
         f"each with confidence {1 - evaluation.alpha:g}"
+        f"{f'; {takes}' if pace else ''}"
+        f"{f'; {centre}' if smoothing.selection > SELECTION else ''}"
     )
+
+
+@final
+class CopiesShown:
+    """Progress that goes on within an image, by its copies: those of one take minutes where the network is large."""
+
+    def __init__(self, show: Progress) -> None:
+        self.show, self.copies, self.since, self.told = show, 0, monotonic(), ("", 0.0, inf)
+
+    def __call__(self, doing: str, share: float, left: float) -> None:
+        """Show what is told between images."""
+        self.copies, self.since, self.told = 0, monotonic(), (doing, share, left)
+        self.show(doing, share, left)
+
+    def heard(self, copies: int) -> None:
+        """Show that so many ``copies`` more are encoded, and that the time that was left has passed in part."""
+        doing, share, left = self.told
+        passed = monotonic() - self.since
+        self.copies += copies
+        within = (1 - share) * passed / left if left else 0.0
+        share = max(share, min(share + within, ALMOST))
+        self.show(f"{doing}; {self.copies:,} copies of the next", share, max(left - passed, 0.0))
 
 
 def write_smoothed_certificates(

@@ -129,7 +129,8 @@ def train(
         record = TrainingFolder(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
         kept = (folder, record.asked, show or _silent, record.after_epoch)
-        training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until)
+        say = show.say if show else None
+        training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until, say)
         if show:
             show.say(training.plan)
         try:

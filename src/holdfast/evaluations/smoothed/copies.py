@@ -7,7 +7,9 @@ Of each copy only what is counted is kept, so memory holds the first set's codes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
 from math import ceil
@@ -29,6 +31,17 @@ KEPT = 1024
 """How many order statistics of the distances are kept: a quantile is read from the next one above it."""
 BLOCK = 2**24
 """Entries of one tile of products: 64 MB in float32."""
+_LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Callable[[int], None]) -> Iterator[None]:
+    """Let ``listener`` be told of every batch of copies that is encoded in this process, how many it held."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,10 @@ class Copies:
             numbered = streams.numbered(torch.tensor(draws, device=pixels.device))
             # Normal noise, rounded once with the image: theorems hold for encoders that round what they are given.
             noisy = numbered.gaussian(pixels.shape[1:], precise).mul_(self.sigma).add_(pixels)
-            return work(population.encode(noisy.to(pixels.dtype)))
+            observed = work(population.encode(noisy.to(pixels.dtype)))
+            if listener := _LISTENER.get():
+                listener(len(draws))
+            return observed
 
         return population.run.batches(range(drawn, count), block)
 

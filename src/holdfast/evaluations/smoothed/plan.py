@@ -58,12 +58,21 @@ class Plan:
         return len(self.stopping.looks(self.smoothing.copies))
 
     @property
+    def fewest(self) -> int:
+        """How many copies of an image are drawn to certify it, where they agree."""
+        return self.stopping.fewest(self.smoothing.copies, self.smoothing.sigma)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether fewer copies than all may be enough."""
+        return self.fewest < self.smoothing.copies
+
+    @property
     def drawn(self) -> str:
         """How many noisy copies of an image are drawn."""
-        fewest = self.stopping.fewest(self.smoothing.copies, self.smoothing.sigma)
-        early = 2 * self.smoothing.selection + fewest
+        early = 2 * self.smoothing.selection + self.fewest
         most = f"{self.smoothing.forwards:,} noisy copies of each image"
-        return f"up to {most}, {early:,} where they agree" if fewest < self.smoothing.copies else most
+        return f"up to {most}, {early:,} where they agree" if self.ends_early else most
 
     def __str__(self) -> str:
         return (

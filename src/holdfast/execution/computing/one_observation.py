@@ -29,11 +29,12 @@ def observe_one(
     budget: float | None = None,
     began: float | None = None,
     codes: bool = True,
+    doing: str = "",
 ) -> tuple[Population, list[int], Observed]:
     """Return the population with its clean codes, the rows of ``observation`` that ``store`` then holds, and those.
 
     Computes what is missing, shard by shard, as a table does; fewer rows than asked for mean a spent budget.
-    ``codes`` says whether the clean codes of all images are needed.
+    ``codes`` says whether the clean codes of all images are needed, and ``doing`` what progress calls the observation.
 
     Raises:
         HoldfastError: the encoder cannot be measured like this.
@@ -49,7 +50,7 @@ def observe_one(
     with suppress(BudgetSpentError if leads(work.engine) else Exception):  # rank 0 says what went wrong
         if codes:
             population = Population(encoder, images, run, work.codes(population, "codes"))
-        work.compute(observation, population, observation.name)
+        work.compute(observation, population, doing or observation.name)
     if isinstance(engine, Ranks):
         engine.end()
     ids_kept, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from threading import Timer
 from time import monotonic
 from types import TracebackType
 
@@ -11,6 +12,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 QUIET_SECONDS = 5.0
 """How often a plain line is written."""
+LOADING = "loading"
+"""What is done until something else is said: of large files nothing is, for a while."""
 SETTLING_SECONDS = 3.0
 """How long to watch before saying how long it will take."""
 
@@ -28,22 +31,28 @@ class Shown:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.bar.add_task("loading", total=1.0, left="")
+        self.task = self.bar.add_task(LOADING, total=1.0, left="")
+        self.waiting = Timer(QUIET_SECONDS, self.say, [f"{0:4.0%}  {LOADING}"])
+        self.waiting.daemon = True
         self.began: tuple[float, float] | None = None
         self.said = -QUIET_SECONDS
 
     def __enter__(self) -> Shown:
         self.bar.start()
+        if self.bar.disable:
+            self.waiting.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.waiting.cancel()
         self.bar.stop()
 
     def __call__(self, doing: str, share: float, seconds: float | None = None) -> None:
         """Show what is being done, which share of everything is, and the ``seconds`` left or, by default, as it went."""
         now = monotonic()
+        self.waiting.cancel()
         self.began = self.began or (now, share)
         so_far = remaining(now - self.began[0], share - self.began[1], 1 - share)
         left = so_far if seconds is None else duration(seconds)
@@ -55,6 +64,7 @@ class Shown:
 
     def say(self, sentence: str) -> None:
         """Write one line of its own."""
+        self.waiting.cancel()
         self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -17,9 +17,9 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
+from holdfast.encoders.trained import ASKED, CHECKPOINT
 
-FILE = "checkpoint.pt"
-ASKED = "asked"
+FILE = CHECKPOINT
 
 
 def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import final
 
@@ -13,14 +13,15 @@ from holdfast.training.gathering import processes
 
 ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals after which a checkpoint is written: Ctrl-C, a scheduler's request, a terminal that is closed."""
+STOPPING = "stopping as soon as this step is done; Ctrl-C again stops at once, without a checkpoint"
 
 
 @final
 class Interruption:
-    """Whether this process was asked to stop while signals were ``deferred``."""
+    """Whether this process was asked to stop while signals were ``deferred``; ``say`` is told so at once."""
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+        self.requested, self.say = False, say
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -36,6 +37,9 @@ class Interruption:
             # Torchrun passes on what reached this process already, so of several none loses patience.
             if self.requested and processes() == 1:
                 raise KeyboardInterrupt
+            if self.say and not self.requested:
+                with suppress(RuntimeError):  # the signal came while another line was being written
+                    self.say(STOPPING)
             self.requested = True
 
         # What nohup ignores stays ignored.

@@ -70,6 +70,7 @@ class Training:
         watch: measures the encoder before the first and after each epoch, beside its health. Where it returns an
             ``agreement`` with the original codes, training ends when that is lost.
         until: when the last step should have ended, by ``time.monotonic``.
+        say: is told, as soon as somebody asks to stop, what that waits for.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Training:
         after_epoch: Callable[[nn.Module, list[Epoch]], None],
         watch: Watch | None = None,
         until: float = inf,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.recipe, self.domain, self.fabric, self.folder, self.identity = recipe, domain, fabric, folder, identity
         self.show_progress, self.after_epoch, self.watch, self.until = show_progress, after_epoch, watch, until
@@ -116,7 +118,7 @@ class Training:
         self.total, self.seconds, self.prepared = 0.0, 0.0, dict[str, Tensor]()
         self.pace = 0.0  # seconds of the last step, once there was one: each command takes one at least
         self.sound_epoch, self.sound_weights = 0, dict[str, Tensor]()
-        self.interruption = Interruption()
+        self.interruption = Interruption(say)
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
