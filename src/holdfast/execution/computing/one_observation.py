@@ -50,6 +50,7 @@ def observe_one(
     with suppress(BudgetSpentError if leads(work.engine) else Exception):  # rank 0 says what went wrong
         if codes:
             population = Population(encoder, images, run, work.codes(population, "codes"))
+        forecast.plan((encoder.name, observation), observation.forwards(population), len(rows))
         work.compute(observation, population, doing or observation.name)
     if isinstance(engine, Ranks):
         engine.end()

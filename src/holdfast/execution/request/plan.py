@@ -174,4 +174,5 @@ def _less(operations: int) -> str:
     """Return what quick asks of an encoder of so many operations."""
     if operations >= HEAVY:
         return f"asks for {TOTAL:,} forwards of it at most, a gradient counted as three, and attacks 30 images"
-    return f"looks at {100 * share(operations):.2g}% as many images as with a small network and attacks them less often"
+    percent = float(f"{100 * share(operations):.2g}")  # of two digits, and 100 is not 1e+02
+    return f"looks at {percent:g}% as many images as with a small network and attacks them less often"
