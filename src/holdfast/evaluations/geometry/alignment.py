@@ -23,7 +23,7 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.geometry.observations import Views
-from holdfast.evaluations.geometry.spectrum import GROUPS, lidar
+from holdfast.evaluations.geometry.spectrum import interval_method, lidar
 from holdfast.evaluations.geometry.sphere import ZERO
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -170,7 +170,7 @@ def _lidar(
         low=low,
         high=high,
         n=len(rows),
-        method=f"delete-a-group jackknife, {GROUPS} groups" if low == low else f"no interval: {len(rows)} images",
+        method=interval_method((value, low, high)) if low == low else f"no interval: {len(rows)} images",
         unit="dimensions",
         claim=Claim.ESTIMATE,
         of="LiDAR of the codes of images and their views",
