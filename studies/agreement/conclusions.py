@@ -113,12 +113,14 @@ def _values(resampled: Resampled) -> Float[np.ndarray, "q e"]:
     return np.stack([signs.get(name, 1) * resampled.found.values[name] for name in resampled.names])
 
 
-def replicates(resampled: Resampled, group: Int[np.ndarray, "e"]) -> tuple[Float[np.ndarray, "q q"], Taus]:
+def replicates(
+    resampled: Resampled, group: Int[np.ndarray, "e"], alike: bool = False
+) -> tuple[Float[np.ndarray, "q q"], Taus]:
     """Return the taus of every two of ``names`` over pairs within a group, and those of redrawn encoders and images."""
     found = resampled.found
     drawn = agreement.draw_families(found.family, REPLICATES, SEED)
-    both = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, values in resampled.pieces()])
-    return agreement.taus(_values(resampled), group), both
+    both = np.concatenate([agreement.taus(values, group, drawn[rows], alike) for rows, values in resampled.pieces()])
+    return agreement.taus(_values(resampled), group, alike=alike), both
 
 
 def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> dict[str, tuple[float, Interval]]:
@@ -135,8 +137,11 @@ def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> di
 
 
 def beyond(resampled: Resampled, baseline: str) -> dict[str, Interval]:
-    """Return the interval of tau of each of ``JUDGED`` with the primary reference less that of a baseline."""
-    _, both = resampled.taus
+    """Return the interval of tau of each of ``JUDGED`` with the primary reference less that of a baseline.
+
+    All pairs count alike: a baseline that tells few apart is behind in those that it does not.
+    """
+    _, both = replicates(resampled, resampled.found.dataset, alike=True)
     reference, other = resampled.names.index(PRIMARY), resampled.names.index(baseline)
     gaps = both[:, :, reference] - both[:, other, reference][:, None]
     return {headline.name: interval(gaps[:, place]) for place, headline in enumerate(JUDGED)}

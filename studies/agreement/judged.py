@@ -13,7 +13,7 @@ from studies.agreement.conclusions import Resampled, among, beyond, ceiling, con
 from studies.agreement.confirmation import Confirmed, confirmed, lowered
 from studies.agreement.kept_apart import ENOUGH
 from studies.agreement.limits import EQUAL, TRAINED, UNDEFENDED, Strata, stratified
-from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS, Headline
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS, SCALE, Headline
 from studies.agreement.rankings import Interval
 from studies.agreement.real_networks import RealNetworks, real_networks
 from studies.agreement.references import PRIMARY, REFERENCES
@@ -31,7 +31,9 @@ class Undefended:
     count: int
     taus: Mapping[str, tuple[float, Interval]]
     beyond: Mapping[str, Interval]
-    """Tau of each measure less that of clean accuracy."""
+    """Tau of each number less that of clean accuracy."""
+    beyond_scale: Mapping[str, Interval]
+    """The same less that of the median distance."""
     ceiling: float
     """What tau of clean accuracy can at most be expected to be, for chance in images."""
 
@@ -119,7 +121,9 @@ def undefended(resampled: Resampled) -> Undefended:
     """Return what those say that were not trained against attacks."""
     chosen = resampled.found.eps == 0
     alone = resampled.only(chosen)
-    return Undefended(int(chosen.sum()), among(alone), beyond(alone, CLEAN), ceiling(alone, CLEAN))
+    return Undefended(
+        int(chosen.sum()), among(alone), beyond(alone, CLEAN), beyond(alone, SCALE), ceiling(alone, CLEAN)
+    )
 
 
 def quoted(one: Judged) -> str:

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 
 from studies.agreement import figures
+from studies.agreement.collected import Found
 from studies.agreement.conclusions import Agreement
 from studies.agreement.confirmation import BEYOND, Confirmed
 from studies.agreement.judged import Confirmation, Judged
 from studies.agreement.limits import UNDEFENDED
-from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS, SCALE
 from studies.agreement.rankings import LEVEL, Interval
 from studies.agreement.real_networks import ALL
 from studies.agreement.references import PRIMARY
 from studies.agreement.threats import GRADIENTS, THREATS
 from studies.agreement.verdicts import deceived, tied
-from studies.agreement.words import Agreements, known, listed, primary, value
+from studies.agreement.words import Agreements, listed, primary, value
 
 PICTURE = "images/study/opening.svg"
 KNOWN = "training radius, clean accuracy and the median distance of codes"
@@ -42,7 +43,8 @@ def _scope(judged: Judged) -> str:
     return (
         "All of this is about small networks and images of 28 or 32 pixels (MNIST, CIFAR-10, Fashion-MNIST). Among "
         f"[{count} networks trained on ImageNet](#real-networks), which are 3 and what was made of them, "
-        f"{listed(above) if above else 'no number'} ranked them as probes under attack do, one by one."
+        f"{listed(above) if above else 'no number'} ranked them as probes under attack do, one by one and beyond "
+        "their Monte Carlo error."
     )
 
 
@@ -83,23 +85,25 @@ def _outcome(judged: Judged, name: str, kind: str) -> str:
 
 def _first(judged: Judged) -> str:
     radius, again = judged.found[RADIUS, PRIMARY], judged.again
-    found, beyond = (again.found, again.beyond) if again else (judged.found, judged.beyond)
-    told = 1 - tied(judged.trained, BASELINES[0])
+    found, beyond, where = (
+        (again.found, again.beyond, again.trained) if again else (judged.found, judged.beyond, judged.trained)
+    )
     return (
         "**Ask first how an encoder was trained.** The radius of the attacks in its recipe ranks encoders as probes under "
-        f"attack do (tau {value(radius.tau, radius.over_both)} of {radius.n}, where it tells {told:.0%} of pairs apart); "
-        f"this {_outcome(judged, RADIUS, 'agrees')}, where {larger_than_radius(found, beyond)}."
+        f"attack do (tau {value(radius.tau, radius.over_both)} of {radius.n}); this {_outcome(judged, RADIUS, 'agrees')}, "
+        f"where {larger_than_radius(found, beyond, where)}."
     )
 
 
-def larger_than_radius(found: Agreements, beyond: Mapping[str, Interval]) -> str:
+def larger_than_radius(found: Agreements, beyond: Mapping[str, Interval], where: Found) -> str:
     """Return which measures have a larger tau than the training radius, and whether by more than chance allows."""
     larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > found[RADIUS, PRIMARY].tau]
-    told = [name for name in larger if beyond[name].above]
-    if not larger:
-        return f"none of {len(HEADLINES)} measures had a larger one"
+    ahead = [h.name for h in HEADLINES if beyond[h.name].above]
+    told = 1 - tied(where, BASELINES[0])
     return (
-        f"{listed(larger)} had a larger one, {f'{listed(told)} by more' if told else 'none by more'} than chance allows"
+        f"{listed(larger) if larger else f'none of {len(HEADLINES)} measures'} had a larger one; if all pairs count alike, "
+        f"of which it tells {told:.0%} apart, {listed(ahead) if ahead else 'none'} "
+        f"{'are' if len(ahead) > 1 else 'is'} ahead by more than chance allows"
     )
 
 
@@ -111,17 +115,15 @@ def _undefended(judged: Judged) -> str:
         return f"{outcome}{before}."
     alone, claim = judged.again.undefended, judged.again.claim(CLEAN, "undefended")
     held = claim is not None and claim.held
-    better = [h.name for h in HEADLINES if alone.beyond[h.name].above]
+    better = [h.name for h in JUDGED if alone.beyond[h.name].above]
     act = "take the most accurate" if held else "do not go by accuracy alone"
-    why = (
-        ""
-        if held
-        else f", whose accuracies its images mostly cannot tell apart (its ceiling is {known(alone.ceiling)})"
-    )
+    why = "" if held else ", whose accuracies its images mostly cannot tell apart"
+    simple = [h.name for h in HEADLINES if alone.beyond_scale[h.name].above]
     return (
         f"**If none was trained against attacks, {act}**: that clean accuracy, with labels, ranks such encoders "
-        f"{_outcome(judged, CLEAN, 'undefended')}{why}{before}. Of measures, {listed(better) if better else 'none'} ranked "
-        f"those kept apart better than it by more than chance allows, one by one."
+        f"{_outcome(judged, CLEAN, 'undefended')}{why}{before}. There {listed(better) if better else 'nothing'} "
+        f"ranked them better than it by more than chance allows, one by one, and {listed(simple) if simple else 'no measure'} "
+        f"better than the {SCALE} of two clean codes ({value(*alone.taus[SCALE])}), which takes no attack."
     )
 
 
@@ -137,7 +139,19 @@ def _measures(judged: Judged) -> str:
     failed = [one.claim.name for one in judged.again.claims if _lost(one)] if judged.again else []
     lost = f"; {listed(failed)} did not and {'are' if len(failed) > 1 else 'is'} no longer advised" if failed else ""
     beyond = [f"that {name} says more than {KNOWN} together {_outcome(judged, name, 'beyond')}" for name in BEYOND]
-    return f"{use}{lost}; {listed(beyond)}."
+    return f"{use}{lost}; {listed(beyond)}{_held_later(judged)}."
+
+
+def _held_later(judged: Judged) -> str:
+    """Return what of this held with second trainings alone."""
+    if judged.again is None or judged.second is None:
+        return ""
+    later = [
+        f"what {first.claim.name} says more" if first.claim.kind == "beyond" else first.claim.name
+        for first, second in zip(judged.again.claims, judged.second.claims, strict=True)
+        if second.held and not first.held
+    ]
+    return f"; with second trainings alone {listed(later)} did hold, which changes no grade" if later else ""
 
 
 def _once_more(second: Confirmation | None, backed: Sequence[str]) -> str:

@@ -60,9 +60,12 @@ def _centred_ranks(x: Float[np.ndarray, "e"], group: Labels) -> Float[np.ndarray
     return ranks
 
 
-def taus(x: Float[np.ndarray, "*b q e"], group: Labels, drawn: Values | None = None) -> Float[np.ndarray, "*b q q"]:
+def taus(
+    x: Float[np.ndarray, "*b q e"], group: Labels, drawn: Values | None = None, alike: bool = False
+) -> Float[np.ndarray, "*b q q"]:
     """Return ``tau`` of every two of ``q`` rankings, in each replicate: two products of matrices in place of q^2 passes.
 
+    If all pairs count ``alike``, as in Kendall's tau-a, nothing makes up for pairs that a ranking cannot tell apart.
     Sums of products of signs and counts are whole numbers below 2^24, which float32 holds exactly.
 
     Example:
@@ -73,7 +76,7 @@ def taus(x: Float[np.ndarray, "*b q e"], group: Labels, drawn: Values | None = N
     gaps = x[..., first] - x[..., second]
     known = np.isfinite(gaps).astype(np.float32)
     signs = np.sign(np.nan_to_num(gaps, posinf=0, neginf=0)).astype(np.float32)
-    weighted, sized = signs, np.abs(signs)
+    weighted, sized = signs, known if alike else np.abs(signs)
     if drawn is not None:
         weight = (drawn[..., first] * drawn[..., second]).astype(np.float32)[..., None, :]
         weighted, sized = signs * weight, sized * weight

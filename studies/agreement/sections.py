@@ -17,7 +17,7 @@ from studies.agreement.limits import EQUAL, Strata, by_stratum, encoders, silenc
 from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS, SCALE
 from studies.agreement.members import TITLES, ZOO
 from studies.agreement.opening import larger_than_radius
-from studies.agreement.rankings import LEVEL, detectable
+from studies.agreement.rankings import LEVEL, detectable, taus
 from studies.agreement.real_networks import section
 from studies.agreement.references import PRIMARY, REFERENCES
 from studies.agreement.verdicts import NOT_JUDGED, Verdict, deceived, tied
@@ -116,12 +116,11 @@ def _baselines(judged: Judged, chosen: Mapping[str, Choice]) -> Iterator[str]:
     radius, clean, scale = (judged.found[name, PRIMARY] for name in (RADIUS, CLEAN, SCALE))
     yield (
         f"- **First ask how an encoder was trained.** The {RADIUS}, read off the recipe, ranks encoders with tau "
-        f"{value(radius.tau, radius.over_both)}, and tells {1 - tied(judged.trained, BASELINES[0]):.0%} of pairs apart; "
-        f"{larger_than_radius(judged.found, judged.beyond)}. {CLEAN.capitalize()}, with labels, has "
-        f"{value(clean.tau, clean.over_both)}, and the {SCALE} of two codes, with neither labels nor attacks, "
-        f"{value(scale.tau, scale.over_both)}. Choosing by the {RADIUS} lost {_lost(chosen[RADIUS])} of {PRIMARY} against "
-        f"the best encoder (in its own units, at most 1), by {CLEAN} {_lost(chosen[CLEAN])}, at random "
-        f"{_lost(chosen['random'])}."
+        f"{value(radius.tau, radius.over_both)}; {larger_than_radius(judged.found, judged.beyond, judged.trained)}. "
+        f"{CLEAN.capitalize()}, with labels, has {value(clean.tau, clean.over_both)}, and the {SCALE} of two codes, with "
+        f"neither labels nor attacks, {value(scale.tau, scale.over_both)}. Choosing by the {RADIUS} lost "
+        f"{_lost(chosen[RADIUS])} of {PRIMARY} against the best encoder (in its own units, at most 1), by {CLEAN} "
+        f"{_lost(chosen[CLEAN])}, at random {_lost(chosen['random'])}."
     )
 
 
@@ -217,9 +216,8 @@ def _measured(found: Found) -> Iterator[str]:
 
 def _untied(found: Found) -> float:
     """Return tau-a of the training radius: agreement over all pairs, those that it cannot tell apart among them."""
-    pairs = np.nonzero(np.triu(found.dataset[:, None] == found.dataset, 1))
-    radius, served = (np.subtract(*(found.values[name][side] for side in pairs)) for name in (RADIUS, PRIMARY))
-    return float(np.mean(np.sign(radius) * np.sign(served)))
+    both = np.stack([found.values[RADIUS], found.values[PRIMARY]])
+    return float(taus(both, found.dataset, alike=True)[0, 1])
 
 
 def _counted(found: Found, name: str) -> str:
@@ -266,11 +264,10 @@ def _agreements(found: Agreements) -> Iterator[str]:
     yield from table(f"Agreement with {PRIMARY}", heads, rows)
     yield ""
     yield (
-        "*Ceiling*: how far measure and reference agree with themselves on two halves of their images; no tau can "
-        "be expected "
-        "much above it. *p*: numbers shuffled among encoders of one family and data set, corrected for "
-        f"{len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value for each image has "
-        "no interval over images."
+        "*Ceiling*: how far measure and reference agree with themselves on two halves of their images, which is less than "
+        "they do on all; no tau can be expected far above it. *p*: numbers shuffled among encoders of one family and data "
+        f"set, corrected for {len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value "
+        "for each image has no interval over images."
     )
 
 

@@ -50,6 +50,24 @@ def test_rankings_agree_as_scipy_says(rankings) -> None:
     assert agreement.spearman(x, y, ONE) == pytest.approx(spearmanr(x, y).statistic)
 
 
+def test_all_pairs_may_count_alike(rankings) -> None:
+    x, y, z = rankings
+    y[3] = np.nan
+    drawn = np.random.default_rng(1).integers(0, 3, (4, 12)).astype(float)
+    found = agreement.taus(np.stack([x, y, z]), TWO, alike=True)
+    weighted = agreement.taus(np.stack([x, y, z])[None], TWO, drawn, alike=True)
+    signs = {
+        (i, j): np.sign(x[i] - x[j]) * np.sign(y[i] - y[j])
+        for i, j in combinations(range(12), 2)
+        if TWO[i] == TWO[j] and 3 not in (i, j)
+    }
+    assert 0 in signs.values(), "vacuous fixture"
+    assert found[0, 1] == pytest.approx(np.mean([*signs.values()]))
+    for counts, taus in zip(drawn, weighted, strict=True):
+        pairs = [counts[i] * counts[j] for i, j in signs]
+        assert taus[0, 1] == pytest.approx(np.average([*signs.values()], weights=pairs))
+
+
 def test_only_pairs_of_one_data_set_count(rankings) -> None:
     x, y, _ = rankings
     shifted = x + 100 * TWO

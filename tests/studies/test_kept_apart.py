@@ -186,7 +186,13 @@ def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     kept = replace(kept, found=found)
     claims = [replace(one, adjusted=0.01) for one in confirmed(kept)]
     above = claims[0].ends
-    alone = Undefended(12, dict.fromkeys(kept.names, (0.5, above)), dict.fromkeys(kept.names, above), 0.4)
+    alone = Undefended(
+        12,
+        dict.fromkeys(kept.names, (0.5, above)),
+        dict.fromkeys(kept.names, above),
+        dict.fromkeys(kept.names, above),
+        0.4,
+    )
     tested = Confirmation(found, concluded(kept), beyond(kept, RADIUS), alone, claims)
     verdicts = [Verdict(name, grade) for name, grade in ADVICE.items()]
     before = {UNDEFENDED: (12, alone.taus)}
