@@ -121,9 +121,10 @@ def _undefended(judged: Judged) -> str:
     simple = [h.name for h in HEADLINES if alone.beyond_scale[h.name].above]
     return (
         f"**If none was trained against attacks, {act}**: that clean accuracy, with labels, ranks such encoders "
-        f"{_outcome(judged, CLEAN, 'undefended')}{why}{before}. There {listed(better) if better else 'nothing'} "
-        f"ranked them better than it by more than chance allows, one by one, and {listed(simple) if simple else 'no measure'} "
-        f"better than the {SCALE} of two clean codes ({value(*alone.taus[SCALE])}), which takes no attack."
+        f"{_outcome(judged, CLEAN, 'undefended')}{why}{before}. Of numbers, "
+        f"{listed(better) if better else 'none'} ranked the {alone.count} better than it by more than chance allows, one by "
+        f"one, and {listed(simple) if simple else 'no measure'} better than the {SCALE} of two clean codes "
+        f"({value(*alone.taus[SCALE])}), which takes no attack."
     )
 
 
