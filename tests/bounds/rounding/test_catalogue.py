@@ -57,7 +57,7 @@ CASES += [(name, dtype) for name in NETWORKS for dtype in PRECISIONS if (name, d
 def test_no_executed_code_lies_outside_its_bounds(name: str, dtype: torch.dtype) -> None:
     encoder = shared(name).to("cpu", torch.float32)
     if name == "padding" and dtype != torch.float32:
-        with pytest.raises(HoldfastError, match="padding fails on 1 images"):  # it mixes types that torch does not mix
+        with pytest.raises(HoldfastError, match="padding computes with numbers of two types"):
             executed_encoder(encoder, dtype, "cpu")
         return
     if name in REFUSED:
