@@ -7,10 +7,9 @@ from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import unsealed
-from holdfast.core.records import Failure, Result
+from holdfast.core.records import UNFINISHED, Failure, Result
 from holdfast.encoders.loading.reference import label, named, stamp
 from holdfast.execution.request import Request, references
-from holdfast.report.gate import UNFINISHED
 from holdfast.store.store import REQUEST, Store, load, some
 
 Records = tuple[list[Result], list[Failure]]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import BudgetSpentError, HoldfastError
 
 SCHEMA_VERSION = 1
 COLLAPSED = "COLLAPSED"
@@ -282,6 +282,10 @@ def _notebook() -> Any:
     return import_module("holdfast.report.notebook")
 
 
+UNFINISHED = "Unfinished"
+"""The error of a failure that stands for everything a stopped run should have measured of an encoder."""
+
+
 class Failure(Record):
     """A cell that could not be computed, and why; it does not stop the others."""
 
@@ -291,3 +295,8 @@ class Failure(Record):
     error: str
     reason: str
     provenance: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def state(self) -> Literal["not measured", "failed"]:
+        """Return what became of the cell: the run ended before it, or an error ended it."""
+        return "not measured" if self.error in (BudgetSpentError.__name__, UNFINISHED) else "failed"

@@ -16,7 +16,7 @@ from typing import Literal
 
 from holdfast.core.balls import BALLS
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Claim, Conditions, Estimate, Failure, Result
+from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
 from holdfast.core.statistics import is_share
 from holdfast.report import text
@@ -25,15 +25,6 @@ from holdfast.report.comparison.tables import interval
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
 FORM = re.compile(r"\s*(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*")
-
-
-UNFINISHED = "Unfinished"
-"""The error of a failure that stands for everything a stopped run should have measured of an encoder."""
-
-
-def state_of(failure: Failure) -> Literal["not measured", "failed"]:
-    """Return what became of a cell without a result: the run ended before it, or an error ended the cell."""
-    return "not measured" if failure.error in ("BudgetSpentError", UNFINISHED) else "failed"
 
 
 @dataclass(frozen=True)
@@ -220,7 +211,7 @@ def _gaps(results: Sequence[Result], telling: Sequence[Failure]) -> dict[str, st
 
 def _reason(failure: Failure) -> str:
     """Return why there is no number: an error, or a run that ended before."""
-    return f"{failure.evaluation} failed: {failure.reason}" if state_of(failure) == "failed" else failure.reason
+    return f"{failure.evaluation} failed: {failure.reason}" if failure.state == "failed" else failure.reason
 
 
 def _to_measure(reporting: Sequence[str]) -> str:

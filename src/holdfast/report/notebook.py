@@ -18,7 +18,6 @@ from holdfast.report.comparison.tables import Table
 from holdfast.report.contents import Contents
 from holdfast.report.figures.charts import drawings
 from holdfast.report.figures.plots import Plate
-from holdfast.report.gate import state_of
 from holdfast.report.overview.alerts import alerts
 from holdfast.report.overview.scorecard import Scorecard
 from holdfast.report.page import colours_of, environment
@@ -114,7 +113,7 @@ def _only(result: Result, quantity: str) -> Result:
 def run_html(results: Sequence[Result], failures: Sequence[Failure], headline: str) -> str:
     """Return the scorecard of a run, or its main numbers where they answer no question, and what has no result."""
     contents = Contents(with_relative_errors(results), failures)
-    missing = [f"{state_of(each)}: {each.evaluation} of {each.encoder}: {each.reason}" for each in failures]
+    missing = [f"{each.state}: {each.evaluation} of {each.encoder}: {each.reason}" for each in failures]
     tables = () if contents.scorecards or not results else contents.tables
     return shown(Output(colours_of(contents.comparison), headline, missing, contents.scorecards, tables))
 

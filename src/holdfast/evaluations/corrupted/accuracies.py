@@ -42,12 +42,13 @@ def deviation(values: Sequence[float], conditions: Conditions) -> Estimate:
     )
 
 
-def rank_correlation(drop: Sequence[float], lost: Sequence[float], conditions: Conditions, of: str) -> list[Estimate]:
-    """Return Spearman's correlation of two numbers over corruptions, if there are at least three of these."""
+def rank_correlation(drop: Sequence[float], lost: Sequence[float], conditions: Conditions) -> list[Estimate]:
+    """Return Spearman's correlation of harm with and without labels over corruptions, if these are three at least."""
     from scipy.stats import spearmanr
 
     if len(drop) < 3 or len(set(drop)) == 1 or len(set(lost)) == 1 or any(map(isnan, [*drop, *lost])):
         return []
+    of = "agreement of harm with and without labels"
     method = f"Spearman's over {len(drop)} corruptions, which are no sample of anything: no interval"
     value = float(spearmanr(drop, lost).statistic)
     return [_without_interval("rank_correlation", conditions, value, len(drop), method, "correlation", of)]

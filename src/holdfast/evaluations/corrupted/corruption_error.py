@@ -102,7 +102,7 @@ class CorruptionError(Evaluation):
             estimates.append(clean[-1])
             each = torch.cat([*errors.values()], dim=1).mean(0).tolist()
             case = {"probe": str(probe), "of": "corruption_error", "with": "nearest_neighbour_accuracy"}
-            estimates += rank_correlation(each, lost, case, "agreement of harm with and without labels")
+            estimates += rank_correlation(each, lost, case)
         accuracies = [estimate.model_copy(update={"value": 1 - estimate.value}) for estimate in clean]
         learned = [population.learned(probe) for probe in self.probes]
         return Findings(

@@ -208,7 +208,7 @@ class Numbers:
                 lost = [self._value(drop, probe=probe, corruption=corruption) for corruption in corruptions]
                 harm = [sign * self._value(label_free, corruption=corruption) for corruption in corruptions]
                 case = {"probe": probe, "of": drop, "with": label_free}
-                self.estimates += rank_correlation(lost, harm, case, "agreement of harm with and without labels")
+                self.estimates += rank_correlation(lost, harm, case)
 
     def _value(self, quantity: str, **conditions: str) -> float:
         return next(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from holdfast.core.records import Failure, Result
 from holdfast.report import text
 from holdfast.report.comparison.protocol import Group
-from holdfast.report.gate import state_of
 
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""
@@ -95,7 +94,7 @@ def _goes_on(results: Sequence[Result]) -> str:
 
 
 def _needs_time(results: Sequence[Result]) -> str:
-    return _only(results, "Give the run more time (--budget), or the same command again,")
+    return _only(results, "Give the run more time (--budget), or run the same command again,")
 
 
 def _needs_images(results: Sequence[Result]) -> str:
@@ -158,7 +157,7 @@ class Cause:
     @property
     def state(self) -> str:
         """Return what became of the cells."""
-        return state_of(self.failures[0])
+        return self.failures[0].state
 
     @property
     def what(self) -> str:
@@ -208,5 +207,5 @@ def encoders_without_results(results: Sequence[Result], failures: Sequence[Failu
 
 def by_budget(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
     """Return the cells that were not measured, because the run ended before, and those that failed."""
-    spent = [failure for failure in failures if state_of(failure) == "not measured"]
+    spent = [failure for failure in failures if failure.state == "not measured"]
     return spent, [failure for failure in failures if failure not in spent]
