@@ -370,7 +370,7 @@ def test_few_samples_are_one_warning_for_each_cause():
     assert ended.encoders == few.encoders == ("a", "b")
     assert len(ended.evaluations) == 2
     assert few.warning.startswith("Only 4 to 20 samples could be looked at")
-    assert "more time (--budget), or the same command again" in few.warning
+    assert "more time (--budget), or run the same command again" in few.warning
     assert "50" not in few.warning
     one = breakaway("a", 4)
     small, large = (one.model_copy(update={"images": one.images.model_copy(update={"count": n})}) for n in (10, 100))
