@@ -17,7 +17,8 @@ from torch import Tensor
 
 from benchmarks.measure import arguments
 from holdfast import data
-from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.encoder import Domain
+from holdfast.core.geometry import Geometry
 from holdfast.core.images import THREADS, Images
 from holdfast.data.folder import find
 from holdfast.data.reading import encoded

@@ -31,7 +31,7 @@ from PIL import Image
 import holdfast as hf
 from benchmarks.measure import busy
 from holdfast.core.arrangement import codes_of
-from holdfast.core.encoder import Geometry, Interpolation
+from holdfast.core.geometry import Geometry, Interpolation
 from holdfast.core.noise import Noise
 
 BATCH, FEW = 256, 40
@@ -89,7 +89,7 @@ def like(reference: hf.Encoder, name: str, noise: float = 0.0, interpolation: In
         drawn = Noise.of(position, [name]).normal((weight.numel(),))[0].reshape(weight.shape)
         weight.data += noise * float(weight.data.std(correction=0)) * drawn
     other = hf.Encoder(module, name, reference.domain)
-    assert reference.geometry is not None
+    assert isinstance(reference.geometry, Geometry)
     other.geometry = replace(reference.geometry, interpolation=interpolation)
     return other
 

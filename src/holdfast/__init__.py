@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import BudgetSpentError as BudgetSpentError
     from holdfast.core.errors import HoldfastError as HoldfastError
     from holdfast.core.errors import HoldfastWarning as HoldfastWarning
+    from holdfast.core.geometry import Geometry as Geometry
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run_settings import RunSettings as RunSettings
@@ -144,6 +145,7 @@ _HOMES = {
     "Evaluation": "protocol.evaluation",
     "FeatureSmoothing": "evaluations.smoothed.feature_smoothing",
     "GaussianKL": "core.divergences",
+    "Geometry": "core.geometry",
     "GradCam": "evaluations.geometry.grad_cam",
     "GradientAttack": "attacks.gradient",
     "Hardened": "commands.harden",

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry, Interpolation
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.geometry import Geometry, Interpolation
 
 DOMAIN, SIDE = Domain((3, 16, 16)), 24
 MEAN, STD = (0.498,) * 3, (0.502,) * 3

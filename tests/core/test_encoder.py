@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry, Normalised
+from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.geometry import Geometry
 
 DOMAIN = Domain((3, 4, 4))
 

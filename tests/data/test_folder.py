@@ -15,8 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.geometry import Geometry
 from holdfast.data import load
 from holdfast.data.reading import encoded, survey
 from holdfast.data.reading.decode import decode

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.geometry import Geometry
 from holdfast.core.texts import TextModel, TextTower
 
 STATED = Domain((1, 8, 8))

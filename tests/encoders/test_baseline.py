@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry
 from holdfast.encoders.baseline import random_init, raw_pixels
 
 DOMAIN = Domain((3, 8, 8))

@@ -15,8 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from holdfast.core.encoder import Encoder, Geometry
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry
 from holdfast.encoders import Options, load
 from tests.encoders import factories
 
@@ -248,7 +249,7 @@ MISTAKEN = {
     "module.domain = Domain([1, 8, 8])": "domain shape must be positive sizes such as (3, 224, 224), got [1, 8, 8]",
     "module.domain = Domain((1.5, 8))": "domain shape must be positive sizes such as (3, 224, 224), got (1.5, 8)",
     "module.domain = Domain((64,), '0', '1')": "domain needs numbers low < high, got ['0', '1']",
-    "module.domain, module.geometry = STATED, (8, 8)": "stated by a Geometry or None, got (8, 8)",
+    "module.domain, module.geometry = STATED, (8, 8)": "must be a Geometry or None, got (8, 8)",
     "Geometry(8, 8)": "as in Geometry(256, (224, 224)), got 8 and 8",
     "Geometry(8, (8, 8), 'cubic')": "must be one of nearest, bilinear, bicubic, lanczos, got 'cubic'",
 }

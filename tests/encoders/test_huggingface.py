@@ -14,8 +14,9 @@ import torch
 from holdfast.bounds import certified_radius
 from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
 from holdfast.encoders.huggingface.images import recipe

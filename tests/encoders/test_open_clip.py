@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from holdfast.core.encoder import Encoder, Geometry
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry
 from holdfast.encoders import Options, load
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 

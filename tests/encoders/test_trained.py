@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo
 from holdfast.encoders import Options, load
 from holdfast.encoders.architectures.base import Architecture

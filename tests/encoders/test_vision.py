@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from holdfast.core.encoder import Geometry
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, get_args
+from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from holdfast.core.arguments import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.fingerprint import fingerprint
+from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
 from holdfast.core.texts import TextTower
 
 Pixels = Float[Tensor, "b *pixels"]
 Codes = Float[Tensor, "b d"]
-Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Domain:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.shape and _are_sizes(self.shape)):
+        if not (self.shape and are_sizes(self.shape)):
             raise HoldfastError(f"domain shape must be positive sizes such as (3, 224, 224), got {self.shape}")
         if not (isinstance(self.low, Real) and isinstance(self.high, Real) and self.low < self.high):
             raise HoldfastError(f"domain needs numbers low < high, got [{self.low!r}, {self.high!r}]")
@@ -75,43 +75,6 @@ class Domain:
             resize = "" if shape[1:3] == self.shape[1:] else " and resize them"
             return f"their channels are last, so put them first with permute(0, 3, 1, 2){resize}"
         return "resize them, or load the encoder for their size"
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """How files become inputs: resize the shorter side to ``resize``, then crop the centre to ``crop`` (height, width).
-
-    It is the source's own recipe and so belongs to the encoder; image loaders follow it.
-    """
-
-    resize: int
-    crop: tuple[int, int]
-    interpolation: Interpolation = "bilinear"
-
-    def __post_init__(self) -> None:
-        if not (_are_sizes((self.resize,)) and _are_sizes(self.crop) and len(self.crop) == 2):
-            raise HoldfastError(
-                f"geometry needs a size and (height, width), as in Geometry(256, (224, 224)), got {self.resize!r} and "
-                f"{self.crop!r}"
-            )
-        if self.interpolation not in get_args(Interpolation):
-            known = ", ".join(get_args(Interpolation))
-            raise HoldfastError(f"interpolation must be one of {known}, got {self.interpolation!r}")
-
-    @property
-    def words(self) -> str:
-        """Return it as reports say it.
-
-        Example:
-            >>> Geometry(256, (224, 224)).words
-            'shorter side to 256, centre 224 x 224, bilinear'
-        """
-        return f"shorter side to {self.resize}, centre {_sizes(self.crop)}, {self.interpolation}"
-
-
-def _are_sizes(values: Any) -> bool:
-    """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
-    return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
 
 
 MADE_IN_PYTHON = "python"
@@ -194,7 +157,8 @@ class Encoder:
         mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs; one number is that of
             all channels.
         source: where it came from, for the record.
-        geometry: how image files are brought to ``domain.shape``; by default resized and cropped to it.
+        geometry: how image files are brought to ``domain.shape``, a ``Geometry``; by default the shorter side is resized
+            and the centre cropped.
         pooling: how ``module`` makes one vector of many, in words for the record.
         caution: what is not known of the encoder and may spoil all of its numbers, as one sentence; by default that no
             normalisation is known of a module made in Python that has weights and takes three channels.
@@ -220,7 +184,7 @@ class Encoder:
         mean: Sequence[float] | float | None = None,
         std: Sequence[float] | float | None = None,
         source: str = MADE_IN_PYTHON,
-        geometry: Geometry | None = None,
+        geometry: Preprocessing | None = None,
         pooling: str = "inside the module",
         caution: str | None = None,
         texts: TextTower | None = None,
@@ -230,8 +194,8 @@ class Encoder:
                 f"the inputs of {name} are stated by a Domain, as in Domain((3, 224, 224)), got {domain!r}"
             )
         check_module(module, name, domain.shape)
-        if not isinstance(geometry, Geometry | None):
-            raise HoldfastError(f"how images are fitted to {name} is stated by a Geometry or None, got {geometry!r}")
+        if not isinstance(geometry, Preprocessing | None):
+            raise HoldfastError(f"geometry of {name} must be a Geometry or None, got {geometry!r}")
         if (mean is None) != (std is None):
             raise HoldfastError("normalisation needs both mean and std, or neither")
         mean, std = (_of_channels(values, domain.shape[0]) for values in (mean, std))
@@ -302,7 +266,7 @@ class Encoder:
             'shorter side to 8, centre 8 x 8, bilinear'
         """
         known = {
-            "input": f"{_sizes(self.domain.shape)} in [{self.domain.low:g}, {self.domain.high:g}]",
+            "input": f"{sizes(self.domain.shape)} in [{self.domain.low:g}, {self.domain.high:g}]",
             "normalisation": self.normalisation,
             "resizing": "none",
             "pooling": self.pooling,
@@ -339,10 +303,6 @@ class Encoder:
 
     def __repr__(self) -> str:
         return f"Encoder({self.name!r}, {self.domain.shape}, fingerprint={self.fingerprint!r})"
-
-
-def _sizes(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
 
 
 def _unstated(module: nn.Module, name: str, domain: Domain) -> str:

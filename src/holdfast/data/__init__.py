@@ -11,8 +11,9 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from holdfast.core.discovery import sources
-from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data.base import Selection
 from holdfast.data.reading.groups import groups_of
@@ -31,7 +32,7 @@ def loaders() -> dict[str, Loader]:
 def load(
     reference: str,
     domain: Domain,
-    geometry: Geometry | None = None,
+    geometry: Preprocessing | None = None,
     *,
     limit: int | None = None,
     seed: int = 0,

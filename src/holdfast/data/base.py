@@ -14,8 +14,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from holdfast.core.arguments import check_whole
-from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.noise import hashed
 from holdfast.data.reading.remembered import Remembered
 
@@ -29,7 +30,7 @@ class Selection:
     """
 
     domain: Domain
-    geometry: Geometry | None = None
+    geometry: Preprocessing | None = None
     limit: int | None = None
     seed: int = 0
     max_unreadable: float = 0.05
@@ -45,7 +46,7 @@ class Selection:
             raise HoldfastError(f"max_unreadable is a share between 0 and 1, got {self.max_unreadable}")
 
     @property
-    def framing(self) -> Geometry:
+    def framing(self) -> Preprocessing:
         """Return how images of any size become inputs of the domain's (channels, height, width)."""
         height, width = self.domain.shape[1:]
         framing = self.geometry or Geometry(min(height, width), (height, width))

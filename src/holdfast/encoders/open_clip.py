@@ -17,8 +17,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.geometry import Geometry
 from holdfast.core.texts import TextModel, TextTower
 from holdfast.encoders.loading.inputs import known_interpolation
 from holdfast.encoders.loading.reference import Options, first_line, require, split

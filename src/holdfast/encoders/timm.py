@@ -16,8 +16,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.geometry import Geometry
 from holdfast.encoders.loading.inputs import known_interpolation
 from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators

@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.geometry import Geometry
 from holdfast.encoders.loading.reference import Options, first_line, require, split
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.loading.weights import weights_only

@@ -22,9 +22,10 @@ import torch
 from pydantic import Field, ValidationError
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry, Normalised
+from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
+from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
 from holdfast.core.texts import TextTower
 from holdfast.encoders.architectures.base import LOADED, Architecture

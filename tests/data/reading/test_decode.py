@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.core.encoder import Geometry, Interpolation
-from holdfast.data.reading.decode import decode, fit
+from holdfast.core.geometry import Geometry, Interpolation
+from holdfast.data.reading.decode import decode
 
 AS_IT_IS = Geometry(2, (2, 2))
 
@@ -104,7 +104,7 @@ def test_geometry_is_resize_of_the_shorter_side_then_the_centre(
     longer = int(40 * long / short)
     whole = image.resize((40, longer) if width <= height else (longer, 40), Image.Resampling[interpolation.upper()])
     top, left = round((whole.height - 32) / 2.0), round((whole.width - 24) / 2.0)
-    fitted = fit(image, Geometry(40, (32, 24), interpolation))
+    fitted = Geometry(40, (32, 24), interpolation).fit(image)
     assert np.array_equal(np.asarray(fitted), np.asarray(whole)[top : top + 32, left : left + 24])
 
 
@@ -118,11 +118,11 @@ def test_any_image_fills_the_crop_in_little_memory(size: tuple[int, int], monkey
         return resize(self, size, *rest)
 
     monkeypatch.setattr(Image.Image, "resize", watched)
-    assert fit(Image.new("RGB", size, "red"), Geometry(8, (8, 24))).getcolors() == [(192, (255, 0, 0))]
+    assert Geometry(8, (8, 24)).fit(Image.new("RGB", size, "red")).getcolors() == [(192, (255, 0, 0))]
     assert max(sizes[0]) <= 24 * 16
 
 
 def test_what_does_not_fill_the_crop_is_enlarged_and_not_stretched() -> None:
     flag = Image.new("RGB", (30, 30), "red")
     flag.paste("green", (0, 10, 30, 20))
-    assert fit(flag, Geometry(8, (8, 24), "nearest")).getcolors() == [(192, (0, 128, 0))]
+    assert Geometry(8, (8, 24), "nearest").fit(flag).getcolors() == [(192, (0, 128, 0))]

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry, Normalised
+from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.geometry import Geometry
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.execution import examination as doctor

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from holdfast.commands.parity.sides import Coded
 from holdfast.core.arrangement import codes_of
-from holdfast.core.encoder import Domain, Encoder, Geometry, Interpolation, Normalised, Pixels
+from holdfast.core.encoder import Domain, Encoder, Normalised, Pixels
+from holdfast.core.geometry import Geometry, Interpolation, Preprocessing
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.statistics import Scale, summarise
@@ -54,7 +55,7 @@ class Attempt:
     """
 
     name: str
-    geometry: Geometry | None
+    geometry: Preprocessing | None
     scale: tuple[float, ...] = (1.0,)
     shift: tuple[float, ...] = (0.0,)
     reverses: bool = False
@@ -86,7 +87,7 @@ def _few(inputs: Inputs) -> Inputs:
     """Return the same inputs, of few images; what is loaded is not loaded again."""
     request = inputs.request
     few = request.model_copy(update={"limit": min(PROBED, request.limit or PROBED)})
-    loaded: dict[tuple[Domain, Geometry | None], tuple[Images, Images | None]] = {
+    loaded: dict[tuple[Domain, Preprocessing | None], tuple[Images, Images | None]] = {
         (domain, geometry): (images[Selection(domain, limit=PROBED, seed=request.seed).choose(images.ids)], None)
         for (domain, geometry), (images, _) in inputs.loaded.items()
     }
@@ -101,7 +102,7 @@ class PreprocessingSearch:
     fixed: Coded
     inputs: Inputs
     scale: Scale
-    read: dict[Geometry | None, Pixels] = field(default_factory=dict)
+    read: dict[Preprocessing | None, Pixels] = field(default_factory=dict)
     """Pixels of the images, as files become them."""
 
     @cached_property
@@ -272,9 +273,10 @@ def of_files(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
         if other.domain == encoder.domain and other.geometry is not None and other.geometry != original:
             yield Attempt(f"the resizing of {other.name} ({other.inputs['resizing']})", other.geometry)
         return
+    stated = original if isinstance(original, Geometry) else Geometry(min(original.crop), original.crop, "bicubic")
     sizes = [round(min(original.crop) / share) for share in CROPPED]
-    others = [replace(original, interpolation=kind) for kind in INTERPOLATIONS] + [
-        replace(original, resize=size) for size in sizes
+    others = [replace(stated, interpolation=kind) for kind in INTERPOLATIONS] + [
+        replace(stated, resize=size) for size in sizes
     ]
     for geometry in dict.fromkeys(others):
         if geometry != original:

@@ -7,19 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
-from torch.nn.functional import interpolate
 
-from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import DIGEST, THREADS, Images, require_unchanged, row_digests
 from holdfast.data.base import Selection
+from holdfast.data.reading.decode import fitted
 from holdfast.data.reading.remembered import Remembered
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Layout = Literal["as stored", "grey", "channels first", "channels last"]
 BLOCK = 1 << 22
@@ -75,9 +79,9 @@ def load_array(
 class ArraySource:
     """An array in memory, in a memory map or far away; what is read of it is put into the domain's shape.
 
-    Images of another height and width than the encoder's are resized and cropped as its geometry says, with an
-    antialiasing filter; images of its height and width are taken as they are. Grey ones are repeated for encoders of
-    three channels. A digest is that of the stored row, so that encoders of different sizes share it.
+    Images of another height and width than the encoder's are resized and cropped as files of them are; images of its
+    height and width are taken as they are. Grey ones are repeated for encoders of three channels. A digest is that of
+    the stored row, so that encoders of different sizes share it.
     """
 
     def __init__(self, name: str, stored: Rows, selection: Selection) -> None:
@@ -88,14 +92,9 @@ class ArraySource:
                 f"[{self.domain.low:g}, {self.domain.high:g}]; store floats in that range"
             )
         self.layout = layout(name, tuple(stored.shape), self.domain)
-        self.geometry: Geometry | None = None
+        self.geometry: Preprocessing | None = None
         if self.layout != "as stored" and _size(stored, self.layout) != self.domain.shape[1:]:
             self.geometry = selection.framing
-            if self.geometry.interpolation == "lanczos":
-                raise HoldfastError(
-                    f"{name} holds images of {_size(stored, self.layout)} pixels, and arrays cannot be resized with "
-                    f"the encoder's lanczos filter; store them at {self.domain.shape[1:]}, or pass image files"
-                )
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -111,9 +110,8 @@ class ArraySource:
             pixels = pixels[:, None]
         elif self.layout == "channels last":
             pixels = pixels.movedim(-1, 1)
-        if self.geometry is not None:
-            pixels = self.domain.clip(resized(pixels, self.geometry))
-        return pixels.expand(-1, self.domain.shape[0], -1, -1)
+        pixels = pixels.expand(-1, self.domain.shape[0], -1, -1)
+        return pixels if self.geometry is None else resized(pixels, self.geometry, self.domain)
 
     def digest(self, row: int) -> bytes:
         return digests_of(self.stored, [row])
@@ -193,19 +191,40 @@ def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
     return "channels first" if first else "channels last"
 
 
-def resized(pixels: Shaped[Tensor, "b c h w"], geometry: Geometry) -> Float[Tensor, "b c rows columns"]:
-    """Return images whose shorter side is ``geometry.resize`` (more if the crop needs it), cropped to the centre."""
-    values = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
-    values = values.float() if values.dtype == torch.float16 else values
-    (height, width), (rows, columns) = values.shape[2:], geometry.crop
-    scale = max(geometry.resize / min(height, width), rows / height, columns / width)
-    size = max(round(height * scale), rows), max(round(width * scale), columns)
-    if geometry.interpolation == "nearest":
-        values = interpolate(values, size, mode="nearest-exact")
-    else:
-        values = interpolate(values, size, mode=geometry.interpolation, antialias=True)
-    top, left = (size[0] - rows) // 2, (size[1] - columns) // 2
-    return values[:, :, top : top + rows, left : left + columns]
+def resized(
+    pixels: Shaped[Tensor, "b c h w"], geometry: Preprocessing, domain: Domain
+) -> Shaped[Tensor, "b c rows columns"]:
+    """Return images of another size as ``geometry`` makes them of files.
+
+    Pictures (1 or 3 channels, pixels in [0, 1]) are resized in 8 bits, as files are; floats are rounded to bytes first.
+    Other inputs are resized in single precision, which only a ``Geometry`` can do.
+
+    Raises:
+        HoldfastError: the inputs are no pictures, and ``geometry`` takes nothing else.
+    """
+    if pixels.shape[1] in (1, 3) and (domain.low, domain.high) == (0, 1):
+        as_bytes = pixels if pixels.dtype == torch.uint8 else (pixels.double() * 255).round().to(torch.uint8)
+        return torch.stack([fitted(_picture(image), geometry) for image in as_bytes])
+    if isinstance(geometry, Geometry):
+        return domain.clip(torch.stack([_each_channel(image, geometry) for image in pixels]))
+    raise HoldfastError(
+        f"images of {pixels.shape[2]} x {pixels.shape[3]} pixels cannot be resized by the encoder's library, which takes 1 "
+        f"or 3 channels in [0, 1]; store them at {domain.shape[1:]}"
+    )
+
+
+def _picture(image: UInt8[Tensor, "c h w"]) -> Image.Image:
+    from PIL import Image
+
+    return Image.fromarray((image[0] if len(image) == 1 else image.permute(1, 2, 0)).contiguous().numpy())
+
+
+def _each_channel(image: Shaped[Tensor, "c h w"], geometry: Geometry) -> Float[Tensor, "c rows columns"]:
+    """Return an image of any number of channels, in single precision."""
+    from PIL import Image
+
+    values = image.float() / (255 if image.dtype == torch.uint8 else 1)
+    return torch.stack([torch.from_numpy(np.array(geometry.fit(Image.fromarray(part.numpy())))) for part in values])
 
 
 def check_values(name: str, stored: Rows, rows: Sequence[int], domain: Domain) -> None:

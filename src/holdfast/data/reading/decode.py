@@ -15,7 +15,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from holdfast.core.encoder import Geometry
+from holdfast.core.geometry import Geometry, Preprocessing
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,8 +26,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 MAX_PIXELS = 64_000_000
 """How many pixels an image may have, unless the reference says otherwise: decoding takes a dozen bytes for each."""
 
-ELONGATED = 16
-"""How many times longer than wide an image may be before its ends, which no crop shows, are cut off unseen."""
+MOST_ELONGATED = 100
+"""Ratio of the sides up to which an image is given to a library's own transform: enlarging a line would fill the memory."""
 
 
 _ALLOWED: list[int] = []
@@ -75,11 +75,17 @@ def opened(content: Path | bytes) -> Image.Image:
     return Image.open(content if isinstance(content, Path) else BytesIO(content), formats=FORMATS)
 
 
-def decode(content: Path | bytes, channels: int, geometry: Geometry) -> UInt8[Tensor, "c h w"]:
+def decode(content: Path | bytes, channels: int, geometry: Preprocessing) -> UInt8[Tensor, "c h w"]:
     """Return the first frame of an image file as (``channels``, height, width), turned as its EXIF data says."""
     with opened(content) as image:
-        values = np.array(fit(_plain(image, "L" if channels == 1 else "RGB"), geometry))
-    return torch.from_numpy(values.reshape(*geometry.crop, channels)).permute(2, 0, 1)
+        return fitted(_plain(image, "L" if channels == 1 else "RGB"), geometry)
+
+
+def fitted(image: Image.Image, geometry: Preprocessing) -> UInt8[Tensor, "c h w"]:
+    """Return the pixels that ``geometry`` makes of a picture in mode L or RGB."""
+    if not isinstance(geometry, Geometry) and max(image.size) > MOST_ELONGATED * min(image.size):
+        raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_ELONGATED} times longer than wide")
+    return torch.from_numpy(np.array(geometry(image))).permute(2, 0, 1)
 
 
 def complain(content: Path | bytes, thorough: bool) -> None:
@@ -111,29 +117,3 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(f"its pixels (Pillow mode {image.mode}) have no stated range; save 8 or 16 bits a channel")
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
-
-
-def fit(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """Return ``image`` with its shorter side resized to ``geometry.resize`` and its centre cropped.
-
-    Sizes and corners are rounded as torchvision does, so that its recipes are followed to the pixel. An image too
-    elongated to fill the crop is enlarged until it does; torchvision would frame it in black.
-    """
-    from PIL import Image
-
-    image = _middle(image)
-    (width, height), (rows, columns) = image.size, geometry.crop
-    short = min(width, height)
-    size = [int(geometry.resize * side / short) for side in (width, height)]
-    enlarge = max(1.0, columns / size[0], rows / size[1])
-    size = [max(round(side * enlarge), least) for side, least in zip(size, (columns, rows), strict=True)]
-    left, top = round((size[0] - columns) / 2), round((size[1] - rows) / 2)
-    resized = image.resize((size[0], size[1]), Image.Resampling[geometry.interpolation.upper()])
-    return resized.crop((left, top, left + columns, top + rows))
-
-
-def _middle(image: Image.Image) -> Image.Image:
-    """Return the middle of a very long image: enlarging all of a line of pixels would fill the memory."""
-    most = ELONGATED * min(image.size)
-    left, top = (max(0, side - most) // 2 for side in image.size)
-    return image.crop((left, top, image.width - left, image.height - top)) if left or top else image

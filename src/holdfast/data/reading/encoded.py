@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from holdfast.core.encoder import Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images, changed
 from holdfast.core.settings import convert
 from holdfast.data.base import Selection
@@ -39,7 +39,7 @@ class Encoded:
         rows: Sequence[int],
         ids: Sequence[str],
         channels: int,
-        geometry: Geometry,
+        geometry: Preprocessing,
         skipped: Mapping[str, str],
     ) -> None:
         self.survey, self.rows, self.ids = survey, rows, ids

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.encoder import Domain, Geometry, Interpolation
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import Geometry, Interpolation
 from holdfast.encoders.loading.reference import require
 
 INTERPOLATIONS: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}

@@ -8,8 +8,9 @@ from typing import get_args
 
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder, Interpolation
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.geometry import Interpolation
 from holdfast.encoders.wrappers import Pooled
 
 

@@ -9,8 +9,9 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from holdfast import data, encoders
-from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Geometry
+from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data.base import Selection
 from holdfast.data.reading.remembered import Remembered
@@ -53,7 +54,7 @@ class Inputs:
     images_named: str | Images
     bank_named: str | Images | None
     remembered: Remembered
-    loaded: dict[tuple[Domain, Geometry | None], tuple[Images, Images | None]] = field(default_factory=dict)
+    loaded: dict[tuple[Domain, Preprocessing | None], tuple[Images, Images | None]] = field(default_factory=dict)
     embedded: dict[Encoder, tuple[Images, Images | None]] = field(default_factory=dict)
 
     @classmethod
@@ -109,20 +110,20 @@ class Inputs:
         images, bank = self.prepared(domain, geometry)
         return encoder.images(images), None if bank is None else encoder.images(bank)
 
-    def prepared(self, domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
+    def prepared(self, domain: Domain, geometry: Preprocessing | None) -> tuple[Images, Images | None]:
         """Return the images and the bank as inputs of ``domain``, read from files by ``geometry``."""
         if (domain, geometry) not in self.loaded:
             self.loaded[domain, geometry] = self._load(domain, geometry)
         return self.loaded[domain, geometry]
 
-    def _load(self, domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
+    def _load(self, domain: Domain, geometry: Preprocessing | None) -> tuple[Images, Images | None]:
         limit, seed = self.request.limit, self.request.seed
         images = select(self.images_named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
         if self.bank_named is None:
             return images, None
         return images, apart(self._bank(self.bank_named, domain, geometry), images)
 
-    def _bank(self, named: str | Images, domain: Domain, geometry: Geometry | None) -> Images:
+    def _bank(self, named: str | Images, domain: Domain, geometry: Preprocessing | None) -> Images:
         limit, seed = self.request.bank_limit, self.request.seed
         return select(named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
 
@@ -156,7 +157,7 @@ def _require_as_loaded(name: str, options: Options) -> None:
 def select(
     images: str | Images,
     domain: Domain,
-    geometry: Geometry | None = None,
+    geometry: Preprocessing | None = None,
     *,
     limit: int | None = None,
     seed: int = 0,

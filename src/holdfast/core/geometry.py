@@ -1,0 +1,130 @@
+"""From a decoded picture to an encoder's pixels: resize and crop, in 8 bits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import UInt8
+
+from holdfast.core.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+ELONGATED = 16
+"""Ratio of the longer to the shorter side above which a picture's ends, which no centre crop shows, are cut off first."""
+
+
+class Preprocessing(ABC):
+    """How a picture of any size becomes an encoder's pixels.
+
+    Implementations are frozen, compare by their settings and can be pickled: they are part of an encoder's fingerprint.
+    """
+
+    crop: tuple[int, int]
+    """Height and width of the result."""
+
+    @abstractmethod
+    def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "rows columns c"]:
+        """Return the pixels of an upright, opaque picture in mode L (c = 1) or RGB (c = 3)."""
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The steps, as reports state them."""
+
+
+@dataclass(frozen=True)
+class Geometry(Preprocessing):
+    """Resize a picture, then crop its centre.
+
+    Args:
+        resize: the new length of the shorter side, which keeps the proportions; or the new (height, width), which does not.
+        crop: height and width of the centre that is kept.
+        interpolation: Pillow's filter: nearest, bilinear, bicubic or lanczos. All but nearest smooth when they shrink.
+
+    Raises:
+        HoldfastError: a size is no positive whole number, the crop exceeds a stated (height, width), or the filter is
+            unknown.
+
+    Example:
+        >>> Geometry(256, (224, 224)).words, Geometry((224, 224), (224, 224), "bicubic").words
+        ('shorter side to 256, centre 224 x 224, bilinear', 'squashed to 224 x 224, bicubic')
+    """
+
+    resize: int | tuple[int, int]
+    crop: tuple[int, int]
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        resize = self.resize if isinstance(self.resize, tuple) else (self.resize,)
+        if not (are_sizes(resize) and len(resize) <= 2 and are_sizes(self.crop) and len(self.crop) == 2):
+            raise HoldfastError(
+                f"geometry needs a size and (height, width), as in Geometry(256, (224, 224)), got {self.resize!r} and "
+                f"{self.crop!r}"
+            )
+        if len(resize) == 2 and (resize[0] < self.crop[0] or resize[1] < self.crop[1]):
+            raise HoldfastError(f"geometry cannot crop {self.crop} from a picture squashed to {resize}; crop less")
+        if self.interpolation not in get_args(Interpolation):
+            known = ", ".join(get_args(Interpolation))
+            raise HoldfastError(f"interpolation must be one of {known}, got {self.interpolation!r}")
+
+    def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "rows columns c"]:
+        return np.asarray(self.fit(image)).reshape(*self.crop, -1)
+
+    def fit(self, image: Image.Image) -> Image.Image:
+        """Return ``image``, of any mode, resized and cropped.
+
+        Sizes and corners are rounded as torchvision rounds them, so that its recipes are followed to the pixel. A picture
+        too elongated to fill the crop is enlarged until it does, where torchvision would frame it in black.
+        """
+        from PIL.Image import Resampling
+
+        rows, columns = self.crop
+        if isinstance(self.resize, tuple):
+            height, width = self.resize
+        else:
+            image = _middle(image)
+            sides = [int(self.resize * side / min(image.size)) for side in image.size]
+            enlarge = max(1.0, columns / sides[0], rows / sides[1])
+            width, height = (
+                max(round(side * enlarge), least) for side, least in zip(sides, (columns, rows), strict=True)
+            )
+        resized = image.resize((width, height), Resampling[self.interpolation.upper()])
+        left, top = round((width - columns) / 2), round((height - rows) / 2)
+        return resized.crop((left, top, left + columns, top + rows))
+
+    @property
+    def words(self) -> str:
+        if isinstance(self.resize, int):
+            return f"shorter side to {self.resize}, centre {sizes(self.crop)}, {self.interpolation}"
+        centre = "" if self.resize == self.crop else f", centre {sizes(self.crop)}"
+        return f"squashed to {sizes(self.resize)}{centre}, {self.interpolation}"
+
+
+def sizes(shape: tuple[int, ...]) -> str:
+    """Return ``shape`` as reports state it.
+
+    Example:
+        >>> sizes((3, 224, 224))
+        '3 x 224 x 224'
+    """
+    return " x ".join(map(str, shape))
+
+
+def are_sizes(values: Any) -> bool:
+    """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
+    return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
+
+
+def _middle(image: Image.Image) -> Image.Image:
+    # Enlarging all of a line of pixels would fill the memory.
+    most = ELONGATED * min(image.size)
+    left, top = (max(0, side - most) // 2 for side in image.size)
+    return image.crop((left, top, image.width - left, image.height - top)) if left or top else image
