@@ -88,6 +88,23 @@ class Pooled(nn.Module):
         return pool(self.module(x), self.how)
 
 
+class Rearranged(nn.Module):
+    """A module that takes channels in the opposite order (``bgr``), or after height and width (``nhwc``)."""
+
+    def __init__(self, module: nn.Module, channels: str, layout: str) -> None:
+        super().__init__()
+        self.module, self.channels, self.layout = module, channels, layout
+        self.train(module.training)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, {self.layout}"
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Tensor:
+        if self.channels == "bgr":
+            x = x.flip(1)
+        return self.module(x.permute(0, 2, 3, 1) if self.layout == "nhwc" else x)
+
+
 class PerImage(nn.Module):
     """A module that was exported for batches of one, run image by image."""
 

@@ -118,9 +118,11 @@ def load_encoded(
 def _channels(selection: Selection) -> int:
     domain = selection.domain
     if len(domain.shape) != 3 or domain.shape[0] not in (1, 3) or (domain.low, domain.high) != (0, 1):
+        last = len(domain.shape) == 3 and domain.shape[-1] in (1, 3)
+        advice = "add ?layout=nhwc if its channels are last" if last else "pass an array file (.npy) of its inputs"
         raise HoldfastError(
             "image files suit encoders of 1 or 3 channels with pixels in [0, 1], but this one takes shape "
-            f"{domain.shape} in [{domain.low:g}, {domain.high:g}]; pass an array file (.npy) of its inputs"
+            f"{domain.shape} in [{domain.low:g}, {domain.high:g}]; {advice}"
         )
     return domain.shape[0]
 

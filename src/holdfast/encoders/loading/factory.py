@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,9 @@ def encoder_from(
     domain: Domain | None = getattr(built, "domain", None)
     if domain is None:
         return encoder_of(inside(built.module) if isinstance(built, Encoder) else built, name, settings, (), size)
-    if settings.shape or settings.mean or settings.std:
-        raise HoldfastError(f"{flag} states its own inputs; leave shape, mean and std out of the reference")
+    stated = [field.name for field in fields(InputSettings) if getattr(settings, field.name) != field.default]
+    if stated:
+        raise HoldfastError(f"{flag} states its own inputs; leave {', '.join(stated)} out of the reference")
     if size and domain.shape[1:] != (size, size):
         raise HoldfastError(
             f"{flag} states its own inputs, of shape {domain.shape}, got size={size}; leave the size out, or name a "

@@ -1,36 +1,62 @@
-"""What a file of weights does not say about its inputs: shape, range and normalisation, stated in the reference."""
+"""What a file of weights does not say about its inputs: shape, range, normalisation and how pictures become them."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import get_args
+from typing import cast, get_args
 
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.core.geometry import Interpolation
-from holdfast.encoders.wrappers import Pooled
+from holdfast.core.geometry import Geometry, Interpolation
+from holdfast.core.settings import convert
+from holdfast.encoders.wrappers import Pooled, Rearranged
+
+Shape = tuple[int | None, ...]
+"""Sizes without the batch axis; None where the file leaves one open."""
 
 
 @dataclass(frozen=True)
 class InputSettings:
-    """Settings of a reference that describe the inputs: ``?shape=3x224x224&mean=0.5,0.5,0.5&std=0.5,0.5,0.5``."""
+    """Settings of a reference that describe the inputs: ``?shape=3x224x224&mean=0.5&std=0.5&resize=256``."""
 
     shape: str | None = None
+    """Channels x height x width, in this order whatever ``layout`` says."""
     mean: str | None = None
-    """Per-channel mean that the module expects to be subtracted, one number for all or one each."""
+    """Per-channel mean that the module expects to be subtracted, in units of pixels in [0, 1]: one number for all, or one
+    for each in the module's own order of ``channels``; 104/255 is a number, too."""
     std: str | None = None
     low: float = 0.0
     high: float = 1.0
+    resize: str | None = None
+    """New length of a picture's shorter side (default: that of the input), or HEIGHTxWIDTH, to which it is squashed."""
+    crop: str | None = None
+    """Height and width of the centre that is cropped, as 224 or 224x160: the input's, where the file leaves them open."""
+    interpolation: str | None = None
+    """Filter of the resizing; bilinear by default."""
+    channels: str = "rgb"
+    """Order of the channels that the module expects: rgb or bgr."""
+    layout: str = "nchw"
+    """Order of the axes that the module expects: nchw or nhwc."""
+
+    def __post_init__(self) -> None:
+        for setting, value, known in (
+            ("channels", self.channels, ("rgb", "bgr")),
+            ("layout", self.layout, ("nchw", "nhwc")),
+            ("interpolation", self.interpolation, (None, *get_args(Interpolation))),
+        ):
+            if value not in known:
+                raise HoldfastError(f"{setting}: got {value!r}. Expected {' or '.join(filter(None, known))}.")
 
 
-def encoder_of(
-    module: nn.Module, name: str, settings: InputSettings, known: tuple[int | None, ...], size: int | None
-) -> Encoder:
-    """Return ``module`` as an encoder; ``known`` is what the file says of the shape, None where it leaves it open."""
-    shape = _shape(name, settings.shape, known, size)
+def encoder_of(module: nn.Module, name: str, settings: InputSettings, known: Shape, size: int | None) -> Encoder:
+    """Return ``module`` as an encoder; ``known`` is what the file says of the shape, in its own layout."""
+    if settings.layout == "nhwc" and known:
+        known = (known[-1], *known[:-1])
+    crop = pair(settings.crop) if settings.crop else None
+    shape = _shape(name, settings.shape, known, size, crop)
     if (settings.mean is None) != (settings.std is None):
         raise HoldfastError(f"{name!r} needs both mean and std in its settings, or neither")
     caution = ""
@@ -40,21 +66,48 @@ def encoder_of(
             "they are; if it was trained on normalised images add ?mean=...&std=... (mean=0&std=1 says that it was not)"
         )
         warnings.warn(caution, HoldfastWarning, stacklevel=3)
+    backwards = -1 if settings.channels == "bgr" else 1
+    rearranged = backwards < 0 or settings.layout == "nhwc"
+    if rearranged and len(shape) != 3:
+        raise HoldfastError(
+            f"{name!r}: channels and layout describe images, got inputs of shape {shape}; leave them out"
+        )
     return Encoder(
-        module.eval(),
+        Rearranged(module.eval(), settings.channels, settings.layout) if rearranged else module.eval(),
         name,
         Domain(shape, settings.low, settings.high),
-        mean=numbers(settings.mean, shape[0]) if settings.mean is not None else None,
-        std=numbers(settings.std, shape[0]) if settings.std is not None else None,
+        mean=numbers(settings.mean, shape[0])[::backwards] if settings.mean is not None else None,
+        std=numbers(settings.std, shape[0])[::backwards] if settings.std is not None else None,
+        geometry=_geometry(name, settings, shape, crop),
         pooling=module.how if isinstance(module, Pooled) else "inside the module",
         caution=caution,
     )
 
 
-def _shape(name: str, stated: str | None, known: tuple[int | None, ...], size: int | None) -> tuple[int, ...]:
-    shape: tuple[int | None, ...] = sizes(stated) if stated else known
+def _geometry(
+    name: str, settings: InputSettings, shape: tuple[int, ...], crop: tuple[int, int] | None
+) -> Geometry | None:
+    if not (settings.resize or crop or settings.interpolation):
+        return None
+    if len(shape) != 3:
+        raise HoldfastError(f"{name!r}: only images are resized, got inputs of shape {shape}; leave resize, crop out")
+    height, width = shape[1:]
+    if crop not in (None, (height, width)):
+        raise HoldfastError(f"{name!r} takes {height} x {width} pixels, got crop={settings.crop}; crop to its inputs")
+    resize: int | tuple[int, int] = min(height, width)
+    if settings.resize:
+        resize = pair(settings.resize) if "x" in settings.resize else pair(settings.resize)[0]
+    return Geometry(resize, (height, width), cast(Interpolation, settings.interpolation or "bilinear"))
+
+
+def _shape(
+    name: str, stated: str | None, known: Shape, size: int | None, crop: tuple[int, int] | None
+) -> tuple[int, ...]:
+    shape: Shape = sizes(stated) if stated else known
     if size and len(shape) == 3:
         shape = (shape[0], size, size)
+    if crop and len(shape) == 3:
+        shape = (shape[0], shape[1] or crop[0], shape[2] or crop[1])
     if not shape or None in shape:
         raise HoldfastError(f"the shape of an input of {name!r} is unknown; state it: ?shape=3x224x224")
     fixed = tuple(size for size in shape if size)
@@ -62,6 +115,19 @@ def _shape(name: str, stated: str | None, known: tuple[int | None, ...], size: i
     if not fits:
         raise HoldfastError(f"{name!r} takes inputs of shape {known} (None is free), so it cannot take {fixed}")
     return fixed
+
+
+def pair(text: str) -> tuple[int, int]:
+    """Return the height and width that ``text`` states.
+
+    Example:
+        >>> pair("224"), pair("224x160")
+        ((224, 224), (224, 160))
+    """
+    parts = sizes(text)
+    if len(parts) > 2 or min(parts) < 1:
+        raise HoldfastError(f"a size is a number of pixels or HEIGHTxWIDTH, as in 224 or 224x160, got {text!r}")
+    return parts[0], parts[-1]
 
 
 def sizes(text: str) -> tuple[int, ...]:
@@ -78,15 +144,15 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def numbers(text: str, count: int) -> tuple[float, ...]:
-    """Return ``count`` numbers spelled with commas; one alone is meant for all.
+    """Return ``count`` numbers separated by commas; one alone is meant for all.
 
     Example:
-        >>> numbers("0.5", 3)
-        (0.5, 0.5, 0.5)
+        >>> numbers("0.5", 3), numbers("51/255", 1)
+        ((0.5, 0.5, 0.5), (0.2,))
     """
     try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError as error:
+        values = tuple(convert(part, float, text) for part in text.split(","))
+    except HoldfastError as error:
         raise HoldfastError(f"expected numbers separated by commas, got {text!r}") from error
     if len(values) not in (1, count):
         raise HoldfastError(f"expected 1 or {count} numbers (one per channel), got {text!r}")
