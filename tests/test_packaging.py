@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -97,3 +98,42 @@ def test_extras_ask_for_packages_and_for_extras_that_exist(extra: str) -> None:
 
 def test_every_extra_is_documented() -> None:
     assert set(rows(section(DOCS / "installing.md", "Installing"))) == set(PROJECT["optional-dependencies"])
+
+
+OURS = r"holdfast(?!-encoders|[\w./:-])"
+ANOTHER_PROJECT = re.compile(
+    rf"holdfast\[|(?:pipx?|uv(?: pip| tool)?|conda)3? (?:install|add|inject|run)(?: +(?!\()[^\s;&|)]+)*? +['\"`]?{OURS}"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    {
+        "pip install holdfast": True,
+        "pip install -c constraints.txt 'holdfast'": True,
+        "pipx install 'holdfast==1'": True,
+        "pip install '" + "holdfast[train]'": True,
+        "uv tool install holdfast": True,
+        "pip install 'holdfast-encoders[train]'": False,
+        "pip install ray (in a clone of holdfast: pip install '.[cluster]')": False,
+        "pip install . && holdfast evaluate": False,
+        "docker build --tag holdfast .": False,
+    }.items(),
+)
+def test_the_search_for_the_other_project_finds_it(text: str, wrong: bool) -> None:
+    assert bool(ANOTHER_PROJECT.search(text)) == wrong
+
+
+def test_no_text_installs_the_project_that_has_our_import_name_on_the_package_index() -> None:
+    """``holdfast`` on the package index is somebody else's; ours is distributed under another name."""
+    assert PROJECT["name"] == "holdfast-encoders"
+    assert set(PROJECT["scripts"]) == {"holdfast"}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
+        "\n"
+    )
+    files = [ROOT / name for name in listed if name and not name.startswith("tests/")] or [
+        file for folder in ("src", "docs") for file in (ROOT / folder).rglob("*") if file.is_file()
+    ]
+    texts = {file: file.read_bytes().decode(errors="ignore") for file in files if file.suffix != ".safetensors"}
+    assert len(texts) > 300, "vacuous"
+    assert [str(file.relative_to(ROOT)) for file, text in texts.items() if ANOTHER_PROJECT.search(text)] == []

@@ -22,6 +22,12 @@ from holdfast.core.errors import HoldfastError
 from tests.marks import rest_slow
 
 COUNT = [0]
+FACTOR = 1.0
+LAYER: nn.Module = nn.LeakyReLU(1.0)
+
+
+def helped(x: Tensor) -> Tensor:
+    return x
 
 
 class Odd(nn.Module):
@@ -243,3 +249,84 @@ def test_probes_are_of_many_kinds_and_inside(ends: tuple[float, float]) -> None:
         assert means.min() < 0.25
         assert means.max() > 0.75
         assert (found[0].unique() == torch.tensor([0.0, 1.0])).all()
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class Factored(nn.Module):
+    """A linear map, times factors that are kept in many places."""
+
+    of_class = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.slotted = nn.Linear(8, 3), Slotted(1.0)
+
+    @property
+    def in_property(self) -> float:
+        return 1.0
+
+    def method(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = self.of_class * self.slotted.value * self.in_property * FACTOR
+        return helped(LAYER(self.method(self.linear(x) * factor)))
+
+
+def enclosing() -> tuple[nn.Module, Callable[[], None]]:
+    factor = 1.0
+
+    class Enclosing(Factored):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * factor
+
+    def change() -> None:
+        nonlocal factor
+        factor = -2.0
+
+    return Enclosing(), change
+
+
+def shared_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = {0: lambda module, given, codes: codes - 1.0 if isinstance(module, Factored) else codes}
+    monkeypatch.setattr("torch.nn.modules.module._global_forward_hooks", hooks)
+
+
+HERE = "tests.bounds.test_consistency"
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Any], Any]] = {
+    "attribute of the class": lambda patch, module: patch.setattr(Factored, "of_class", -2.0),
+    "global": lambda patch, module: patch.setattr(f"{HERE}.FACTOR", -2.0),
+    "global module": lambda patch, module: patch.setattr(f"{HERE}.LAYER", nn.LeakyReLU(-2.0)),
+    "global function": lambda patch, module: patch.setattr(f"{HERE}.helped", lambda x: -2 * x),
+    "slot": lambda patch, module: setattr(module.slotted, "value", -2.0),
+    "hook of all modules": lambda patch, module: shared_hook(patch),
+    "property": lambda patch, module: patch.setattr(Factored, "in_property", property(lambda self: -2.0)),
+    "method": lambda patch, module: patch.setattr(Factored, "method", lambda self, x: -2 * x),
+    "forward": lambda patch, module: patch.setattr(Factored, "forward", lambda self, x: -self.linear(x)),
+    "hook of one module": lambda patch, module: module.register_forward_hook(lambda m, given, codes: -codes),
+}
+
+
+@pytest.mark.parametrize("place", [*CHANGES, "closure"])
+def test_a_graph_is_traced_anew_when_its_module_computes_something_else(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    module, close = enclosing() if place == "closure" else (Factored(), None)
+    made, x = Encoder(module.eval(), "factored", Domain((8,))), torch.rand(4, 8)
+    before = trace(made)
+    codes = made.forward(x)
+    assert trace(made) is before, "vacuous: the graph is not kept"
+    if close:
+        close()
+    else:
+        CHANGES[place](monkeypatch, made.module)
+    changed = made.forward(x)
+    assert not torch.allclose(changed, codes, atol=0.1), "vacuous: nothing changed"
+    assert torch.allclose(trace(made)(x.double()), changed.double(), rtol=1e-4, atol=1e-5)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.fingerprint import fingerprint
+from holdfast.core.fingerprint import fingerprint, without_source
 
 TIMES = 0
 LOGGER = logging.getLogger(__name__)
@@ -42,8 +42,9 @@ class Scaler:
         return self.factor * codes
 
 
-class Slotted:
+class SlottedValue:
     __slots__ = ("value",)
+    value: float
 
 
 def twice(factor: float) -> Any:
@@ -212,8 +213,82 @@ def test_what_changes_from_process_to_process_does_not_count() -> None:
     assert before == fingerprint(Logged())
 
 
+ENCLOSED: dict[str, Any] = {
+    "number": (1.0, 2.0),
+    "function": (lambda x: x, lambda x: -x),
+    "layer": (nn.Tanh(), nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize("kind", ENCLOSED)
+def test_what_functions_around_forward_hold_counts(kind: str) -> None:
+    def made(held: Any) -> nn.Module:
+        class Enclosing(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return held(x) if callable(held) else held * x
+
+        return Enclosing()
+
+    first, second = (fingerprint(made(held)) for held in ENCLOSED[kind])
+    assert first == fingerprint(made(ENCLOSED[kind][0])) != second
+
+
+def test_slots_count() -> None:
+    class Slotted(nn.Module):
+        __slots__ = ("_Slotted__hidden", "scale")
+
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.scale = scale
+
+    def kept(value: float) -> nn.Module:
+        module = Keeps(slotted := SlottedValue())
+        slotted.value = value
+        return module
+
+    assert fingerprint(Slotted(1.0)) == fingerprint(Slotted(1.0)) != fingerprint(Slotted(2.0))
+    assert fingerprint(kept(1.0)) == fingerprint(kept(1.0)) != fingerprint(kept(2.0))
+
+
+def test_hooks_of_all_modules_count() -> None:
+    before = fingerprint(nn.Flatten())
+    for register in (
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+    ):
+        handle = register(lambda module, given, *codes: None)
+        assert fingerprint(nn.Flatten()) != before
+        handle.remove()
+    assert fingerprint(nn.Flatten()) == before
+
+
+def test_what_a_subclass_of_a_layer_overrides_counts() -> None:
+    def made(sign: int) -> nn.Module:
+        class Layer(nn.Conv2d):
+            def _conv_forward(self, *given: Any) -> Tensor:
+                return sign * super()._conv_forward(*given)
+
+        torch.manual_seed(0)
+        return Layer(1, 1, 1)
+
+    assert fingerprint(made(1)) == fingerprint(made(1)) != fingerprint(made(-1))
+
+
+def test_calls_of_plain_objects_count() -> None:
+    class Once:
+        def __call__(self, x: Tensor) -> Tensor:
+            return x
+
+    class Twice:
+        def __call__(self, x: Tensor) -> Tensor:
+            return x + x
+
+    Twice.__qualname__ = Once.__qualname__
+    assert fingerprint(Keeps(Once())) == fingerprint(Keeps(Once())) != fingerprint(Keeps(Twice()))
+
+
 def test_what_cannot_be_described_is_never_confused() -> None:
-    module = Keeps(Slotted())
+    module = Keeps(object())
     assert fingerprint(module) != fingerprint(module)
 
 
@@ -223,6 +298,31 @@ def test_modules_may_hold_their_holders() -> None:
     other = Keeps(None)
     other.kept = [other, {"self": other}]
     assert fingerprint(module) == fingerprint(other)
+
+
+def test_code_without_source_is_known_by_its_bytecode_and_named() -> None:
+    names: dict[str, Any] = {"nn": nn}
+    exec("class Typed(nn.Module):\n    def forward(self, x):\n        return x * 2\n", names)
+    assert without_source(names["Typed"]()) == ["Typed.forward"]
+    assert without_source(nn.Sequential(Keeps(None), nn.Linear(2, 2))) == []
+    before = fingerprint(names["Typed"]())
+    exec("def forward(self, x):\n    return x * 3\n", names)
+    names["Typed"].forward = names["forward"]
+    assert fingerprint(names["Typed"]()) != before
+
+
+def test_a_file_edited_since_its_import_describes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    code = "from torch import nn\nclass Edited(nn.Module):\n    def forward(self, x):\n        return x {} 1\n"
+    (tmp_path / "edited.py").write_text(code.format("+"))
+    module = importlib.import_module("edited")
+    (tmp_path / "edited.py").write_text(code.format("-"))
+    old = fingerprint(module.Edited())
+    assert without_source(module.Edited()) == ["Edited.forward"]
+    new = importlib.reload(module)
+    assert without_source(new.Edited()) == []
+    assert fingerprint(new.Edited()) != old
 
 
 def test_context_counts() -> None:

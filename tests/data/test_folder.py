@@ -6,13 +6,14 @@ import os
 import pickle
 import shutil
 import tracemalloc
+import warnings
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 from torch import Tensor
 
 from holdfast.core.encoder import Domain
@@ -39,6 +40,45 @@ def test_finds_common_formats_at_any_depth_in_sorted_order(paint: Painter, tmp_p
     assert images.labels is None
     assert images.pixels(range(len(names))).shape == (9, 3, 8, 8)
     assert images.source.read([0]).dtype == torch.uint8
+
+
+MORE = {".jfif": "JPEG", ".jpe": "JPEG", ".avif": "AVIF", ".jp2": "JPEG2000", ".j2k": "JPEG2000", ".pgm": "PPM"}
+
+
+@pytest.mark.parametrize("suffix", MORE)
+def test_other_endings_of_formats_that_pillow_decodes_are_read(suffix: str, tmp_path: Path) -> None:
+    Image.init()
+    if MORE[suffix] not in Image.SAVE or not features.check(
+        {"AVIF": "avif", "JPEG2000": "jpg_2000"}.get(MORE[suffix], "jpg")
+    ):
+        pytest.skip(f"the installed Pillow has no {MORE[suffix]}")
+    picture = Image.linear_gradient("L").resize((16, 16))
+    picture.save(tmp_path / f"x{suffix}", MORE[suffix])
+    picture.save(tmp_path / "x.png")
+    read = load(str(tmp_path), Domain((1, 16, 16))).pixels([0, 1])
+    assert torch.allclose(read[0], read[1], atol=0.08)
+
+
+def test_images_that_are_not_read_are_counted_by_ending(paint: Painter, tmp_path: Path) -> None:
+    paint("a.jpg")
+    root = tmp_path / "images"
+    for name in ("b.heic", "c/d.HEIC", "e.jxl", "notes.txt", "labels.csv"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(b"whatever")
+    with pytest.warns(HoldfastWarning, match=r"\b3 images .*2 \.heic, 1 \.jxl\)") as said:
+        assert load(str(root), RGB).ids == ("a.jpg",)
+    assert len([one for one in said if ".heic" in str(one.message)]) == 1
+    (root / "a.jpg").unlink()
+    with pytest.raises(HoldfastError, match=r"2 \.heic, 1 \.jxl"):
+        load(str(root), RGB)
+
+
+def test_files_beside_the_images_are_no_images(paint: Painter, tmp_path: Path) -> None:
+    paint("a.jpg")
+    (tmp_path / "images" / "notes.txt").write_text("no image")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HoldfastWarning)
+        load(str(tmp_path / "images"), RGB)
 
 
 def test_rows_are_read_in_the_order_asked_for(paint: Painter, tmp_path: Path) -> None:

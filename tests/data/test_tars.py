@@ -47,6 +47,13 @@ def shards(paint: Painter, tmp_path: Path) -> Path:
     return tmp_path / "tars"
 
 
+def test_members_that_are_not_read_are_counted_by_ending(shards: Path, paint: Painter, tmp_path: Path) -> None:
+    members = {"a.png": paint("a.png").read_bytes(), "b.heic": b"x", "c.left.HEIC": b"x", "notes.txt": b"x"}
+    _shard(tmp_path / "mixed.tar", members)
+    with pytest.warns(HoldfastWarning, match=r"\b2 images .*2 \.heic\)"):
+        assert load(str(tmp_path / "mixed.tar"), RGB).ids == ("mixed/a",)
+
+
 def test_members_are_the_files_they_were_made_of(shards: Path, tmp_path: Path) -> None:
     files = load(str(tmp_path / "images"), RGB)
     for reference in (f"{shards}/shard-{{000..001}}.tar", f"wds:{shards}", f"{shards}/shard-*.tar"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.encoded import load_encoded
+from holdfast.data.reading.endings import SUFFIXES, ending, report
 
 SOURCE = "folder"
 SETTINGS = ("labels", "max_pixels")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm")
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
@@ -30,9 +31,9 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     root = Path(name).expanduser()
     if not root.is_dir():
         raise HoldfastError(f"no folder {name!r}; check the path")
-    paths = find(root)
-    if not paths:
-        raise HoldfastError(f"folder {name!r} holds no images; expected files ending in {', '.join(SUFFIXES)}")
+    others = Counter[str]()
+    paths = find(root, others)
+    report(f"folder {name!r}", others, len(paths))
     labels, names = labelled(paths, settings)
     ids = [_text(path) for path in paths]
     return load_encoded(name, Files(str(root), paths), ids, labels, selection, settings, names)
@@ -57,10 +58,11 @@ class Files:
         return Path(self.root, self.paths[row])
 
 
-def find(root: Path) -> list[str]:
+def find(root: Path, others: Counter[str] | None = None) -> list[str]:
     """Return the sorted relative paths of the image files below ``root``, links followed and hidden names left out.
 
-    Each folder is entered once, however many links lead to it, so that links in a circle do no harm.
+    Each folder is entered once, however many links lead to it, so that links in a circle do no harm. The endings of all
+    other files are counted in ``others``.
     """
     paths: list[str] = []
     folders, links, entered = [""], list[str](), set[tuple[int, int]]()
@@ -80,6 +82,8 @@ def find(root: Path) -> list[str]:
                 (links if entry.is_symlink() else folders).append(path)
             elif entry.name.lower().endswith(SUFFIXES):
                 paths.append(path)
+            elif others is not None:
+                others[ending(entry.name)] += 1
     return sorted(paths)
 
 

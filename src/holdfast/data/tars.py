@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
@@ -19,10 +20,11 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.data import folder
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.content import Stored, side_by_side
 from holdfast.data.reading.encoded import load_encoded
+from holdfast.data.reading.endings import SUFFIXES, report
+from holdfast.data.reading.endings import ending as last_ending
 from holdfast.data.reading.stores import FileStore, StoredFile
 
 SOURCE = "wds"
@@ -31,12 +33,16 @@ MISSING = -1
 
 
 class Samples(NamedTuple):
-    """What a tar holds: the samples' keys, where their images lie, and their labels (None where there is none)."""
+    """What a tar holds: the samples' keys, where their images lie, and their labels (None where there is none).
+
+    ``others`` counts, by their endings, the members of what is no sample.
+    """
 
     keys: list[str]
     starts: list[int]
     sizes: list[int]
     labels: list[Any]
+    others: dict[str, int]
 
 
 def spelled(path: str) -> bool:
@@ -56,7 +62,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     tars, versions = list(shards.values()), [tar.version for tar in shards.values()]
 
     def indexed(position: int) -> Samples:
-        stamp = selection.remembered.stamp(versions[position], "samples", *chosen)
+        stamp = selection.remembered.stamp(versions[position], "samples and others", *chosen)
         content = selection.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
         return Samples(*json.loads(content))
 
@@ -65,8 +71,8 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     finally:
         selection.remembered.save()
     ids = [f"{shard}/{key}" for shard, members in zip(shards, samples, strict=True) for key in members.keys]
-    if not ids:
-        raise HoldfastError(f"{name} holds no images; expected members ending in {', '.join(folder.SUFFIXES)}")
+    others = sum((Counter(sample.others) for sample in samples), Counter[str]())
+    report(name, others, len(ids), "members")
     labels, classes = _labels(name, [label for sample in samples for label in sample.labels], "label" in settings)
     members = Members(tars, versions, samples)
     return load_encoded(name, members, ids, labels, selection, settings, classes, distant=True)
@@ -148,16 +154,18 @@ def _check_end(opened: tarfile.TarFile, file: Any) -> None:
 def _samples(
     name: str, members: Mapping[str, Mapping[str, tarfile.TarInfo]], opened: tarfile.TarFile, image: str, label: str
 ) -> Samples:
-    samples = Samples([], [], [], [])
+    samples = Samples([], [], [], [], {})
     for key, sample in members.items():
-        images = [ending for ending in sample if (ending == image if image else f".{ending}".endswith(folder.SUFFIXES))]
+        images = [ending for ending in sample if (ending == image if image else f".{ending}".endswith(SUFFIXES))]
         if len(images) > 1:
             raise HoldfastError(
                 f"sample {key!r} of {name} has {len(images)} images ({', '.join(images)}); say which, as in "
                 f"?image={images[0]}"
             )
         if not images and not {"cls", "json"} & set(sample):
-            continue  # a note beside the samples
+            for other in (last_ending(f"{key}.{ending}") for ending in sample):
+                samples.others[other] = samples.others.get(other, 0) + 1
+            continue  # a note beside the samples, or an image of a format that is not read
         at = sample[images[0]] if images else None
         samples.keys.append(key)
         samples.starts.append(at.offset_data if at else MISSING)

@@ -120,7 +120,8 @@ class Lars(Optimiser):
         try:
             from timm.optim.lars import Lars as TimmLars
         except ImportError:
-            raise HoldfastError("the optimiser lars is timm's; pip install 'holdfast[vision]', or use sgd") from None
+            advice = "pip install 'holdfast-encoders[vision]', or use sgd"
+            raise HoldfastError(f"the optimiser lars is timm's; {advice}") from None
         built: torch.optim.Optimizer = TimmLars(
             groups, self.rate, momentum=self.momentum, trust_coeff=self.trust, always_adapt=False
         )

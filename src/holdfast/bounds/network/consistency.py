@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from holdfast.bounds.network.graph import Graph
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.fingerprint import content
+from holdfast.core.fingerprint import attributes, behaviour, content, shared_hooks
 from holdfast.core.noise import Noise
 
 IMAGES = 12
@@ -28,7 +28,7 @@ WORK = 2**26  # entries of nodes that the comparison may cost, beyond those of o
 WIDEST = 10.0  # images stay this near zero where the domain has no end
 
 State = dict[str, list[str]]
-"""Text that describes each attribute, weight and buffer of a module by its place."""
+"""Text that describes each attribute, weight and buffer, and the code of each part of a module, by its place."""
 
 
 def probes(domain: Domain, dtype: torch.dtype, device: torch.device) -> Pixels:
@@ -125,7 +125,7 @@ def _equal(left: Tensor, right: Tensor) -> bool:
 
 
 def state(module: nn.Module) -> State:
-    """Return text that describes each attribute, weight and buffer; without those that no two looks describe alike."""
+    """Return text that describes what a module holds and does; without what no two looks describe alike."""
     first, second = (dict(_described(module)) for _ in range(2))
     return {place: value for place, value in first.items() if second.get(place) == value}
 
@@ -133,10 +133,14 @@ def state(module: nn.Module) -> State:
 def _described(module: nn.Module) -> Iterator[tuple[str, list[str]]]:
     parts = frozenset(id(part) for part in module.modules())
     for name, part in module.named_modules():
-        attributes = {} if isinstance(part, torch.fx.GraphModule) else vars(part)
-        kept = {key: value for key, value in attributes.items() if key not in ("_modules", "_parameters", "_buffers")}
+        traced = isinstance(part, torch.fx.GraphModule)
+        own = {} if traced else attributes(part)
+        kept = {key: value for key, value in own.items() if key not in ("_modules", "_parameters", "_buffers")}
         for key, value in {**kept, **part._parameters, **part._buffers}.items():
             yield f"{name}.{key}".removeprefix("."), list(content(value, parts))
+        if not traced:
+            yield f"{name}.forward".removeprefix("."), list(behaviour(part, parts))
+    yield "hooks of all modules", shared_hooks(parts)
 
 
 def _generators() -> list[str]:

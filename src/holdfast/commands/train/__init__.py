@@ -193,7 +193,7 @@ def fabric_of(device: str, precision: str) -> Fabric:
         from lightning_fabric import Fabric
         from lightning_fabric.strategies.ddp import DDPStrategy
     except ImportError:
-        raise HoldfastError("training needs Lightning Fabric; pip install 'holdfast[train]'") from None
+        raise HoldfastError("training needs Lightning Fabric; pip install 'holdfast-encoders[train]'") from None
     RunSettings(device=device)  # refuses what torch does not see
     kind, processes = torch.device(device), int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))

@@ -1,7 +1,8 @@
 """What the code of functions names, and what that names in turn, so that an edit of a helper is seen as one of its caller.
 
-Methods and attributes of the functions' class are followed, and in code that is neither installed nor part of Holdfast also
-what its files have under these names: functions, and values that are known by their content and that the code does not set.
+Methods and attributes of the functions' class are followed, with defaults and what functions around them hold, and in code
+that is neither installed nor part of Holdfast also what its files have under these names: functions, modules of torch, and
+values that are known by their content and that the code does not set.
 Of anything else that classes and files keep (loggers, caches, open files) nothing is said, for it differs from process to
 process.
 """
@@ -13,44 +14,46 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 _INSTALLED = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
 _PLAIN = (str, int, float, complex, bool, type(None), bytes, Tensor, np.ndarray)
 
 
 def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any]:
-    """Yield the code, defaults and values that ``functions`` of the class ``kind`` name.
-
-    The code of the first of them is known and left out; the others are what it overrides and may call.
+    """Yield the code of ``functions`` of the class ``kind``, and code, defaults, closures and values that they name.
 
     Example:
         >>> class Doubled:
         ...     factor = 2
         ...     def forward(self, x): return self.scaled(x)
         ...     def scaled(self, x): return self.factor * x
-        >>> code, factor = named_by([Doubled.forward], Doubled)
-        >>> code.co_name, factor
-        ('scaled', 2)
+        >>> forward, scaled, factor = named_by([Doubled.forward], Doubled)
+        >>> forward.co_name, scaled.co_name, factor
+        ('forward', 'scaled', 2)
     """
-    functions = list(functions)
     waiting = [part for function in functions for part in _unwrapped(function)]
-    own, done = [part for part in functions[:1] if isinstance(part, FunctionType)], set[CodeType]()
+    done = set[int]()
     while waiting:
         function = waiting.pop(0)
-        if function.__code__ in done:
+        if id(function) in done:
             continue
-        done.add(function.__code__)
-        if function not in own:
-            yield function.__code__
-            yield from filter(_is_plain, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
-        for name in sorted(set(_names(function.__code__))):
+        done.add(id(function))
+        yield function.__code__
+        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        for value in _enclosed(function):
+            inner = _unwrapped(value)
+            waiting += inner
+            if not inner:
+                yield value
+        for name in _names(function.__code__):
             for value in (*_in_class(kind, name), *_in_file(function, name)):
-                if _is_plain(value):
+                if _is_plain(value) or isinstance(value, nn.Module):
                     yield value
                 waiting += _unwrapped(value)
 
@@ -66,9 +69,22 @@ def _in_class(kind: type | None, name: str) -> Iterator[Any]:
     return methods(kind, name) if kind else iter(())
 
 
+def _enclosed(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function finds in the functions around it and does not set: all but classes and files."""
+    code = function.__code__
+    own = _stored(code, "STORE_DEREF")
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+        if name not in own and not isinstance(value, (type, ModuleType)):
+            yield value
+
+
 def _in_file(function: FunctionType, name: str) -> Iterator[Any]:
     """Yield what the file of a function has under a name, and the files that it imports as modules and names."""
-    if not _is_own(function.__module__):
+    if not _is_own(str(function.__globals__.get("__name__"))):  # not __module__, which decorators copy
         return
     inside = function.__globals__
     imported = [inside[other] for other in _names(function.__code__) if isinstance(inside.get(other), ModuleType)]
@@ -77,13 +93,20 @@ def _in_file(function: FunctionType, name: str) -> Iterator[Any]:
             yield names[name]
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names of attributes and of what is outside of a function that its code uses and does not set."""
-    own = {part.argval for part in dis.get_instructions(code) if part.opname in ("STORE_GLOBAL", "STORE_ATTR")}
-    yield from (name for name in code.co_names if name not in own)
+@lru_cache(maxsize=4096)
+def _names(code: CodeType) -> tuple[str, ...]:
+    """Return the names of attributes and of what is outside of a function that its code uses and does not set."""
+    used = set(code.co_names) - _stored(code, "STORE_GLOBAL", "STORE_ATTR")
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            used |= set(_names(constant))
+    return tuple(sorted(used))
+
+
+@lru_cache(maxsize=4096)
+def _stored(code: CodeType, *kinds: str) -> frozenset[str]:
+    """Return the names that the code itself sets."""
+    return frozenset(part.argval for part in dis.get_instructions(code) if part.opname in kinds)
 
 
 def _unwrapped(value: Any) -> list[FunctionType]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 # Naming the formats keeps Pillow from handing a disguised file to a decoder that runs other programs (EPS).
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "AVIF", "JPEG2000")
 
 MAX_PIXELS = 64_000_000
 """How many pixels an image may have, unless the reference says otherwise: decoding takes a dozen bytes for each."""
@@ -72,7 +72,11 @@ def opened(content: Path | bytes) -> Image.Image:
 
     if (content.stat().st_size if isinstance(content, Path) else len(content)) == 0:
         raise ValueError("zero bytes")  # so are named pipes, which would make the reader wait for ever
-    return Image.open(content if isinstance(content, Path) else BytesIO(content), formats=FORMATS)
+    Image.preinit()
+    if not {*FORMATS} <= {*Image.OPEN}:
+        Image.init()  # registers the rest; an older Pillow has no AVIF, and names that it lacks are errors of their own
+    known = [name for name in FORMATS if name in Image.OPEN]
+    return Image.open(content if isinstance(content, Path) else BytesIO(content), formats=known)
 
 
 def decode(content: Path | bytes, channels: int, geometry: Preprocessing) -> UInt8[Tensor, "c h w"]:

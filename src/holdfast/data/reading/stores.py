@@ -53,8 +53,8 @@ class FileStore:
             filesystem, path = url_to_fs(address)
         except ImportError as error:
             raise HoldfastError(
-                f"{scheme}:// needs another package ({_first_line(error)}); pip install 'holdfast[remote]' brings those "
-                "for s3, gs and http"
+                f"{scheme}:// needs another package ({_first_line(error)}). "
+                "pip install 'holdfast-encoders[remote]' brings those for s3, gs and http"
             ) from error
         except ValueError as error:
             raise HoldfastError(f"{address!r} cannot be opened ({_first_line(error)}); check its beginning") from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.core.errors import HoldfastError
+from collections import Counter
+
 from holdfast.core.images import Images
 from holdfast.data import arrays, folder, tars
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.encoded import load_encoded
+from holdfast.data.reading.endings import SUFFIXES, ending, report
 from holdfast.data.reading.stores import FileStore, StoredFiles
 from holdfast.data.remote import stored_arrays
 
@@ -26,12 +28,14 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     if path.lower().endswith(tuple(arrays.SUFFIXES)):
         return stored_arrays.load(name, settings, selection)
     check_settings(settings, folder.SETTINGS, SOURCE)
-    images = {name: file for name, file in store.find(path).items() if name.lower().endswith(folder.SUFFIXES)}
-    if not images:
-        raise HoldfastError(
-            f"{name} holds no images; expected files ending in {', '.join(folder.SUFFIXES)}, or an address that ends in "
-            f".tar or {', '.join(arrays.SUFFIXES)}"
-        )
+    found = store.find(path)
+    images = {name: file for name, file in found.items() if name.lower().endswith(SUFFIXES)}
+    report(
+        name,
+        Counter(map(ending, found)),
+        len(images),
+        f"an address of a .tar or {', '.join(arrays.SUFFIXES)}, or files",
+    )
     labels, names = folder.labelled(list(images), settings)
     files = StoredFiles(list(images.values()))
     return load_encoded(name, files, list(images), labels, selection, settings, names, distant=True)

@@ -11,6 +11,7 @@ from math import prod
 from holdfast.core.arrangement import arrangement
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.fingerprint import without_source
 from holdfast.core.images import Images, random_images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Record
@@ -108,13 +109,19 @@ def examine_loading(
     first, again = load(), load()
     status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
     sentence = (
-        f"Both times its fingerprint is {first.fingerprint}."
+        f"Both times its fingerprint is {first.fingerprint}.{_changing(first)}"
         if status == "ok"
         else "Two loads give two encoders, so some weights are random: load them or fix their seed."
     )
     loads = Check(name="loads the same twice", status=status, sentence=sentence)
     examined = examine_wholly if status == "ok" else examine
     return [loads, *examined(first, pixels, run)]
+
+
+def _changing(encoder: Encoder) -> str:
+    """Return a sentence on code whose source is not found, by which other versions of Python know another encoder."""
+    names = without_source(encoder.module)
+    return f" No source was found of {names[0]}: another version of Python gives another fingerprint." if names else ""
 
 
 def examine_wholly(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None) -> tuple[Check, ...]:
