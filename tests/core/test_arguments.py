@@ -151,7 +151,7 @@ UNREADABLE: dict[str, Callable[[], nn.Module]] = {
     "scripted": lambda: torch.jit.script(flat()),
     "traced": lambda: torch.jit.trace(flat(), torch.rand(1, 1, 2, 2)),
     "a scripted part": lambda: nn.Sequential(nn.Identity(), torch.jit.script(flat())),
-    "compiled": lambda: torch.compile(flat()),
+    "compiled": lambda: loose(torch.compile(flat())),
     "exported with guards": lambda: torch.export.export(flat(), (torch.rand(1, 1, 2, 2),)).module(),
     "sparse": lambda: Weighted(torch.rand(2, 4).to_sparse(), "parameter"),
     "sparse by rows": lambda: Weighted(torch.rand(2, 4).to_sparse_csr(), "buffer"),
