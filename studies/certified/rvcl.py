@@ -8,9 +8,9 @@ After Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html, with t
     negatives   the average certified radius over more and fewer negatives K (figure 7, right)
     dimension   the average certified radius of codes of more and fewer dimensions (figure 7, left)
 
-Certified numbers are proved and can only be too low; attacked ones can only be too high. Balls are cut by the range of
-pixels, which the paper does not do, and all eps are in units of pixels in [0, 1]. The optimiser keeps its learning rate, and
-the attack of training steps 2.5 eps / steps, since the paper's 0.007 cannot cross its ball on MNIST.
+Certified numbers are proved and can only be too low; attacked ones can only be too high. All eps are in units of pixels in
+[0, 1]. The optimiser keeps its learning rate, and the attack of training steps 2.5 eps / steps, since the paper's 0.007
+cannot cross its ball on MNIST.
 """
 
 from __future__ import annotations

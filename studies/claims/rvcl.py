@@ -1,6 +1,6 @@
 """RVCL: certified radii of contrastive encoders (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html).
 
-All on the authors' published encoders. Balls are cut by the range of pixels, which theirs are not.
+All on the authors' published encoders.
 """
 
 from __future__ import annotations

@@ -44,6 +44,13 @@ def masked(x: Tensor, mask: Tensor) -> Tensor:
     return attention(x, attn_mask=mask.to(x) if mask.is_floating_point() else mask)
 
 
+def far_keys(x: Tensor) -> Tensor:
+    """The mask leaves out a key whose scores lie more than 709 from the others, beyond which exp overflows."""
+    scale = torch.tensor([1.0, 1.0, 1.0, 1e4])[:, None].to(x)
+    seen = torch.tensor([[True, True, True, False]])
+    return functional.scaled_dot_product_attention(x, scale * (x + 1), x, attn_mask=seen)
+
+
 LATE = torch.full((4, 4), -torch.inf).triu(1)  # what a query must not see of later keys
 KERNEL = torch.linspace(-1, 1, 4 * 2 * 9).reshape(4, 2, 3, 3)
 UNITS = torch.linspace(-2, 2, 4)
@@ -62,6 +69,9 @@ MAPS: dict[str, Function] = {
     "repeat_interleave": lambda x: x.repeat_interleave(2, -1).flip(-1, 1).roll((1, 2), (2, -1)),
     "windows": lambda x: functional.unfold(x, 2, 1, 1, 2),
     "index_select": lambda x: x.index_select(1, torch.tensor([2, 0, 2])).narrow(-1, 1, 2)[..., ::2],
+    "index": lambda x: x[:, torch.tensor([2, 0, 2])][..., torch.tensor([3, 1])],
+    "index of pairs": lambda x: x[:, :, torch.tensor([[0], [3]]), torch.tensor([1, 1, 2])].flatten(2),
+    "gather": lambda x: x.gather(-1, torch.tensor([3, 0]).expand(1, 4, 4, 2)),
     "parts": lambda x: torch.stack([*x.split([1, 3], 1)[1].unbind(-1), *x[:, 1:].chunk(4, 2)[0].unbind(2)], 2),
     "pixel shuffle": lambda x: functional.pixel_unshuffle(functional.pixel_shuffle(x, 2), 4).flip(1),
     "channel shuffle": lambda x: functional.channel_shuffle(x, 2),
@@ -154,6 +164,7 @@ FUNCTIONS: dict[str, Function] = {
     "attention with a mask": lambda x: masked(x, torch.linspace(-3, 3, 4)),
     "attention with an infinite mask": lambda x: masked(x, LATE),
     "attention with a Boolean mask": lambda x: masked(x, LATE == 0),
+    "attention without a key far from others": far_keys,
     "attention of groups": grouped,
     "attention of a fixed query": lambda x: functional.scaled_dot_product_attention(
         torch.eye(4).to(x)[None], x[:, 0], x[:, 1]

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.bounds import lower_bound
 from holdfast.core.balls import L2, Linf
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
@@ -126,3 +127,50 @@ def test_numbers_of_other_libraries_are_numbers(unchecked: None) -> None:
     assert Images(PIXELS, labels=labels).labels is labels
     with pytest.raises(HoldfastError, match=r"no run|holds no"):
         hf.compare(Path("nowhere"))
+
+
+def flat() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+
+
+class Weighted(nn.Module):
+    """A product with a weight that is kept as a parameter, as a buffer or as neither."""
+
+    def __init__(self, weight: Tensor, kept: str) -> None:
+        super().__init__()
+        if kept == "buffer":
+            self.register_buffer("weight", weight)
+        else:
+            self.weight = nn.Parameter(weight) if kept == "parameter" else weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight @ x.flatten(1).T).T
+
+
+UNREADABLE: dict[str, Callable[[], nn.Module]] = {
+    "scripted": lambda: torch.jit.script(flat()),
+    "traced": lambda: torch.jit.trace(flat(), torch.rand(1, 1, 2, 2)),
+    "a scripted part": lambda: nn.Sequential(nn.Identity(), torch.jit.script(flat())),
+    "compiled": lambda: loose(torch.compile(flat())),
+    "exported with guards": lambda: torch.export.export(flat(), (torch.rand(1, 1, 2, 2),)).module(),
+    "sparse": lambda: Weighted(torch.rand(2, 4).to_sparse(), "parameter"),
+    "sparse by rows": lambda: Weighted(torch.rand(2, 4).to_sparse_csr(), "buffer"),
+    "a sparse buffer": lambda: Weighted(torch.rand(2, 4).to_sparse(), "buffer"),
+    "a sparse attribute": lambda: Weighted(torch.rand(2, 4).to_sparse(), "attribute"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_modules_that_hide_their_code_or_weights_are_refused(kind: str) -> None:
+    with pytest.raises(HoldfastError, match=r"^mine: ") as refused:
+        Encoder(UNREADABLE[kind](), "mine", Domain((1, 2, 2)))
+    assert len(str(refused.value)) <= 240
+
+
+def test_an_exported_program_without_guards_is_bounded() -> None:
+    module = torch.export.export(flat(), (torch.rand(1, 1, 2, 2),)).module(check_guards=False)
+    encoder, x = Encoder(module, "exported", Domain((1, 2, 2))), torch.rand(1, 1, 2, 2)
+    w = torch.eye(2, dtype=torch.float64)[None]
+    bound = lower_bound(encoder, x, w, Linf(0.01))
+    assert bool((bound[0] <= encoder(x)[0]).all())

@@ -81,6 +81,8 @@ def check_module(module: object, name: str, shape: tuple[int, ...]) -> None:
             f"{name} has lazy layers, whose weights have no shape yet; run the module once on a batch first, as in "
             f"module(torch.zeros({sizes}))"
         )
+    for part in module.modules():
+        _check_part(part, name)
     try:
         signature = inspect.signature(module.forward)
     except (TypeError, ValueError):  # compiled code may not say what it takes
@@ -92,6 +94,25 @@ def check_module(module: object, name: str, shape: tuple[int, ...]) -> None:
             f"{name} must take one tensor of images, but its forward takes {signature} ({error}); wrap the module in one "
             "that takes the images alone"
         ) from error
+
+
+def _check_part(part: nn.Module, name: str) -> None:
+    """Raise if a part of a module keeps its weights or its code where they cannot be copied and described."""
+    kind, advice = type(part), "Pass the torch.nn.Module that it was made of."
+    if isinstance(part, torch.jit.ScriptModule):
+        raise HoldfastError(f"{name}: TorchScript hides its code and weights, got {kind.__name__}. {advice}")
+    if kind.__name__ == "OptimizedModule":  # whose import takes seconds
+        raise HoldfastError(f"{name}: torch.compile hides a module's code, got {kind.__name__}. {advice}")
+    if kind.__name__ == "GuardsFn":
+        raise HoldfastError(
+            f"{name}: the guards of an exported program cannot be described, got {kind.__name__}. "
+            "Make the module with program.module(check_guards=False)."
+        )
+    for key, value in {**part._parameters, **part._buffers, **vars(part)}.items():
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            raise HoldfastError(
+                f"{name}: {key} of a {kind.__name__} is sparse, got {value.layout}. Store {key}.to_dense()."
+            )
 
 
 def check_codes(codes: Any, name: str, count: int) -> None:

@@ -159,10 +159,14 @@ def _softmax(builder: Builder, x: Var, dim: int, dtype: Any = None, kept: Tensor
     axis = dim % len(x.shape)
     mine = builder.monotone(lambda v: v.unsqueeze(axis + 1), x)
     theirs = builder.monotone(lambda v: v.unsqueeze(axis), x)
-    ratios = builder.nonlinear("exp", builder.combine([1.0, -1.0], theirs, mine))
     if kept is not None:
         kept = kept.expand(x.shape).to(builder.dtype)
+        # Zero where either entry takes no part: exp of a large difference overflows, and infinity times 0 is no number.
+        both = kept.unsqueeze(axis) * kept.unsqueeze(axis + 1)
+        ratios = builder.nonlinear("exp", builder.combine([both, -both], theirs, mine))
         ratios = builder.combine([kept.unsqueeze(axis)], ratios)
+    else:
+        ratios = builder.nonlinear("exp", builder.combine([1.0, -1.0], theirs, mine))
     # The sum has a term exp(x_i - x_i) = 1, which its interval does not know.
     total = at_least(builder, builder.monotone(lambda v: v.sum(axis + 1), ratios), 1.0)
     shares = builder.nonlinear("reciprocal", total)

@@ -229,7 +229,8 @@ def _instance_norm(
 VIEWS = {"view": "reshape", "_unsafe_view": "reshape"}
 MONOTONE = (
     *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t"),
-    *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "index_select", "flip", "roll"),
+    *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "flip", "roll"),
+    *("index", "index_select", "gather"),  # at places that are constant
     *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "pad", "constant_pad_nd"),
     *("sum", "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
     *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),

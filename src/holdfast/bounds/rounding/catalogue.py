@@ -35,7 +35,7 @@ EXACT = frozenset(
         *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "index_select", "flip", "roll"),
         *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "upsample_nearest1d", "upsample_nearest2d"),
         *("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "split", "split_with_sizes", "chunk", "unbind"),
-        *("dropout", "cat", "stack", "isnan", "neg", "relu", "abs", "amax"),
+        *("index", "gather", "dropout", "cat", "stack", "isnan", "neg", "relu", "abs", "amax"),
         *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "_assert_tensor_metadata"),
         *("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     )

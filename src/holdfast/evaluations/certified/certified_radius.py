@@ -8,9 +8,9 @@ Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), defin
 a radius below ``R``, an attack that succeeds one above it. ``average_certified_radius`` is the mean over images and
 negatives of the first.
 
-Departures: balls are cut by the range of pixels; all negatives of an image share one set of inner bounds, intersected
-with interval bounds; the tolerance is 1e-4 of the way to the farthest negative instead of 1e-6, for bounds are looser
-than that; the attacked radius is reported as well, and its attacks climb ``-W f`` itself instead of closeness to ``f(x-)``.
+Departures: all negatives of an image share one set of inner bounds, intersected with interval bounds; the tolerance is
+1e-4 of the way to the farthest negative instead of 1e-6, because bounds are looser than that; the attacked radius is
+reported as well, and its attacks climb ``-W f`` itself instead of closeness to ``f(x-)``.
 """
 
 from __future__ import annotations

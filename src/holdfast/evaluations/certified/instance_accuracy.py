@@ -4,8 +4,8 @@ For an anchor ``x+``, a negative ``x-`` and ``W = u(x+) - u(x-)`` of unit codes 
 ``W f(x') > 0`` for all ``x'`` within ``eps`` of ``x+``. A positive bound certifies it; an attack that makes ``W f(x')``
 negative refutes it. Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), definition 4.4, table E.2.
 
-Two attacks are reported: the published one comes as close to ``f(x-)`` as it can in mean squared error, which is not the
-objective in question; the direct one climbs ``-W f``.
+Two attacks are reported. That of the paper minimises the mean squared error to ``f(x-)``, which is not the objective in
+question. The stronger one maximises ``-W f``. Negatives are other images, or made by the paper's attack (``generate``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.attacks.gradient import GradientAttack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.records import Claim, Conditions, Findings, Series
@@ -49,8 +48,6 @@ from holdfast.protocol.sizes import Sizes
 OF = "instance accuracy under the worst perturbation"
 OBSERVED = ("bound", "published", "direct")
 NAMES = {"certified_pairs": "certified_instance_accuracy", "robust_pairs": "robust_instance_accuracy"}
-PUBLISHED = GradientAttack(steps=20, step=0.007, keep="last")
-"""The paper's attack at evaluation: 20 steps, with the 0.007 of its training."""
 
 
 @final
@@ -63,7 +60,7 @@ class InstanceAccuracy(Evaluation):
     negatives: int = 9
     generate: Ball | None = None
     method: Method = Crown()
-    published: Attack = PUBLISHED
+    published: Attack | None = None
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     arithmetic: str = "real"
@@ -71,10 +68,10 @@ class InstanceAccuracy(Evaluation):
         quick={"samples": 50, "negatives": 3},
         full=SIZES.full,
         large={"balls": ["linf:0.05"]},
-        heavy=SIZES.heavy,
+        heavy={**SIZES.heavy, "published": "pgd:steps=20,keep=last"},
     )
     name = "instance-accuracy"
-    version = 5
+    version = 6
     partial = True
     needs_gradients = True
     uses_labels = True
@@ -85,7 +82,7 @@ class InstanceAccuracy(Evaluation):
         "what attacks left and can only be too high."
     )
     headline = ("certified_instance_accuracy", "robust_instance_accuracy")
-    aims = (("the negative", "the negative's code"), ("the difference", "the certified margin"))
+    aims = (("the negative", "the negative's embedding, as published"), ("the difference", "the certified margin"))
     questions = (CONTRADICTIONS,)
 
     def __post_init__(self) -> None:
@@ -100,7 +97,7 @@ class InstanceAccuracy(Evaluation):
         checks: list[CrossCheck] = []
         for ball in self.balls:
             values = self.observation().of(self.pair_bounds(ball), observed)
-            series += self._series(ball, values, arithmetic_of(population, self.arithmetic))
+            series += self._series(population, ball, values)
             certified = values["bound"] > 0
             refuted = certified & ((values["published"] <= 0) | (values["direct"] <= 0))
             witness = partial(self._witness, population, rows, ball, certified)
@@ -115,11 +112,13 @@ class InstanceAccuracy(Evaluation):
         certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
         return PairBounds(certification, ball, self.negatives, self.generate, self.published)
 
-    def _series(self, ball: Ball, values: Observed, arithmetic: Conditions) -> list[Series]:
+    def _series(self, population: Population, ball: Ball, values: Observed) -> list[Series]:
         """Return the share of each image's negatives that it is not mistaken for, in the order of ``OBSERVED``."""
+        published = self.pair_bounds(ball).at_negative(population.encoder.domain)
+        arithmetic = arithmetic_of(population, self.arithmetic)
         conditions: list[Conditions] = [
             {"ball": str(ball), "method": str(self.method)},
-            {"ball": str(ball), "attack": f"{self.published} at the negative"},
+            {"ball": str(ball), "attack": f"{published} at the negative"},
             {"ball": str(ball), "attack": f"{self.attack} at the difference"},
         ]
         kinds = [("certified_pairs", Claim.LOWER), ("robust_pairs", Claim.UPPER), ("robust_pairs", Claim.UPPER)]
