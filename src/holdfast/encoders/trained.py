@@ -32,6 +32,7 @@ from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
 from holdfast.encoders.loading.factory import build, inside
+from holdfast.encoders.loading.library_transform import LibraryTransform
 from holdfast.encoders.loading.reference import Options, first_line, named, split
 from holdfast.encoders.wrappers import check_tokens, dense, seeded
 
@@ -68,7 +69,7 @@ class Card(Record):
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     """Normalisation around the architecture's module; None where there is none, or it is inside."""
-    geometry: Geometry | None
+    geometry: Geometry | LibraryTransform | None
     pooling: str
     parameters: int
     recipe: dict[str, Any]
