@@ -58,8 +58,7 @@ def load(name: str, options: Options) -> Encoder:
         raise HoldfastError(f"timm has no model {name!r}; nearest: {', '.join(close) or 'none'}")
     path = _file(name, settings) if settings.pretrained else None
     timms_own = settings.pretrained and path is None
-    fixed = not brings and getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False)
-    at_once = options.size if fixed and path is None else None
+    at_once = options.size if not brings and path is None and _has_fixed_size(timm, name) else None
     model = seeded(lambda: _create(timm, name, timms_own, at_once), settings.seed)
     if path is not None:
         model.load_state_dict(_weights(path, settings, model))
@@ -179,6 +178,13 @@ def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, 
         # Half a pixel keeps timm, which rounds down, from losing one.
         changes |= {"crop_mode": "center", "crop_pct": min(height, width) / (int(resize) + 0.5)}
     return {**config, **changes}
+
+
+def _has_fixed_size(timm: Any, name: str) -> bool:
+    try:
+        return getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False)
+    except RuntimeError:  # no such tag, which creating the model tells
+        return False
 
 
 def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Module:

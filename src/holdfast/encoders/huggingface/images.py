@@ -83,8 +83,8 @@ def _processor(repository: str, revision: str | None, options: Options) -> Any:
                 "save the image processor beside the model with its save_pretrained"
             ) from error
         raise HoldfastError(
-            f"the image processor of {repository!r} cannot be loaded: {first_line(error)}; complete its "
-            "preprocessor_config.json"
+            f"the image processor of {repository!r} cannot be loaded: {first_line(error)}; state its class in "
+            'preprocessor_config.json, as in "image_processor_type": "ViTImageProcessor"'
         ) from error
 
 

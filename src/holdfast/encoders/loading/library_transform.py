@@ -295,9 +295,16 @@ def _compare(
     if not (difference <= TOLERANCE).all():
         share = float((~(difference <= TOLERANCE)).mean())
         raise HoldfastError(
-            f"its result is no normalisation of 8-bit pixels (off by up to {difference.max():.3g}/255 in {share:.0%} of them); "
-            f"the step is {steps or 'none of resizing, cropping and normalising'}"
+            f"its result is no normalisation of 8-bit pixels (off by up to {difference.max():.3g}/255 in {share:.0%} of them): "
+            f"it {_named(difference, steps)}"
         )
+
+
+def _named(difference: Float[np.ndarray, "c h w"], steps: str) -> str:
+    """Return which step makes the ``difference``, in grey levels."""
+    if difference.max() <= 1:
+        return "resizes in floating point"
+    return f"takes the steps {steps}" if steps else "takes a step that is no resizing, cropping or normalising"
 
 
 def _picture(size: tuple[int, int], channels: int) -> Image.Image:

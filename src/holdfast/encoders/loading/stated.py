@@ -48,8 +48,8 @@ class PreprocessingSettings:
         if not missing:
             return ""
         return (
-            f"{name!r}: its file of weights does not state {', '.join(missing)}; the default of {source} for this network is "
-            "used. State what the weights were trained with: ?mean=...&std=...&interpolation=...&resize=..."
+            f"{name!r}: its file of weights does not state {', '.join(missing)}; the default of {source} for this network "
+            "is used. State what the weights were trained with: ?mean=...&std=...&interpolation=...&resize=..."
         )
 
 
