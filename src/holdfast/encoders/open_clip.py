@@ -51,7 +51,7 @@ def load(name: str, options: Options) -> Encoder:
     open_clip = require("open_clip", "clip", "open_clip_torch")
     weights = _weights(open_clip, name, settings.pretrained)
     model = seeded(lambda: _create(open_clip, name, weights, options.size), settings.seed)
-    images = _recipe(open_clip, name, _config(name, settings, open_clip.get_model_preprocess_cfg(model)))
+    images = recipe_of(open_clip, name, _config(name, settings, open_clip.get_model_preprocess_cfg(model)))
     tower: Any = model.visual
     tower.output_tokens = False  # captioning models return tokens beside the code
     if not settings.projection:
@@ -86,7 +86,7 @@ def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, 
     return {**config, **changes}
 
 
-def _recipe(open_clip: Any, name: str, config: dict[str, Any]) -> Recipe:
+def recipe_of(open_clip: Any, name: str, config: dict[str, Any]) -> Recipe:
     """Return the recipe of OpenCLIP's evaluation transform for ``config``."""
     transform = open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(**config), is_train=False)
     numbers = [*config["mean"], *config["std"]]

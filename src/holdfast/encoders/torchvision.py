@@ -43,7 +43,7 @@ def load(name: str, options: Options) -> Encoder:
         raise HoldfastError(f"torchvision has no classifier {architecture!r}; {did_you_mean(architecture, known)}")
     weights = _weights(models, architecture, tag)
     model = seeded(lambda: _create(models, architecture, weights if settings.pretrained else None), settings.seed)
-    images = _recipe(name, weights.transforms(), options.size)
+    images = recipe_of(name, weights.transforms(), options.size)
     side = images.geometry.crop[0]
     expected = getattr(model, "image_size", side)  # vision transformers have one table of positions
     if expected != side:
@@ -59,7 +59,7 @@ def load(name: str, options: Options) -> Encoder:
     )
 
 
-def _recipe(name: str, transforms: Any, size: int | None) -> Recipe:
+def recipe_of(name: str, transforms: Any, size: int | None) -> Recipe:
     """Return the recipe of the ``transforms`` of torchvision's weights; ``size`` overrides height and width."""
     side = transforms.crop_size[0]
     settings = {

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError
@@ -25,7 +25,7 @@ from holdfast.encoders.loading.torchvision_operators import declare_missing_oper
 if TYPE_CHECKING:
     from PIL import Image
 
-Result = Float[np.ndarray, "c h w"]
+Result = Shaped[np.ndarray, "c h w"]
 Whole = Callable[["Image.Image"], Result]
 """The library's whole preprocessing of one picture."""
 
@@ -168,9 +168,9 @@ class Recipe:
 
     geometry: LibraryTransform
     channels: int
-    mean: tuple[float, ...] | None
-    """Of each channel of the pixels in [0, 1]; None where the network takes them as they are."""
-    std: tuple[float, ...] | None
+    mean: tuple[float, ...]
+    """Of each channel of the pixels in [0, 1]."""
+    std: tuple[float, ...]
     order: tuple[int, ...]
     """Which channel of the pixels the network takes first, second and so on."""
 
@@ -241,8 +241,7 @@ def recipe(
         ) from error
     # The normalisation acts before the channels are reordered.
     mean, std = (tuple(values[order.index(channel)] for channel in range(channels)) for values in (mean, std))
-    plain = set(mean) == {0.0} and set(std) == {1.0}
-    return Recipe(geometry, channels, None if plain else mean, None if plain else std, order)
+    return Recipe(geometry, channels, mean, std, order)
 
 
 Numbers = tuple[float, ...]
@@ -295,8 +294,8 @@ def _compare(
     if not (difference <= TOLERANCE).all():
         share = float((~(difference <= TOLERANCE)).mean())
         raise HoldfastError(
-            f"its result is no normalisation of 8-bit pixels (off by up to {difference.max():.3g}/255 in {share:.0%} of them): "
-            f"it {_named(difference, steps)}"
+            f"its result is no normalisation of 8-bit pixels (off by up to {difference.max():.3g}/255, in {share:.0%} of "
+            f"them): it {_named(difference, steps)}"
         )
 
 
