@@ -19,7 +19,7 @@ TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num
 SEEN = {**TINY, "image_size": 16, "patch_size": 8}
 READ = {**TINY, "vocab_size": 50, "max_position_embeddings": 8, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
 CONVOLUTIONS: dict[str, Any] = {
-    "image_size": 16,
+    "image_size": 64,
     "width_coefficient": 0.1,
     "depth_coefficient": 0.1,
     "hidden_dim": 16,
@@ -39,7 +39,8 @@ FOLLOWED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "OwlViT": (READ, SEEN, {"projection_dim": 6}),
     "Aimv2": (READ, {**SEEN, "is_native": False}, {"projection_dim": 6}),
 }
-NOT_FOLLOWED = {"XCLIP": (READ, {**SEEN, **{"mit_hidden_size": 16, "mit_intermediate_size": 16, "mit_num_hidden_layers": 1, "mit_num_attention_heads": 2}}, {"projection_dim": 6})}
+VIDEO = {f"mit_{key}": value for key, value in TINY.items()}
+NOT_FOLLOWED = {"XCLIP": (READ, {**SEEN, **VIDEO}, {"projection_dim": 6, "prompt_num_attention_heads": 2})}
 
 
 def built(name: str, texts: dict[str, Any], images: dict[str, Any], extra: dict[str, Any]) -> Any:
@@ -47,9 +48,9 @@ def built(name: str, texts: dict[str, Any], images: dict[str, Any], extra: dict[
     return getattr(transformers, f"{name}Model")(config).eval()
 
 
-def saved(model: Any, folder: Path) -> Any:
+def saved(model: Any, folder: Path, side: int = 16) -> Any:
     model.save_pretrained(folder)
-    transformers.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(folder)
+    transformers.ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
     return model
 
 
@@ -60,8 +61,9 @@ def seen(encoder: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_projected_codes_are_the_models_own_features(name, tmp_path):
-    model = saved(built(name, *FOLLOWED[name]), tmp_path)
-    encoder, pixels = load(f"hf:{tmp_path}?pool=projected"), torch.rand(3, 3, 16, 16)
+    side = FOLLOWED[name][1]["image_size"]
+    model = saved(built(name, *FOLLOWED[name]), tmp_path, side)
+    encoder, pixels = load(f"hf:{tmp_path}?pool=projected"), torch.rand(3, 3, side, side)
     with torch.no_grad():
         theirs = model.get_image_features(pixel_values=seen(encoder, pixels))
     theirs = theirs if isinstance(theirs, torch.Tensor) else theirs.pooler_output
@@ -98,7 +100,9 @@ def test_a_vision_model_with_its_projection_gives_image_embeddings(name, tmp_pat
     assert encoder.texts is None
     larger = load(f"hf:{tmp_path}?pool=projected", Options(size=24))
     assert larger(torch.rand(1, 3, 24, 24)).shape == (1, 6)
-    bare = getattr(transformers, f"{name}VisionModel")(config)
-    saved(bare, tmp_path / "bare")
+
+
+def test_a_vision_model_without_its_projection_is_refused(tmp_path):
+    saved(transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**SEEN)), tmp_path)
     with pytest.raises(HoldfastError, match="projection"):
-        load(f"hf:{tmp_path / 'bare'}?pool=projected")
+        load(f"hf:{tmp_path}?pool=projected")

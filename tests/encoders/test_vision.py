@@ -44,7 +44,7 @@ def test_timm_transformer_keeps_its_recipe_and_takes_another_size():
     encoder = load("timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k?pretrained=false")
     assert encoder.inputs["pooling"] == "token, by timm"
     assert encoder.domain.shape == (3, 224, 224)
-    assert encoder.geometry is not None and encoder.geometry.words.endswith("bicubic")
+    assert encoder.inputs["resizing"].endswith("bicubic")
     assert torch.allclose(encoder.module.get_buffer("mean").flatten(), torch.tensor(0.5))
     small = load("timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k?pretrained=false", Options(size=32))
     assert small(torch.rand(2, 3, 32, 32)).shape == (2, 192)

@@ -37,7 +37,7 @@ def seeded(build: Any) -> Any:
         return build().eval()
 
 
-def timms(model: Any, photos: Path, config: dict[str, Any]) -> list[torch.Tensor]:
+def timms_codes(model: Any, photos: Path, config: dict[str, Any]) -> list[torch.Tensor]:
     """Return what timm's own pipeline makes of the pictures."""
     transform = timm.data.create_transform(**config, is_training=False)
     with torch.no_grad():
@@ -54,13 +54,19 @@ CONFIGS = [
 @pytest.mark.parametrize("config", rest_slow(CONFIGS[::5] + CONFIGS, fast=3))
 def test_a_folder_of_timms_is_prepared_as_its_config_says(config, photos, tmp_path):
     model = seeded(lambda: timm.create_model("resnet10t", num_classes=0))
-    stated = {**model.pretrained_cfg, **config, "input_size": (3, 48, 48), "mean": (0.3, 0.4, 0.5), "std": (0.2, 0.3, 0.4)}
+    stated = {
+        **model.pretrained_cfg,
+        **config,
+        "input_size": (3, 48, 48),
+        "mean": (0.3, 0.4, 0.5),
+        "std": (0.2, 0.3, 0.4),
+    }
     model.pretrained_cfg = stated
     HUB.save_for_hf(model, tmp_path, safe_serialization=True)
     encoder = load(f"timm:local-dir:{tmp_path}")
     assert not encoder.caution
     own = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=0).eval()
-    expected = timms(own, photos, timm.data.resolve_model_data_config(own))
+    expected = timms_codes(own, photos, timm.data.resolve_model_data_config(own))
     assert distance(embeddings(encoder, photos), expected) <= EQUAL
 
 
@@ -88,14 +94,17 @@ MODELS = [
 def test_families_of_timm_are_prepared_as_timm_does(name, photos):
     encoder = load(f"timm:{name}?pretrained=false")
     model = seeded(lambda: timm.create_model(name, pretrained=False, num_classes=0))
-    assert distance(embeddings(encoder, photos), timms(model, photos, timm.data.resolve_model_data_config(model))) <= EQUAL
+    assert (
+        distance(embeddings(encoder, photos), timms_codes(model, photos, timm.data.resolve_model_data_config(model)))
+        <= EQUAL
+    )
 
 
 @pytest.mark.slow  # every distinct configuration of all weights that timm lists
 def test_every_configuration_that_timm_lists_is_followed_or_refused(photos):
     from holdfast.encoders.timm import recipe_of
 
-    configs = {}
+    configs: dict[str, Any] = {}
     for name in timm.list_pretrained():
         config = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict(), verbose=False)
         configs.setdefault(json.dumps(config, sort_keys=True, default=str), config)
@@ -109,7 +118,9 @@ def test_every_configuration_that_timm_lists_is_followed_or_refused(photos):
     assert refused <= len(configs) / 20
 
 
-@pytest.mark.parametrize("weights", rest_slow(["mobilenet_v3_small", "resnet18", "vit_b_16", "efficientnet_b1", "regnet_y_400mf", "swin_t"]))
+@pytest.mark.parametrize(
+    "weights", rest_slow(["mobilenet_v3_small", "resnet18", "vit_b_16", "efficientnet_b1", "regnet_y_400mf", "swin_t"])
+)
 def test_torchvision_is_prepared_by_the_weights_transforms(weights, photos):
     encoder = load(f"torchvision:{weights}?pretrained=false")
     transforms = torchvision.models.get_model_weights(weights).DEFAULT.transforms()
@@ -154,7 +165,9 @@ PREPARED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", [*PREPARED, {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "longest", "fill_color": 9}])
+@pytest.mark.parametrize(
+    "changes", [*PREPARED, {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "longest", "fill_color": 9}]
+)
 def test_a_folder_of_open_clips_is_prepared_as_its_config_says(changes, photos, tmp_path):
     model = seeded(lambda: open_clip.create_model("tiny-pixels"))
     config = {"model_cfg": open_clip.get_model_config("tiny-pixels"), "preprocess_cfg": changes}
@@ -171,7 +184,7 @@ def test_a_folder_of_open_clips_is_prepared_as_its_config_says(changes, photos, 
 def test_every_configuration_of_open_clips_weights_is_followed():
     from holdfast.encoders.open_clip import recipe_of
 
-    configs = {}
+    configs: dict[str, Any] = {}
     for name, tag in open_clip.list_pretrained():
         stated = open_clip.get_pretrained_cfg(name, tag)
         size = open_clip.get_model_config(name)["vision_cfg"]["image_size"]
@@ -201,9 +214,10 @@ def timm_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("source", ["timm", "open_clip"])
 def test_a_file_of_weights_that_states_nothing_is_told(source, timm_file, clip_file):
-    reference = {"timm": f"timm:resnet10t?weights={timm_file}", "open_clip": f"open_clip:tiny-pixels?pretrained={clip_file}"}[
-        source
-    ]
+    reference = {
+        "timm": f"timm:resnet10t?weights={timm_file}",
+        "open_clip": f"open_clip:tiny-pixels?pretrained={clip_file}",
+    }[source]
     with pytest.warns(HoldfastWarning, match="normalisation") as told:
         encoder = load(reference)
     assert len([each for each in told if issubclass(each.category, HoldfastWarning)]) == 1
@@ -221,7 +235,7 @@ def test_a_file_of_weights_that_states_nothing_is_told(source, timm_file, clip_f
         load(f"{reference}&mean=0.5")
     with pytest.raises(HoldfastError, match="resize must be"):
         load(f"{reference}&resize=stretch")
-    with pytest.raises(HoldfastError, match="interpolation|cubicish"):
+    with pytest.raises(HoldfastError, match="cubicish"):
         load(f"{reference}&interpolation=cubicish")
 
 
@@ -229,7 +243,10 @@ def test_a_file_of_weights_that_states_nothing_is_told(source, timm_file, clip_f
     ("stated", "config"),
     [
         ("resize=squash&interpolation=bilinear", {"crop_mode": "squash", "crop_pct": 1.0, "interpolation": "bilinear"}),
-        ("resize=longest&mean=0.4&std=0.3", {"crop_mode": "border", "crop_pct": 1.0, "mean": (0.4,) * 3, "std": (0.3,) * 3}),
+        (
+            "resize=longest&mean=0.4&std=0.3",
+            {"crop_mode": "border", "crop_pct": 1.0, "mean": (0.4,) * 3, "std": (0.3,) * 3},
+        ),
         ("resize=shortest", {"crop_mode": "center", "crop_pct": 1.0}),
         ("resize=200", {"crop_mode": "center", "crop_pct": 176 / 200.5}),
     ],
@@ -238,13 +255,15 @@ def test_stated_preprocessing_is_timms_own(stated, config, photos, timm_file):
     encoder = load(f"timm:resnet10t?weights={timm_file}&{stated}", Options(size=48))
     model = seeded(lambda: timm.create_model("resnet10t", num_classes=0))
     config = {**timm.data.resolve_model_data_config(model), "input_size": (3, 48, 48), **config}
-    expected = timms(model, photos, config)
+    expected = timms_codes(model, photos, config)
     assert distance(embeddings(encoder, photos), expected) <= EQUAL
 
 
 @pytest.mark.parametrize("mode", ["shortest", "squash", "longest"])
 def test_stated_preprocessing_is_open_clips_own(mode, photos, clip_file):
-    encoder = load(f"open_clip:tiny-pixels?pretrained={clip_file}&resize={mode}&mean=0.4&std=0.3&interpolation=bilinear")
+    encoder = load(
+        f"open_clip:tiny-pixels?pretrained={clip_file}&resize={mode}&mean=0.4&std=0.3&interpolation=bilinear"
+    )
     model = seeded(lambda: open_clip.create_model("tiny-pixels"))
     changes = {"resize_mode": mode, "mean": (0.4,) * 3, "std": (0.3,) * 3, "interpolation": "bilinear"}
     model.visual.preprocess_cfg = {**model.visual.preprocess_cfg, **changes}
@@ -258,7 +277,7 @@ def test_a_folder_of_a_timm_transformer_takes_another_size(photos, tmp_path):
     own = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=0, img_size=96).eval()
     config = timm.data.resolve_data_config({"input_size": (3, 96, 96)}, model=own)
     assert encoder.domain.shape == (3, 96, 96)
-    assert distance(embeddings(encoder, photos), timms(own, photos, config)) <= EQUAL
+    assert distance(embeddings(encoder, photos), timms_codes(own, photos, config)) <= EQUAL
 
 
 def test_a_size_that_a_network_cannot_take_is_refused(tmp_path):

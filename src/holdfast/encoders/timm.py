@@ -62,8 +62,9 @@ def load(name: str, options: Options) -> Encoder:
     model = seeded(lambda: _create(timm, name, timms_own, at_once), settings.seed)
     if path is not None:
         model.load_state_dict(_weights(path, settings, model))
-    if options.size and not at_once and hasattr(model, "set_input_size"):
-        model.set_input_size(img_size=(options.size, options.size))  # resamples the tables of positions
+    resample: Any = getattr(model, "set_input_size", None)  # the tables of positions
+    if options.size and not at_once and resample:
+        resample(img_size=(options.size, options.size))
     config = _config(name, settings, timm.data.resolve_model_data_config(model))
     images = recipe_of(name, config, config["input_size"][0], options.size)
     domain = Domain((images.channels, *images.geometry.crop))

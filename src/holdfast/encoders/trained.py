@@ -98,6 +98,9 @@ class Card(Record):
         """Return the card of ``encoder``; ``facts`` are the fields that the encoder does not know."""
         module = encoder.module
         architecture = without_weights(architecture) if architecture is not None else None
+        geometry = encoder.geometry
+        if not isinstance(geometry, Geometry | LibraryTransform | None):
+            raise HoldfastError(f"a card cannot keep the preprocessing of {encoder.name}, {type(geometry).__name__}")
         stated = isinstance(module, Normalised) and not (architecture or "").startswith(f"{LOADED}:")
         return cls(
             name=encoder.name,
@@ -105,7 +108,7 @@ class Card(Record):
             domain=encoder.domain,
             mean=_numbers(module.mean) if stated else None,
             std=_numbers(module.std) if stated else None,
-            geometry=encoder.geometry,
+            geometry=geometry,
             pooling=encoder.pooling,
             parameters=encoder.parameters,
             **facts,

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.texts import TextTower
-from holdfast.encoders.huggingface.files import read_model
+from holdfast.encoders.huggingface.files import architecture, read_model
 from holdfast.encoders.huggingface.images import images_of
 from holdfast.encoders.huggingface.texts import text_model
 from holdfast.encoders.loading.reference import Options, split
@@ -116,11 +116,12 @@ def _model(repository: str, revision: str | None, how: str | None, options: Opti
 
 def _together(repository: str, revision: str | None, options: Options) -> nn.Module:
     """Return the model that brings images and texts together, without what it needs for texts alone."""
-    model, report = read_model(repository, revision, options)
-    architecture = str((getattr(model.config, "architectures", None) or [""])[0])
-    if architecture.endswith("WithProjection"):  # which AutoModel leaves out
-        model, report = read_model(repository, revision, options, architecture)
-    elif not (hasattr(model, "get_image_features") and any(hasattr(model, scale) for scale in SCALES)):
+    saved = architecture(repository, revision, options)
+    # AutoModel leaves the projection of a vision model out.
+    kind = saved if saved.endswith("VisionModelWithProjection") else "AutoModel"
+    model, report = read_model(repository, revision, options, kind)
+    together = hasattr(model, "get_image_features") and any(hasattr(model, scale) for scale in SCALES)
+    if kind == "AutoModel" and not together:
         raise HoldfastError(
             f"{type(model).__name__} of {repository!r} compares no images with texts, so it has no projection; leave out "
             f"pool={PROJECTED}"
