@@ -36,7 +36,7 @@ from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, sect
 
 def said(value: Any) -> str:
     """How a settings table spells a default."""
-    if value in (None, "", []):
+    if value in (None, "", [], ()):
         return "none"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(said, value))

@@ -16,10 +16,8 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.geometry import Geometry
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
-from holdfast.encoders.huggingface.images import recipe
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.execution.examination import examine
 
@@ -28,6 +26,7 @@ transformers = pytest.importorskip("transformers")
 
 TINY: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 IMAGES = {
+    "image_processor_type": "BitImageProcessor",
     "do_normalize": True,
     "image_mean": [0.5, 0.4, 0.3],
     "image_std": [0.2, 0.2, 0.25],
@@ -103,11 +102,12 @@ def test_a_fresh_process_loads_a_folder(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_recipe_of_the_processor_becomes_domain_and_geometry(tmp_path):
+def test_the_processor_states_shape_normalisation_and_resizing(tmp_path):
     vit(tmp_path)
     encoder = load(f"hf:{tmp_path}")
     assert encoder.domain.shape == (3, 16, 16)
-    assert encoder.geometry == Geometry(18, (16, 16), "bicubic")
+    assert encoder.inputs["normalisation"] == "mean 0.5 0.4 0.3, std 0.2 0.2 0.25"
+    assert "BitImageProcessor" in encoder.inputs["resizing"]
     assert encoder.name == tmp_path.name
 
 
@@ -142,7 +142,7 @@ def test_dinov2_takes_another_size(tmp_path):
     save(transformers.Dinov2Model(transformers.Dinov2Config(**TINY, image_size=16, patch_size=4)), tmp_path)
     encoder = load(f"hf:{tmp_path}", Options(size=24))
     assert encoder(torch.rand(2, 3, 24, 24)).shape == (2, 16)
-    assert encoder.geometry == Geometry(27, (24, 24), "bicubic")
+    assert "shortest_edge 27" in encoder.inputs["resizing"]
 
 
 def test_vit_takes_another_size_by_resampling_its_positions(tmp_path):
@@ -250,27 +250,6 @@ def test_missing_processor_and_folder_are_told(tmp_path):
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(HoldfastError, match="normalisation is unknown"):
         load(f"hf:{tmp_path}")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"rescale_factor": 1 / 127.5}, "not by 1/255"),
-        ({"image_mean": None}, "image_mean"),
-        ({"resample": 5}, "got resample 5"),
-        ({"size": {"longest_edge": 9}, "crop_size": None, "do_center_crop": False}, "give --size"),
-    ],
-)
-def test_unusable_recipes_are_refused(change, said):
-    with pytest.raises(HoldfastError, match=said):
-        recipe({**IMAGES, **change}, "example", 3, None)
-
-
-def test_convnext_crops_a_share_below_384_pixels():
-    said = {**IMAGES, "size": {"shortest_edge": 224}, "crop_pct": 0.875, "crop_size": None, "do_center_crop": None}
-    assert recipe(said, "example", 3, None).geometry == Geometry(256, (224, 224), "bicubic")
-    said["size"] = {"shortest_edge": 384}
-    assert recipe(said, "example", 3, None).geometry == Geometry(384, (384, 384), "bicubic")
 
 
 class Masked(torch.nn.Module):

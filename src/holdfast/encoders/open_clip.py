@@ -1,13 +1,12 @@
 """``open_clip:ViT-B-32?pretrained=laion2b_s34b_b79k``: OpenCLIP's models: codes of images, and of texts beside them.
 
-Codes are what the model compares with texts, before they are brought to unit length. Normalisation, input size and
-interpolation come from the configuration of the weights.
+Codes are what the model compares with texts, before they are brought to unit length. Images are resized and cropped by
+OpenCLIP's own transform for the configuration of the weights.
 """
 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,22 +17,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
-from holdfast.core.geometry import Geometry
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.texts import TextModel, TextTower
-from holdfast.encoders.loading.inputs import known_interpolation
+from holdfast.encoders.loading.library_transform import Recipe, recipe
 from holdfast.encoders.loading.reference import Options, first_line, require, split
+from holdfast.encoders.loading.stated import PreprocessingSettings, told
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "open_clip"
+FILTERS = ("bilinear", "bicubic")
 ELSEWHERE = ("hf-hub:", "local-dir:")
 """What names begin with that bring weights of their own."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(PreprocessingSettings):
     """Settings of an OpenCLIP reference."""
 
     pretrained: str | None = None
@@ -51,23 +51,46 @@ def load(name: str, options: Options) -> Encoder:
     open_clip = require("open_clip", "clip", "open_clip_torch")
     weights = _weights(open_clip, name, settings.pretrained)
     model = seeded(lambda: _create(open_clip, name, weights, options.size), settings.seed)
-    config = open_clip.get_model_preprocess_cfg(model)
-    size = config["size"]
-    height, width = (size, size) if isinstance(size, int) else size
+    images = recipe_of(open_clip, name, _config(name, settings, open_clip.get_model_preprocess_cfg(model)))
     tower: Any = model.visual
     tower.output_tokens = False  # captioning models return tokens beside the code
     if not settings.projection:
         _remove_projection(tower, name)
-    return Encoder(
-        tower.eval(),
-        name,
-        Domain((3, height, width)),
-        mean=config["mean"],
-        std=config["std"],
-        geometry=_geometry(name, config, (height, width)),
-        pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
-        texts=TextTower(partial(_texts, name, weights, settings.seed)) if settings.projection else None,
+    unstated = weights is not None and Path(weights).is_file() and not name.startswith(ELSEWHERE)
+    return told(
+        Encoder(
+            images.around(tower.eval()),
+            name,
+            Domain((images.channels, *images.geometry.crop)),
+            mean=images.mean,
+            std=images.std,
+            geometry=images.geometry,
+            pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
+            caution=settings.missing(name, "open_clip") if unstated else "",
+            texts=TextTower(partial(_texts, name, weights, settings.seed)) if settings.projection else None,
+        )
     )
+
+
+def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
+    """Return OpenCLIP's ``config`` of images with what the reference states in its place."""
+    changes: dict[str, Any] = settings.normalisation(name, 3)
+    if settings.interpolation:
+        if settings.interpolation not in FILTERS:
+            raise HoldfastError(
+                f"{name!r}: interpolation must be {' or '.join(FILTERS)}, got {settings.interpolation!r}"
+            )
+        changes["interpolation"] = settings.interpolation
+    if resize := settings.checked_resize(name, sizes=False):
+        changes["resize_mode"] = resize
+    return {**config, **changes}
+
+
+def recipe_of(open_clip: Any, name: str, config: dict[str, Any]) -> Recipe:
+    """Return the recipe of OpenCLIP's evaluation transform for ``config``."""
+    transform = open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(**config), is_train=False)
+    numbers = [*config["mean"], *config["std"]]
+    return recipe(name, "open_clip", "", config, lambda image: transform(image).numpy(), 3, numbers)
 
 
 class TextHalf(nn.Module):
@@ -162,14 +185,3 @@ def _remove_projection(tower: Any, name: str) -> None:
         raise HoldfastError(
             f"{name!r} has no projection that can be left out: its pooling ends in it; use projection=true"
         )
-
-
-def _geometry(name: str, config: dict[str, Any], crop: tuple[int, int]) -> Geometry:
-    if config["resize_mode"] != "shortest":
-        warnings.warn(
-            f"{name} was trained on images fitted by {config['resize_mode']!r}; here the shorter side is resized and the "
-            "centre cropped instead",
-            HoldfastWarning,
-            stacklevel=3,
-        )
-    return Geometry(min(crop), crop, known_interpolation(config["interpolation"], name))

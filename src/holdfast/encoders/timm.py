@@ -1,38 +1,38 @@
 """``timm:resnet50.a1_in1k``: models of pytorch-image-models without their classifier, pooled as timm pools them.
 
-Normalisation, input size, interpolation and crop come from the model's own pretrained configuration. Weights are timm's,
+Images are resized and cropped by timm's own transform for the model's pretrained configuration. Weights are timm's,
 those of a folder that timm saved (``local-dir:FOLDER``), or those of a file with the names timm gives them. Of transformers
 ``?pool=cls`` and ``?pool=mean`` take the class token or the mean of the patch tokens, and ``?tokens=patch`` all of these.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import floor
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.core.geometry import Geometry
-from holdfast.encoders.loading.inputs import known_interpolation
+from holdfast.core.errors import HoldfastError
+from holdfast.encoders.loading.library_transform import Recipe, recipe
 from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
+from holdfast.encoders.loading.stated import PreprocessingSettings, told
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
-from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_tokens, dense, pool, seeded
+from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_result, check_tokens, dense, pool, seeded
 
 SOURCE = "timm"
-FOLDER = "local-dir:"
+HUB, FOLDER = "hf-hub:", "local-dir:"
+CROP_MODES = {"shortest": "center", "longest": "border", "squash": "squash"}
+"""As timm calls them."""
 IN_FOLDER = ("model.safetensors", "pytorch_model.bin")
 """What timm calls the weights that it saves beside a ``config.json``."""
 
 
 @dataclass(frozen=True)
-class Settings(WeightSettings):
+class Settings(PreprocessingSettings, WeightSettings):
     """Settings of a timm reference."""
 
     weights: str | None = None
@@ -52,29 +52,55 @@ def load(name: str, options: Options) -> Encoder:
     check_tokens(settings.tokens, settings.pool)
     declare_missing_operators()
     timm = require("timm", "vision")
-    if not name.startswith(("hf-hub:", FOLDER)) and not timm.is_model(name):
+    brings = name.startswith((HUB, FOLDER))
+    if not brings and not timm.is_model(name):
         close = get_close_matches(name, timm.list_models() + timm.list_pretrained(), n=5, cutoff=0.5)
         raise HoldfastError(f"timm has no model {name!r}; nearest: {', '.join(close) or 'none'}")
     path = _file(name, settings) if settings.pretrained else None
     timms_own = settings.pretrained and path is None
-    model = seeded(lambda: _create(timm, name, timms_own, options.size), settings.seed)
+    at_once = options.size if not brings and path is None and _has_fixed_size(timm, name) else None
+    model = seeded(lambda: _create(timm, name, timms_own, at_once), settings.seed)
     if path is not None:
         model.load_state_dict(_weights(path, settings, model))
-    config = timm.data.resolve_model_data_config(model)
-    channels, height, width = config["input_size"]
-    if options.size:
-        height = width = options.size
-    domain = Domain((channels, height, width))
+    resample: Any = getattr(model, "set_input_size", None)  # the tables of positions
+    if options.size and not at_once and resample:
+        resample(img_size=(options.size, options.size))
+    config = _config(name, settings, timm.data.resolve_model_data_config(model))
+    images = recipe_of(name, config, config["input_size"][0], options.size)
+    domain = Domain((images.channels, *images.geometry.crop))
     how = settings.tokens or settings.pool
-    return Encoder(
-        _of_tokens(model.eval(), how, name, domain) if how else model.eval(),
-        name,
-        domain,
-        mean=config["mean"],
-        std=config["std"],
-        geometry=_geometry(name, config, (height, width)),
-        pooling=f"{how} of the last tokens" if how else _pooling(model),
+    module = _of_tokens(model.eval(), how, name, domain) if how else model.eval()
+    if options.size:
+        check_result(module, name, domain, settings.tokens)
+    # A file for the plain name of a network may hold any weights; a tag or a folder says which.
+    unstated = path is not None and not brings and "." not in name
+    return told(
+        Encoder(
+            images.around(module),
+            name,
+            domain,
+            mean=images.mean,
+            std=images.std,
+            geometry=images.geometry,
+            pooling=f"{how} of the last tokens" if how else _pooling(model),
+            caution=settings.missing(name, "timm") if unstated else "",
+        )
     )
+
+
+def recipe_of(name: str, config: dict[str, Any], channels: int, size: int | None) -> Recipe:
+    """Return the recipe of timm's evaluation transform for ``config``; ``size`` overrides height and width."""
+    timm = require("timm", "vision")
+    if size:
+        config = {**config, "input_size": (channels, size, size)}
+    try:
+        transform = timm.data.create_transform(**config, is_training=False)
+    except Exception as error:  # of a value that timm does not know
+        raise HoldfastError(
+            f"timm cannot prepare images for {name!r}: {first_line(error)}; state what it knows"
+        ) from error
+    numbers = [*config["mean"], *config["std"]]
+    return recipe(name, "timm", "", config, lambda image: transform(image).numpy(), channels, numbers)
 
 
 def _of_tokens(model: nn.Module, how: str, name: str, domain: Domain) -> nn.Module:
@@ -140,12 +166,31 @@ def _weights(path: Path, settings: Settings, model: nn.Module) -> Weights:
     return fit(kept, model, str(path), "name the model that they belong to, with timm's names for its weights")
 
 
-def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Module:
-    extra = {"num_classes": 0}
+def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
+    """Return timm's ``config`` of images with what the reference states in its place."""
+    channels, height, width = config["input_size"]
+    changes: dict[str, Any] = settings.normalisation(name, channels)
+    if settings.interpolation:
+        changes["interpolation"] = settings.interpolation
+    resize = settings.checked_resize(name, sizes=True)
+    if resize in CROP_MODES:
+        changes |= {"crop_mode": CROP_MODES[resize], "crop_pct": 1.0}
+    elif resize:
+        # Half a pixel keeps timm, which rounds down, from losing one.
+        changes |= {"crop_mode": "center", "crop_pct": min(height, width) / (int(resize) + 0.5)}
+    return {**config, **changes}
+
+
+def _has_fixed_size(timm: Any, name: str) -> bool:
     try:
-        fixed = getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False)
-        if size and fixed:  # only models with position tables take a size; timm resamples the tables to it
-            extra["img_size"] = size
+        return getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False)
+    except RuntimeError:  # no such tag, which creating the model tells
+        return False
+
+
+def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Module:
+    extra: dict[str, Any] = {"num_classes": 0} | ({"img_size": size} if size else {})
+    try:
         with weights_only():
             return timm.create_model(name, pretrained=pretrained, **extra)
     except Exception as error:  # the hub's clients raise errors of many libraries
@@ -153,13 +198,3 @@ def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Modu
         if name.startswith(FOLDER):
             advice = "check the folder, which must hold the config.json that timm saved"
         raise HoldfastError(f"timm cannot load {name!r}: {first_line(error)}; {advice}") from error
-
-
-def _geometry(name: str, config: dict[str, Any], crop: tuple[int, int]) -> Geometry:
-    if config["crop_mode"] != "center":
-        warnings.warn(
-            f"{name} was trained on images fitted by {config['crop_mode']!r}; here the centre is cropped instead",
-            HoldfastWarning,
-            stacklevel=3,
-        )
-    return Geometry(floor(min(crop) / config["crop_pct"]), crop, known_interpolation(config["interpolation"], name))

@@ -1,7 +1,7 @@
 """``torchvision:resnet50@IMAGENET1K_V2``: torchvision's classifiers without their last linear layer.
 
 The head is removed by one rule: the last ``nn.Linear`` with as many outputs as there are classes becomes the identity,
-so codes are what the classifier would have read. Normalisation, resizing and crop come from the weights' own recipe.
+so codes are what the classifier would have read. Images are resized and cropped by the weights' own transforms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.geometry import Geometry
+from holdfast.encoders.loading.library_transform import Recipe, recipe
 from holdfast.encoders.loading.reference import Options, first_line, require, split
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.loading.weights import weights_only
@@ -43,21 +43,35 @@ def load(name: str, options: Options) -> Encoder:
         raise HoldfastError(f"torchvision has no classifier {architecture!r}; {did_you_mean(architecture, known)}")
     weights = _weights(models, architecture, tag)
     model = seeded(lambda: _create(models, architecture, weights if settings.pretrained else None), settings.seed)
-    recipe = weights.transforms()
-    side = options.size or recipe.crop_size[0]
+    images = recipe_of(name, weights.transforms(), options.size)
+    side = images.geometry.crop[0]
     expected = getattr(model, "image_size", side)  # vision transformers have one table of positions
     if expected != side:
         raise HoldfastError(f"{architecture} takes images of {expected} pixels only, got --size {side}")
     return Encoder(
-        without_head(model, architecture, CLASSES).eval(),
+        images.around(without_head(model, architecture, CLASSES).eval()),
         name,
-        Domain((3, side, side)),
-        mean=recipe.mean,
-        std=recipe.std,
-        geometry=Geometry(
-            round(recipe.resize_size[0] * side / recipe.crop_size[0]), (side, side), recipe.interpolation.value
-        ),
+        Domain((images.channels, *images.geometry.crop)),
+        mean=images.mean,
+        std=images.std,
+        geometry=images.geometry,
         pooling="as in the classifier, up to its last linear layer",
+    )
+
+
+def recipe_of(name: str, transforms: Any, size: int | None) -> Recipe:
+    """Return the recipe of the ``transforms`` of torchvision's weights; ``size`` overrides height and width."""
+    side = transforms.crop_size[0]
+    settings = {
+        "crop_size": size or side,
+        "resize_size": round(transforms.resize_size[0] * (size or side) / side),
+        "interpolation": transforms.interpolation,
+        "antialias": transforms.antialias,
+    }
+    numbers = {"mean": transforms.mean, "std": transforms.std}
+    whole = type(transforms)(**settings, **numbers)
+    return recipe(
+        name, "torchvision", "", settings, lambda image: whole(image).numpy(), 3, [*transforms.mean, *transforms.std]
     )
 
 

@@ -32,6 +32,7 @@ from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
 from holdfast.encoders.loading.factory import build, inside
+from holdfast.encoders.loading.library_transform import LibraryTransform
 from holdfast.encoders.loading.reference import Options, first_line, named, split
 from holdfast.encoders.wrappers import check_tokens, dense, seeded
 
@@ -68,7 +69,7 @@ class Card(Record):
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     """Normalisation around the architecture's module; None where there is none, or it is inside."""
-    geometry: Geometry | None
+    geometry: Geometry | LibraryTransform | None
     pooling: str
     parameters: int
     recipe: dict[str, Any]
@@ -97,6 +98,9 @@ class Card(Record):
         """Return the card of ``encoder``; ``facts`` are the fields that the encoder does not know."""
         module = encoder.module
         architecture = without_weights(architecture) if architecture is not None else None
+        geometry = encoder.geometry
+        if not isinstance(geometry, Geometry | LibraryTransform | None):
+            raise HoldfastError(f"a card cannot keep the preprocessing of {encoder.name}, {type(geometry).__name__}")
         stated = isinstance(module, Normalised) and not (architecture or "").startswith(f"{LOADED}:")
         return cls(
             name=encoder.name,
@@ -104,7 +108,7 @@ class Card(Record):
             domain=encoder.domain,
             mean=_numbers(module.mean) if stated else None,
             std=_numbers(module.std) if stated else None,
-            geometry=encoder.geometry,
+            geometry=geometry,
             pooling=encoder.pooling,
             parameters=encoder.parameters,
             **facts,

@@ -1,7 +1,7 @@
 """``hf:facebook/dinov2-small@revision?pool=cls``: vision models of the Hugging Face hub or of a local directory.
 
 Weights are read from safetensors alone, and a weight that the files do not hold is an error, never a random draw.
-Normalisation, size and crop come from ``preprocessor_config.json``. Codes are
+Pictures are resized and cropped by the model's own image processor, whose normalisation is put inside. Codes are
 
 - ``cls``: the class token of the last hidden state (the default where the model has one),
 - ``mean``: the mean of its patch tokens, or of its feature map (the default elsewhere),
@@ -25,14 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.texts import TextTower
-from holdfast.encoders.huggingface.files import read_model
+from holdfast.encoders.huggingface.files import architecture, read_model
 from holdfast.encoders.huggingface.images import images_of
 from holdfast.encoders.huggingface.texts import text_model
 from holdfast.encoders.loading.reference import Options, split
-from holdfast.encoders.wrappers import PATCH, check_pooling, check_tokens, dense, pool
+from holdfast.encoders.wrappers import PATCH, check_pooling, check_result, check_tokens, dense, pool
 
 SOURCE = "hf"
 PROJECTED = "projected"
@@ -44,6 +44,9 @@ POOLINGS = {
     PATCH: "none, all patch tokens",
     PROJECTED: "projected to where images and texts meet",
 }
+SCALES = ("logit_scale", "temperature")
+"""Parameters of models that compare images with texts, one of which each has."""
+TEXT_PARTS = ("text_model", "text_projection")
 PREFIX_TOKENS = (*CLASS_TOKENS, "distillation_token")
 
 
@@ -61,26 +64,28 @@ def load(name: str, options: Options) -> Encoder:
     name, settings = split(name, Settings)
     check_tokens(settings.tokens, settings.pool)
     repository, revision = _repository(name)
-    model, projection = _model(repository, revision, settings.pool, options)
-    images = images_of(repository, revision, model.config, options.size)
-    projected, how = settings.pool == PROJECTED, settings.tokens or settings.pool
-    vision = Vision(model, "pooler" if projected else how, resized=options.size is not None)
-    module: nn.Module = vision
-    if settings.tokens:
-        module = dense(vision, images.domain, name)
-    elif projected:
-        if projection is None:
-            raise HoldfastError(f"{name!r} is no model of images and text; leave out pool={PROJECTED}")
-        module = Projected(vision, projection).eval()
+    resized, projected = options.size is not None, settings.pool == PROJECTED
+    module: Any
+    if projected:
+        module = Projected(_together(repository, revision, options), resized)
+    else:
+        module = Vision(_model(repository, revision, settings.pool, options), settings.tokens or settings.pool, resized)
+    accepted = set(inspect.signature(module.model.forward).parameters)
+    images = images_of(repository, revision, getattr(module.model.config, "num_channels", 3), accepted, options)
+    domain = Domain((images.channels, *images.geometry.crop))
+    check_result(module, name, domain, settings.tokens)
+    how = PROJECTED if projected else module.how
     return Encoder(
-        module,
+        images.around(dense(module, domain, name) if settings.tokens else module),
         name,
-        images.domain,
+        domain,
         mean=images.mean,
         std=images.std,
         geometry=images.geometry,
-        pooling=POOLINGS[PROJECTED if projected else vision.how],
-        texts=TextTower(partial(text_model, repository, revision, options)) if projected else None,
+        pooling=POOLINGS[how],
+        texts=TextTower(partial(text_model, repository, revision, options))
+        if projected and module.with_texts
+        else None,
     )
 
 
@@ -94,44 +99,69 @@ def _repository(name: str) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def _model(
-    repository: str, revision: str | None, how: str | None, options: Options
-) -> tuple[nn.Module, nn.Module | None]:
-    """Return the part of the model that sees, with every weight it uses read from the files.
-
-    And, of models of images and text, what brings its pooled output to where they meet.
-    """
+def _model(repository: str, revision: str | None, how: str | None, options: Options) -> nn.Module:
+    """Return the part of the model that sees, with every weight it uses read from the files."""
     model, report = read_model(repository, revision, options)
-    missing, projection = set(map(str, report["missing_keys"])), None
+    missing = set(map(str, report["missing_keys"]))
     if hasattr(model, "vision_model"):  # a model of images and text
-        projection = getattr(model, "visual_projection", None) or nn.Identity()
         model = model.vision_model
-        missing = {
-            key.partition("vision_model.")[2] or key
-            for key in missing
-            if "vision_model." in key or (how == PROJECTED and "visual_projection." in key)
-        }
-    if how not in ("pooler", PROJECTED) and any(key.startswith("pooler.") for key in missing):
+        missing = {key.partition("vision_model.")[2] for key in missing if "vision_model." in key}
+    if how != "pooler" and any(key.startswith("pooler.") for key in missing):
         # Checkpoints without the unused pooler are common; drawn at random it would change the fingerprint every time.
         model.pooler = None
         missing = {key for key in missing if not key.startswith("pooler.")}
+    _check_whole(repository, missing, report)
+    return model
+
+
+def _together(repository: str, revision: str | None, options: Options) -> nn.Module:
+    """Return the model that brings images and texts together, without what it needs for texts alone."""
+    saved = architecture(repository, revision, options)
+    # AutoModel leaves the projection of a vision model out.
+    kind = saved if saved.endswith("VisionModelWithProjection") else "AutoModel"
+    model, report = read_model(repository, revision, options, kind)
+    together = hasattr(model, "get_image_features") and any(hasattr(model, scale) for scale in SCALES)
+    if kind == "AutoModel" and not together:
+        raise HoldfastError(
+            f"{type(model).__name__} of {repository!r} compares no images with texts, so it has no projection; leave out "
+            f"pool={PROJECTED}"
+        )
+    for part in TEXT_PARTS:
+        if hasattr(model, part):
+            setattr(model, part, nn.Identity())
+    texts = tuple(f"{part}." for part in TEXT_PARTS)
+    _check_whole(repository, {key for key in map(str, report["missing_keys"]) if not key.startswith(texts)}, report)
+    return model
+
+
+def _check_whole(repository: str, missing: set[str], report: dict[str, Any]) -> None:
     if missing or report["mismatched_keys"]:
         bad = sorted(map(str, {*missing, *report["mismatched_keys"]}))
         raise HoldfastError(
             f"{repository!r} lacks or misfits {len(bad)} weights ({', '.join(bad[:4])} ...); get a whole one"
         )
-    return model, projection
 
 
 class Projected(nn.Module):
-    """What a model of images and text compares with texts."""
+    """What a model of images and text compares with texts, as the model itself computes it."""
 
-    def __init__(self, vision: nn.Module, projection: nn.Module) -> None:
+    def __init__(self, model: Any, resized: bool) -> None:
         super().__init__()
-        self.vision, self.projection = vision, projection
+        self.with_texts = hasattr(model, "get_image_features")
+        accepts = inspect.signature(model.get_image_features if self.with_texts else model.forward).parameters
+        self.extra = {"interpolate_pos_encoding": True} if resized and "interpolate_pos_encoding" in accepts else {}
+        self.model = model.eval()
+        self.eval()
+
+    def extra_repr(self) -> str:
+        return f"{self.extra}"
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.projection(self.vision(pixels))
+        model: Any = self.model
+        if not self.with_texts:
+            return model(pixel_values=pixels, **self.extra).image_embeds
+        codes = model.get_image_features(pixel_values=pixels, **self.extra)
+        return codes if isinstance(codes, Tensor) else codes.pooler_output
 
 
 class Vision(nn.Module):

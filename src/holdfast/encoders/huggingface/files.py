@@ -11,15 +11,30 @@ from holdfast.encoders.loading.reference import Options, first_line, require
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 
 
-def read_model(repository: str, revision: str | None, options: Options) -> tuple[Any, dict[str, Any]]:
-    """Return the model and the report of which weights the files lack."""
+def architecture(repository: str, revision: str | None, options: Options) -> str:
+    """Return the class of transformers that the weights were saved from, empty if the configuration names none."""
+    declare_missing_operators()
+    transformers = require("transformers", "huggingface")
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            repository, revision=revision, trust_remote_code=options.trust_remote_code
+        )
+    except Exception:  # loading the model tells what is wrong
+        return ""
+    return str((getattr(config, "architectures", None) or [""])[0])
+
+
+def read_model(
+    repository: str, revision: str | None, options: Options, kind: str = "AutoModel"
+) -> tuple[Any, dict[str, Any]]:
+    """Return the model, of the class ``kind`` of transformers, and the report of which weights the files lack."""
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
     logging = transformers.utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # its table of missing weights becomes one error of ours
     try:
-        return transformers.AutoModel.from_pretrained(
+        return getattr(transformers, kind).from_pretrained(
             repository,
             revision=revision,
             use_safetensors=True,

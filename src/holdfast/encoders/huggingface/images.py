@@ -1,86 +1,134 @@
-"""How a Hugging Face model wants its images: ``preprocessor_config.json`` as domain, normalisation and geometry."""
+"""How a Hugging Face model wants its pictures: resized and cropped by its own processor, the rest inside the encoder."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
-from holdfast.core.geometry import Geometry, Interpolation
-from holdfast.encoders.loading.reference import require
+from holdfast.core.geometry import sizes
+from holdfast.encoders.loading.library_transform import Recipe, Whole, pixel_values, recipe
+from holdfast.encoders.loading.reference import Options, first_line, require
 
-INTERPOLATIONS: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-"""As Pillow numbers them."""
-
-
-@dataclass(frozen=True)
-class ImageRecipe:
-    """Shape and range of the inputs, normalisation, and how files are brought to them."""
-
-    domain: Domain
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    geometry: Geometry
+INSIDE = ("do_rescale", "do_normalize", "do_flip_channel_order", "include_top", "rescale_offset")
+"""Steps that act on each channel alone, or order the channels: they belong inside the encoder."""
+COVERED = ("do_resize", "do_center_crop", "do_convert_rgb", *INSIDE)
+NAMES = ("image_processor_type", "processor_class")
+SIZES = ("size", "crop_size", "pad_size")
+OF_TIMM = "TimmWrapperImageProcessor"
 
 
-def images_of(repository: str, revision: str | None, config: Any, size: int | None) -> ImageRecipe:
-    """Return the recipe in the ``repository`` of the hub or the local folder; ``size`` overrides height and width."""
-    file = require("transformers", "huggingface").utils.cached_file(
-        repository, "preprocessor_config.json", revision=revision, _raise_exceptions_for_missing_entries=False
-    )
-    if file is None:
-        raise HoldfastError(
-            f"{repository!r} has no preprocessor_config.json, so its normalisation is unknown; "
-            "save the image processor beside the model with its save_pretrained"
-        )
-    with open(file, encoding="utf-8") as stream:
-        return recipe(json.load(stream), repository, getattr(config, "num_channels", 3), size)
+def images_of(repository: str, revision: str | None, channels: int, accepted: set[str], options: Options) -> Recipe:
+    """Return the recipe of the image processor in ``repository``, of the hub or a local folder.
 
-
-def recipe(config: dict[str, Any], repository: str, channels: int, size: int | None) -> ImageRecipe:
-    """Return the recipe that the dictionary ``config`` spells.
-
-    Example:
-        >>> said = {"size": {"shortest_edge": 256}, "crop_size": 224, "do_normalize": False, "resample": 3}
-        >>> recipe(said, "example", 3, None).geometry
-        Geometry(resize=256, crop=(224, 224), interpolation='bicubic')
+    Args:
+        repository, revision: where the processor is kept.
+        channels: of a picture that the model takes.
+        accepted: what else than pixels the model takes, by name.
+        options: ``size`` overrides height and width.
     """
-    if config.get("do_rescale", True) and abs(config.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6:
-        raise HoldfastError(
-            f"{repository!r} rescales bytes by {config['rescale_factor']}, not by 1/255; wrap the module yourself"
-        )
-    resized = config.get("size")
-    crops = config.get("do_center_crop", "crop_size" in config) and config.get("crop_size")
-    crop = _height_width(crops or resized, repository)
-    resize = min(_height_width(resized or crops, repository))
-    if (
-        "crop_pct" in config and config["crop_pct"] and max(crop) < 384
-    ):  # ConvNeXt crops below 384 pixels and squeezes above
-        resize = int(resize / config["crop_pct"])
-    if size:
-        resize, crop = round(resize * size / min(crop)), (size, size)
-    normalises = config.get("do_normalize", True)
-    code = config.get("resample", 2)
-    if code not in INTERPOLATIONS or (normalises and not (config.get("image_mean") and config.get("image_std"))):
-        raise HoldfastError(
-            f"{repository!r} states no usable image_mean, image_std and resample (got resample {code}); "
-            "complete its preprocessor_config.json"
-        )
-    return ImageRecipe(
-        Domain((channels, *crop)),
-        tuple(config["image_mean"]) if normalises else None,
-        tuple(config["image_std"]) if normalises else None,
-        Geometry(resize, crop, INTERPOLATIONS[code]),
+    processor = _processor(repository, revision, options)
+    if type(processor).__name__ == OF_TIMM:
+        from holdfast.encoders.timm import recipe_of
+
+        return recipe_of(repository, processor.data_config, channels, options.size)
+    return recipe_of_processor(repository, processor, channels, accepted, options.size)
+
+
+def recipe_of_processor(repository: str, processor: Any, channels: int, accepted: set[str], size: int | None) -> Recipe:
+    """Return the recipe of an image ``processor`` of transformers; arguments as of ``images_of``."""
+    kind = type(processor)
+    settings = json.loads(processor.to_json_string())
+    settings = {key: value for key, value in settings.items() if key not in NAMES}
+    with _silent():
+        found = _recipe(repository, kind, settings, channels, accepted)
+        if size and found.geometry.crop != (size, size):
+            found = _recipe(repository, kind, _scaled(settings, found.geometry.crop, size), channels, accepted)
+            if found.geometry.crop != (size, size):
+                raise HoldfastError(
+                    f"{repository!r} cannot take --size {size}: scaled to it, {kind.__name__} makes images of "
+                    f"{sizes(found.geometry.crop)}; leave the size out"
+                )
+    return found
+
+
+def _recipe(repository: str, kind: Any, settings: dict[str, Any], channels: int, accepted: set[str]) -> Recipe:
+    numbers = [*_listed(settings.get("image_mean")), *_listed(settings.get("image_std"))]
+    others = [step for step, on in settings.items() if step.startswith("do_") and on and step not in COVERED]
+    return recipe(
+        repository,
+        "transformers",
+        f"{kind.__module__}:{kind.__qualname__}",
+        {**settings, **{step: False for step in INSIDE if step in settings}},
+        _whole(kind(**settings), accepted),
+        channels,
+        numbers + [number / 255 for number in numbers],
+        ", ".join(others),
     )
 
 
-def _height_width(size: Any, repository: str) -> tuple[int, int]:
-    if isinstance(size, int):
-        return size, size
-    if isinstance(size, dict) and "shortest_edge" in size:
-        return int(size["shortest_edge"]), int(size["shortest_edge"])
-    if isinstance(size, dict) and {"height", "width"} <= set(size):
-        return int(size["height"]), int(size["width"])
-    raise HoldfastError(f"{repository!r} states no image size that is understood (got {size!r}); give --size")
+def _processor(repository: str, revision: str | None, options: Options) -> Any:
+    transformers = require("transformers", "huggingface")
+    try:
+        with _silent():
+            return transformers.AutoImageProcessor.from_pretrained(
+                repository, revision=revision, trust_remote_code=options.trust_remote_code
+            )
+    except Exception as error:  # the hub's clients raise errors of many libraries
+        if isinstance(error, OSError) and "preprocessor_config.json" in str(error):
+            raise HoldfastError(
+                f"{repository!r} has no preprocessor_config.json, so its normalisation is unknown; "
+                "save the image processor beside the model with its save_pretrained"
+            ) from error
+        raise HoldfastError(
+            f"the image processor of {repository!r} cannot be loaded: {first_line(error)}; state its class in "
+            'preprocessor_config.json, as in "image_processor_type": "ViTImageProcessor"'
+        ) from error
+
+
+def _whole(processor: Any, accepted: set[str]) -> Whole:
+    def whole(picture: Any) -> Any:
+        try:
+            outputs = processor(picture, return_tensors="pt")
+        except Exception as error:  # what a processor raises about a picture that it does not expect
+            raise HoldfastError(f"it fails on a picture ({first_line(error)})") from error
+        if not isinstance(outputs, Mapping):
+            raise HoldfastError(f"it returns a {type(outputs).__name__} instead of named values")
+        if also := sorted(accepted & {*outputs} - {"pixel_values"}):
+            raise HoldfastError(f"it returns {', '.join(also)} beside the pixels, which the model takes")
+        return pixel_values(outputs)
+
+    return whole
+
+
+def _scaled(settings: dict[str, Any], crop: tuple[int, int], size: int) -> dict[str, Any]:
+    """Return ``settings`` with all sizes in proportion to a result of ``size`` instead of ``crop`` (height, width)."""
+
+    def scale(key: str, value: Any) -> Any:
+        side = crop[1] if key == "width" else crop[0]
+        return round(value * size / side) if isinstance(value, int) else value
+
+    changed = {
+        key: {part: scale(part, value) for part, value in settings[key].items()}
+        for key in SIZES
+        if isinstance(settings.get(key), dict)
+    }
+    return {**settings, **changed}
+
+
+def _listed(value: Any) -> list[float]:
+    return [float(part) for part in value] if isinstance(value, list | tuple) else [value] if value else []
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep transformers from printing advice about processors."""
+    logging = require("transformers", "huggingface").utils.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -55,4 +55,6 @@ def text_model(repository: str, revision: str | None, options: Options) -> TextM
         tokens = tokenizer(texts, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
         return {name: tokens[name] for name in TAKEN if name in tokens}
 
-    return TextModel(TextHalf(model), tokenize, float(model.logit_scale.detach().exp()))
+    scaled = getattr(model, "logit_scale", None)
+    scale = 1 / model.temperature if scaled is None else scaled.exp()  # ALIGN divides
+    return TextModel(TextHalf(model), tokenize, float(scale.detach()))

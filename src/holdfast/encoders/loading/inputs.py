@@ -157,11 +157,3 @@ def numbers(text: str, count: int) -> tuple[float, ...]:
     if len(values) not in (1, count):
         raise HoldfastError(f"expected 1 or {count} numbers (one per channel), got {text!r}")
     return values * count if len(values) == 1 else values
-
-
-def known_interpolation(interpolation: str, name: str) -> Interpolation:
-    """Return the interpolation that the configuration of ``name`` asks for."""
-    for known in get_args(Interpolation):
-        if interpolation == known:
-            return known
-    raise HoldfastError(f"{name} asks for {interpolation!r} interpolation; known: {', '.join(get_args(Interpolation))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from holdfast.core.arguments import check_whole
 from holdfast.core.errors import HoldfastError, did_you_mean
@@ -78,6 +78,8 @@ def label(name: str) -> str:
 def split(name: str, kind: type[T]) -> tuple[str, T]:
     """Return ``name`` without its settings, and the settings as a ``kind`` (a dataclass whose fields have defaults).
 
+    A setting may be given several times if its field is a tuple.
+
     Example:
         >>> split("encoder?size=32", Options)
         ('encoder', Options(arch=None, size=32, trust_remote_code=False))
@@ -94,7 +96,14 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
         if key not in known:
             raise HoldfastError(f"{base!r} has no setting {key!r}; {did_you_mean(key, list(known))}")
-        values[key] = convert(value, types_of(kind)[key], f"{base!r}, setting {key!r}")
+        several = get_origin(types_of(kind)[key]) is tuple
+        if key in values and not several:
+            raise HoldfastError(f"{base!r}: setting {key!r} is given twice; keep one")
+        where = f"{base!r}, setting {key!r}"
+        if several:
+            values[key] = (*values.get(key, ()), convert(value, get_args(types_of(kind)[key])[0], where))
+        else:
+            values[key] = convert(value, types_of(kind)[key], where)
     return base, kind(**values)
 
 

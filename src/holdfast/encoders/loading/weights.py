@@ -31,8 +31,8 @@ class WeightSettings:
     """The entry that holds the state dict, where a training script saved several things in one file."""
     prefix: str = ""
     """Take only the tensors whose names start so, and remove it: ``prefix=module.encoder_q.``"""
-    drop: str | None = None
-    """Leave out the tensors whose names (without ``prefix``) start so, a head for instance: ``drop=fc.``"""
+    drop: tuple[str, ...] = ()
+    """Leave out the tensors whose names (without ``prefix``) start so: ``drop=fc.``, or several: ``drop=fc.&drop=queue``."""
 
 
 def read_weights(path: Path, settings: WeightSettings) -> Weights:
@@ -42,7 +42,7 @@ def read_weights(path: Path, settings: WeightSettings) -> Weights:
     chosen = {
         name.removeprefix(settings.prefix): value for name, value in weights.items() if name.startswith(settings.prefix)
     }
-    kept = {name: value for name, value in chosen.items() if not (settings.drop and name.startswith(settings.drop))}
+    kept = {name: value for name, value in chosen.items() if not name.startswith(settings.drop)}
     if not kept:
         raise HoldfastError(
             f"'{path}' has no tensor left to load; its names begin with {next(iter(weights), 'nothing')!r}"
