@@ -55,6 +55,13 @@ def with_texts() -> Encoder:
     return Encoder(plain().eval(), "mine", STATED, texts=TEXTS)
 
 
+def tied() -> nn.Sequential:
+    """Two layers that share their weight."""
+    first, second = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second)
+
+
 def hidden_randomness() -> nn.Module:
     """A buffer outside of the state dict, drawn at construction."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
