@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from holdfast.core.copies import copied
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
@@ -107,7 +108,7 @@ class ChannelsLast(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module = copy.deepcopy(module)
+        self.module = copied(module)
         for weight in self.module.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
@@ -129,7 +130,7 @@ def fold(module: nn.Module, watch: Watching) -> nn.Module:
     pairs = _pairs(module, watch)
     if not pairs:
         return module
-    folded = copy.deepcopy(module)
+    folded = copied(module)
     for convolution, norm in pairs:
         _fold_into(folded.get_submodule(convolution), folded.get_submodule(norm))
         above, _, name = norm.rpartition(".")

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast.core.arguments import check_codes, check_dense, check_module, mixes_precisions
+from holdfast.core.copies import copied
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
@@ -208,12 +209,14 @@ class Encoder:
                 stacklevel=2,
             )
         try:
-            module = copy.deepcopy(module)
+            module = copied(module)
         except Exception as error:
             raise HoldfastError(f"{name} cannot be copied ({error}); detach its tensors or rebuild it first") from error
         if mean is not None and std is not None:
             module = Normalised(module, mean, std, len(domain.shape))
-        self.module = module.eval().requires_grad_(False)
+        self.module = module.eval()
+        for weight in module.parameters():  # TorchScript modules have no requires_grad_
+            weight.requires_grad_(False)
         self.name, self.domain, self.source = name, domain, source
         if caution is None:
             caution = _unstated(module, name, domain) if source == MADE_IN_PYTHON else ""
@@ -297,7 +300,7 @@ class Encoder:
             return self
         fingerprint = self.fingerprint
         moved = copy.copy(self)
-        moved.module = copy.deepcopy(self.module).to(device, dtype)
+        moved.module = copied(self.module).to(device, dtype)
         moved.__dict__["fingerprint"] = fingerprint
         return moved
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 from torch import nn
 
+from holdfast.core.copies import copied
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.encoders.loading.inputs import sizes
@@ -65,7 +65,7 @@ def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
     """
     if not encoder.parameters:
         raise HoldfastError(f"{encoder.name} has no weights to draw anew; leave its random baseline out")
-    module = seeded(lambda: _reset(copy.deepcopy(encoder.module).cpu(), encoder.name), seed)
+    module = seeded(lambda: _reset(copied(encoder.module).cpu(), encoder.name), seed)
     return Encoder(
         module,
         f"{encoder.name} (random weights)",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 from torch import nn
 
 from holdfast.commands.inputs import NamedImages
+from holdfast.core.copies import copied
 from holdfast.encoders.huggingface import Vision
 from holdfast.encoders.loading.reference import require
 from holdfast.integrations.monitor import Monitor, scalars
@@ -51,4 +51,4 @@ class Robustness(require("transformers", "huggingface").TrainerCallback):  # typ
 
 def _pooled(model: Any) -> nn.Module:
     """Return a copy of the model as an encoder; what pools models puts them into eval mode."""
-    return Vision(deepcopy(model.base_model), None, resized=False)
+    return Vision(copied(model.base_model), None, resized=False)

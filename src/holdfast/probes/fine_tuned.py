@@ -9,7 +9,6 @@ https://arxiv.org/abs/2202.10054); and layers with two modes stay in the one in 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.base import GRADIENT
+from holdfast.core.copies import copied
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.run_settings import Observed
@@ -61,7 +61,7 @@ class FineTuned(Probe):
         bank, labels = population.bank, taught(population.bank)
         plain = logistic_regression(bank.codes, labels)
         places = torch.searchsorted(plain["classes"].to(labels.device), labels)
-        module = copy.deepcopy(bank.encoder.module).requires_grad_(True)
+        module = copied(bank.encoder.module).requires_grad_(True)
         head = nn.Linear(bank.codes.shape[1], len(plain["classes"]), dtype=bank.codes.dtype, device=bank.codes.device)
         head.load_state_dict({name: plain[name] for name in ("weight", "bias")})
         optimiser = OPTIMISERS[self.optimiser]([*module.parameters(), *head.parameters()])
@@ -85,7 +85,7 @@ class FineTuned(Probe):
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
         encoder = population.encoder
-        module = copy.deepcopy(encoder.module)
+        module = copied(encoder.module)
         module.load_state_dict(
             {name.removeprefix(ENCODER): value for name, value in learned.items() if name.startswith(ENCODER)}
         )

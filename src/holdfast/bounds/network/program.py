@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import warnings
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 
 from holdfast.bounds.network.operations import OPERATIONS
+from holdfast.core.copies import copied
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 
@@ -36,9 +36,9 @@ def exported_program(encoder: Encoder, example: Tensor) -> Any:
         HoldfastError: it cannot be traced.
     """
     # A copy, since tracing leaves its own stand-ins for tensors wherever a module keeps one; the weights are shared.
-    copied = copy.deepcopy(encoder.module, {id(weight): weight for weight in encoder.module.parameters()})
+    module = copied(encoder.module, {id(weight): weight for weight in encoder.module.parameters()})
     with _reasons(encoder.name), torch.no_grad():
-        return torch.export.export(_Held(copied), (example.clone(),), strict=False)
+        return torch.export.export(_Held(module), (example.clone(),), strict=False)
 
 
 @contextmanager

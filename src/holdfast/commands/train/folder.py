@@ -11,7 +11,6 @@ OUT/
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from torch import nn
 
 from holdfast.commands.output_folder import require_free
 from holdfast.commands.train.inputs import Inputs, laid_out
+from holdfast.core.copies import copied
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
@@ -120,7 +120,7 @@ class TrainingFolder:
         name = self.folder.name if self.folder is not None else self.recipe.objective.name
         start = self.inputs.start
         source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else MADE_IN_PYTHON
-        module = laid_out(copy.deepcopy(module).cpu().float().eval(), torch.contiguous_format)
+        module = laid_out(copied(module).cpu().float().eval(), torch.contiguous_format)
         return Encoder(
             module,
             name,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from io import BytesIO
 from pathlib import PurePath
 from types import CodeType, MemberDescriptorType, MethodType
 from typing import Any
@@ -47,6 +49,8 @@ def _described(module: nn.Module, context: str, above: frozenset[int]) -> str:
         texts = [name, kind.__module__, kind.__qualname__, part.extra_repr()]
         if isinstance(part, torch.fx.GraphModule):
             texts.append(str(part.code))
+        elif isinstance(part, torch.jit.ScriptModule):
+            texts += _scripted(part)
         else:
             texts += behaviour(part, above)
             texts += content({key: value for key, value in attributes(part).items() if key not in _MACHINERY}, above)
@@ -94,6 +98,17 @@ def without_source(module: nn.Module) -> list[str]:
     """
     named = (value for part in module.modules() for value in named_by(methods(type(part), "forward"), type(part)))
     return list(dict.fromkeys(v.co_qualname for v in named if isinstance(v, CodeType) and not has_source(v)))
+
+
+def _scripted(module: torch.jit.ScriptModule) -> Iterator[str]:
+    """Yield the records of the archive that ``module`` would be saved as: its code, constants, attributes and weights."""
+    buffer = BytesIO()
+    torch.jit.save(module, buffer)
+    with zipfile.ZipFile(buffer) as archive:
+        for name in sorted(archive.namelist()):
+            if not name.endswith(".debug_pkl"):  # which holds line numbers
+                yield name
+                yield sha256(archive.read(name)).hexdigest()
 
 
 def _places(module: nn.Module, name: str = "", above: frozenset[int] = frozenset()) -> Iterator[tuple[str, nn.Module]]:

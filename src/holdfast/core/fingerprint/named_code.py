@@ -123,8 +123,10 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def _is_own(module: str) -> bool:
+def _is_own(module: str | None) -> bool:
     """Whether a module is neither installed nor part of Python, torch or Holdfast, so that its user may edit it."""
+    if module is None:  # made by a program, as the forward of an exported one
+        return False
     if module == "__main__":  # whatever it is in a worker
         return True
     file = getattr(sys.modules.get(module), "__file__", None) or ""

@@ -8,6 +8,8 @@ from math import cos, pi
 import torch
 from torch import nn
 
+from holdfast.core.copies import copied
+
 
 def mlp(widths: Sequence[int], norm: bool = False, last_norm: bool = False, bias: bool = True) -> nn.Sequential:
     """Return linear layers from each width to the next with ReLU between, and batch norm before it if asked.
@@ -35,9 +37,7 @@ def mlp(widths: Sequence[int], norm: bool = False, last_norm: bool = False, bias
 
 def frozen_copy(module: nn.Module) -> nn.Module:
     """Return a copy that is not trained: a momentum encoder, or a teacher that stays as it is."""
-    from copy import deepcopy
-
-    return deepcopy(module).requires_grad_(False)
+    return copied(module).requires_grad_(False)
 
 
 @torch.no_grad()
