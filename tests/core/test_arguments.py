@@ -148,9 +148,6 @@ class Weighted(nn.Module):
 
 
 UNREADABLE: dict[str, Callable[[], nn.Module]] = {
-    "scripted": lambda: torch.jit.script(flat()),
-    "traced": lambda: torch.jit.trace(flat(), torch.rand(1, 1, 2, 2)),
-    "a scripted part": lambda: nn.Sequential(nn.Identity(), torch.jit.script(flat())),
     "compiled": lambda: loose(torch.compile(flat())),
     "exported with guards": lambda: torch.export.export(flat(), (torch.rand(1, 1, 2, 2),)).module(),
     "sparse": lambda: Weighted(torch.rand(2, 4).to_sparse(), "parameter"),
@@ -166,6 +163,13 @@ def test_modules_that_hide_their_code_or_weights_are_refused(kind: str) -> None:
     with pytest.raises(HoldfastError, match=r"^mine: ") as refused:
         Encoder(UNREADABLE[kind](), "mine", Domain((1, 2, 2)))
     assert len(str(refused.value)) <= 240
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_bounds_refuse_torchscript_by_name() -> None:
+    encoder = Encoder(nn.Sequential(nn.Identity(), torch.jit.script(flat())), "mine", Domain((1, 2, 2)))
+    with pytest.raises(HoldfastError, match=r"^mine: .*TorchScript"):
+        lower_bound(encoder, torch.rand(1, 1, 2, 2), torch.eye(2, dtype=torch.float64)[None], Linf(0.01))
 
 
 def test_an_exported_program_without_guards_is_bounded() -> None:

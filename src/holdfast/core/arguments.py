@@ -98,11 +98,13 @@ def check_module(module: object, name: str, shape: tuple[int, ...]) -> None:
 
 def _check_part(part: nn.Module, name: str) -> None:
     """Raise if a part of a module keeps its weights or its code where they cannot be copied and described."""
-    kind, advice = type(part), "Pass the torch.nn.Module that it was made of."
-    if isinstance(part, torch.jit.ScriptModule):
-        raise HoldfastError(f"{name}: TorchScript hides its code and weights, got {kind.__name__}. {advice}")
+    kind = type(part)
+    if isinstance(part, torch.jit.ScriptModule):  # which describes itself by its archive
+        return
     if kind.__name__ == "OptimizedModule":  # whose import takes seconds
-        raise HoldfastError(f"{name}: torch.compile hides a module's code, got {kind.__name__}. {advice}")
+        raise HoldfastError(
+            f"{name}: torch.compile hides a module's code, got {kind.__name__}. Pass the torch.nn.Module that it was made of."
+        )
     if kind.__name__ == "GuardsFn":
         raise HoldfastError(
             f"{name}: the guards of an exported program cannot be described, got {kind.__name__}. "

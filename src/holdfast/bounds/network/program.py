@@ -33,8 +33,13 @@ def exported_program(encoder: Encoder, example: Tensor) -> Any:
     """Return what ``torch.export`` makes of the module of ``encoder`` for one image, the ``example``.
 
     Raises:
-        HoldfastError: it cannot be traced.
+        HoldfastError: it cannot be traced, or is made of TorchScript.
     """
+    if any(isinstance(part, torch.jit.ScriptModule) for part in encoder.module.modules()):
+        raise HoldfastError(
+            f"{encoder.name}: bounds need a network's operations, which TorchScript hides. Load the torch.nn.Module that it "
+            "was made of, or its ONNX export."
+        )
     # A copy, since tracing leaves its own stand-ins for tensors wherever a module keeps one; the weights are shared.
     module = copied(encoder.module, {id(weight): weight for weight in encoder.module.parameters()})
     with _reasons(encoder.name), torch.no_grad():
