@@ -21,7 +21,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.records import Claim, Result
+from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import members, types_of
 from holdfast.execution.computing.shards import in_random_order
@@ -239,16 +239,16 @@ def test_no_two_numbers_share_a_label(evaluation: Evaluation) -> None:
     """Within an evaluation a name has one meaning, and a name with its conditions is one number, in print too."""
     result = usual(evaluation)
     meanings: dict[str, set[tuple[str, ...]]] = {}
-    for record in (*result.estimates, *result.series):
+    records: tuple[Estimate | Series, ...] = (*result.estimates, *result.series)
+    for record in records:
         # Shares of variance in the words of drift, and units of the divergence, belong to conditions.
         unit = "" if "divergence" in record.conditions else record.unit
         meanings.setdefault(f"{type(record).__name__} {record.quantity}", set()).add(
             (re.sub(r"\d+", "", record.of), unit, text.name_of(record))
         )
     assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
-    for kind in (result.estimates, result.series):
-        keys = Counter((each.quantity, *sorted(each.conditions.items())) for each in kind)
-        assert max(keys.values(), default=1) == 1, keys.most_common(1)
+    keys = Counter((type(each), each.quantity, *sorted(each.conditions.items())) for each in records)
+    assert max(keys.values()) == 1, keys.most_common(1)
     printed = Counter((text.name_of(each), text.conditions(each.conditions, aim=each.aim)) for each in result.estimates)
     assert max(printed.values()) == 1, printed.most_common(1)
 

@@ -291,9 +291,7 @@ def test_a_ball_around_several_others_is_compared_with_the_one_that_moved_most()
     }
     population = Population(builtin(), digits(3), RunSettings())
     found = Masking(balls=balls, samples=3).conclude(population, range(3), observed)
-    fell = [
-        (each.conditions["ball"], each.values) for each in found.series if each.quantity == "wider_ball_moves_less"
-    ]
+    fell = [(each.conditions["ball"], each.values) for each in found.series if each.quantity == "wider_ball_moves_less"]
     assert fell == [("linf:0.2", (1, 0, 0)), ("linf:0.3", (1, 1, 0))]
 
 

@@ -300,9 +300,11 @@ def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str], advised: S
                 continue
             # Of equal numbers the last, which belongs to the widest ball and the strongest attack.
             estimate = max(reversed(cells), key=lambda cell: cell.estimate.value).estimate
-            if "ball" in estimate.conditions and estimate.n >= FEW and (gate := suggested(results, name, estimate)):
+            if "ball" not in estimate.conditions or estimate.n < FEW:
+                continue
+            if gate := suggested(results, section.evaluation, name, estimate):
                 folders = " ".join(map(quote, runs)) or "RUN"
-                command = f"holdfast check {folders} --require {quote(gate)}"
+                command = f"holdfast check {folders} --strict --require {quote(gate)}"
                 return f"To notice when {name} gets worse, gate it: `{command}`"
     return ""
 
