@@ -32,6 +32,7 @@ MEASURED = {
     "ENCODERS": "timm:resnet10t?pretrained=false mine=hf:a/b",
     "IMAGES": "my photos",
     "GATES": "breakaway_risk@8/255<=0.05\n\n  nearest_neighbour_accuracy >= 0.9\n",
+    "JUDGED": "--strict",
     "SUITE": "quick",
     "ARGUMENTS": "--eps 8/255 --limit 20",
     "RUN": "runs/holdfast",
@@ -91,7 +92,7 @@ def test_it_calls_commands_that_exist_with_flags_that_exist(first: int) -> None:
     assert evaluate[2:6] == ["timm:resnet10t?pretrained=false", "mine=hf:a/b", "--images", "my photos"]
     assert evaluate[-4:] == ["--eps", "8/255", "--limit", "20"]
     gates = ["--require", "breakaway_risk@8/255<=0.05", "--require", "nearest_neighbour_accuracy >= 0.9"]
-    assert check[2:7] == ["runs/holdfast", *gates]
+    assert check[2:8] == ["runs/holdfast", *gates, "--strict"]
     assert Path("output").read_text() == "status=1\n"
     assert Path("summary.md").read_text() == "### table"
 

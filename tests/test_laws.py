@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -19,7 +21,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.records import Claim, Result
+from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import members, types_of
 from holdfast.execution.computing.shards import in_random_order
@@ -28,6 +30,8 @@ from holdfast.protocol.evaluation import Evaluation, attack_fields, learning, pa
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
+from holdfast.report import text
+from holdfast.report.contents import Contents
 from holdfast.store.keys import key_of
 from holdfast.transforms.gamma import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
@@ -228,6 +232,45 @@ def test_numbers_are_dressed(evaluation: Evaluation) -> None:
     assert set(evaluation.headline) <= quantities
     assert evaluation.meaning.endswith("."), "its meaning is made of sentences"
     assert evaluation.title
+
+
+@every
+def test_no_two_numbers_share_a_label(evaluation: Evaluation) -> None:
+    """Within an evaluation a name has one meaning, and a name with its conditions is one number, in print too."""
+    result = usual(evaluation)
+    meanings: dict[str, set[tuple[str, ...]]] = {}
+    records: tuple[Estimate | Series, ...] = (*result.estimates, *result.series)
+    for record in records:
+        # Shares of variance in the words of drift, and units of the divergence, belong to conditions.
+        unit = "" if "divergence" in record.conditions else record.unit
+        meanings.setdefault(f"{type(record).__name__} {record.quantity}", set()).add(
+            (re.sub(r"\d+", "", record.of), unit, text.name_of(record))
+        )
+    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
+    keys = Counter((type(each), each.quantity, *sorted(each.conditions.items())) for each in records)
+    assert max(keys.values()) == 1, keys.most_common(1)
+    printed = Counter((text.name_of(each), text.conditions(each.conditions, aim=each.aim)) for each in result.estimates)
+    assert max(printed.values()) == 1, printed.most_common(1)
+
+
+@every
+def test_the_scorecard_calls_each_number_what_the_result_calls_it(evaluation: Evaluation) -> None:
+    result = usual(evaluation)
+    stored = {(e.quantity, *sorted(e.conditions.items())): e.value for e in result.estimates}
+    printed = {(e.quantity, text.conditions(e.conditions, aim=e.aim)): e.value for e in result.estimates}
+    lines = [line for card in Contents([result], []).scorecards for line in card.lines]
+    assert len(lines) == len(result.questions)
+    for line in lines:
+        (answer,) = line.answers
+        if "contradictions" in (line.quantity, answer.quantity):
+            continue  # a sum over all conditions
+        assert stored[answer.quantity, *sorted(answer.conditions.items())] == pytest.approx(answer.value, nan_ok=True)
+        assert line.quantity in ("", answer.quantity)
+        if line.quantity:
+            assert line.conditions == answer.conditions
+            condition = text.conditions(line.conditions, aim=line.aim)
+            assert line.under.endswith(f"({condition})" if condition else line.meaning)
+            assert printed[line.quantity, condition] == pytest.approx(answer.value, nan_ok=True)
 
 
 @every

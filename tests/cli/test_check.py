@@ -39,6 +39,22 @@ def test_a_gate_that_all_keep_passes(both, capsys):
     assert [line.split()[0] for line in lines] == ["passed", "passed"]
 
 
+def test_a_strict_check_wants_the_whole_interval(both, capsys):
+    (high,) = {max(e.high for e in breakaway(WEAK).estimates if e.quantity == "breakaway_risk")}
+    gate = f"breakaway.breakaway_risk@encoder={WEAK}<={(worst(WEAK) + high) / 2}"
+    assert checked(capsys, both, "--require", gate)[0] == 0
+    assert checked(capsys, both, "--require", gate, "--strict")[0] == 1
+    assert checked(capsys, both, "--require", f"breakaway.breakaway_risk<={high}", "--strict")[0] == 0
+
+
+def test_a_run_that_ended_early_fails_unless_allowed(capsys):
+    ended = run_of("ended", [breakaway(ROBUST).model_copy(update={"planned": 300})], asked=[f"builtin:{ROBUST}"])
+    status, lines, _ = checked(capsys, ended, "--require", "breakaway_risk<=1")
+    assert status == 1
+    assert "60 of 300" in lines[0]
+    assert checked(capsys, ended, "--require", "breakaway_risk<=1", "--allow-partial")[0] == 0
+
+
 def test_one_broken_gate_fails_and_is_named(both, capsys):
     bound = (worst(ROBUST) + worst(WEAK)) / 2
     assert worst(ROBUST) < bound < worst(WEAK), "vacuous fixture"
@@ -137,7 +153,7 @@ def test_another_run_does_not_finish_one_that_stopped(bound, capsys):
 @pytest.mark.parametrize(
     ("gate", "expected"),
     [
-        ("breakaway_risk is small", "needs the form QUANTITY"),
+        ("breakaway_risk is small", "EVALUATION.]QUANTITY"),
         ("breakaway_rsik<=0.5", "did you mean 'breakaway_risk'"),
         ("breakaway_risk<=small", "got 'small'"),
         ("breakaway_risk@8/255<=0.5", "nothing matches"),

@@ -44,23 +44,39 @@ def test_no_flag_of_any_command_may_be_empty(command, flag, capsys, tmp_path):
     assert not list(tmp_path.iterdir()), "something was written"
 
 
-LISTS = [
-    (command, flag)
-    for command, flag in FLAGS
-    for part in COMMANDS[command].params
-    if flag in part.opts and "separated by commas" in (getattr(part, "help", "") or "")
+OPTIONS = [
+    (name, max(option.opts, key=len), option)
+    for name, command in COMMANDS.items()
+    for option in command.params
+    if isinstance(option, TyperOption) and not option.is_flag
 ]
 
 
-@pytest.mark.parametrize(("command", "flag"), LISTS)
-def test_the_last_part_of_a_list_never_wins_in_silence(command, flag, capsys, tmp_path):
-    assert run([command, flag, "one", flag, "two"]) == 2
-    assert f"{flag} is given 2 times; separate its values by commas" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir()), "something was written"
+@pytest.mark.parametrize(("command", "flag", "option"), OPTIONS)
+def test_no_option_with_one_value_is_taken_twice(command, flag, option, capsys, tmp_path):
+    """The last one would win in silence, whichever command and option it is."""
+    status = run([command, flag, "1", flag, "1", "--no-such-option"][: 5 + option.multiple])
+    said = capsys.readouterr().err
+    assert (f"{flag} is given 2 times" in said) == (not option.multiple)
+    if not option.multiple:
+        assert status == 2
+        assert said.count("\n") == 1
+        assert ("separate its values by commas" in said) == ("separated by commas" in (option.help or ""))
+        assert not list(tmp_path.iterdir()), "something was written"
+        assert run([command, f"{flag}=1", flag, "2"]) == 2
+        assert "is given 2 times" in capsys.readouterr().err
 
 
-def test_lists_are_known():
-    assert {("evaluate", "--only"), ("compare", "--only"), ("threshold", "--edits")} <= set(LISTS)
+def test_a_switch_may_be_repeated_but_not_contradicted(capsys):
+    assert run(["check", "nowhere", "--strict", "--strict", "--require", "a<=1"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert run(["spade", "nowhere", "--certify", "--no-certify"]) == 2
+    assert "is given 2 times" in capsys.readouterr().err
+
+
+def test_the_law_on_options_looks_at_every_kind():
+    assert {option.multiple for _, _, option in OPTIONS} == {True, False}
+    assert {("evaluate", "--images"), ("certify", "--eps"), ("threshold", "--edits")} <= {each[:2] for each in OPTIONS}
 
 
 @pytest.mark.parametrize("command", sorted({name for name, _ in ARGUMENTS}))

@@ -68,3 +68,11 @@ def test_limit_and_tolerance_must_make_sense() -> None:
         load("builtin:digits", DIGITS, limit=0)
     with pytest.raises(HoldfastError, match=r"max_unreadable is a share between 0 and 1, got 5\.0"):
         load("builtin:digits", DIGITS, max_unreadable=5.0)
+
+
+@pytest.mark.parametrize(
+    "reference", ["photos/?labels=folders&labels=x", "a.npz?images=x&images=x", "builtin:digits?a=1&a=1"]
+)
+def test_a_setting_of_a_reference_is_given_once(reference: str) -> None:
+    with pytest.raises(HoldfastError, match=r"'(labels|images|a)' is given 2 times"):
+        load(reference, Domain((1, 8, 8)))

@@ -50,6 +50,21 @@ def test_splits_are_chosen_by_name(paint: Painter, tmp_path: Path) -> None:
         load(f"{tmp_path}/both?split=tests", RGB)
 
 
+def test_the_number_for_no_label_is_no_class(paint: Painter, tmp_path: Path) -> None:
+    """Hidden test sets have -1 in a column of classes, and Python would take it for the last of them."""
+    features = datasets.ClassLabel(names=["cat", "dog"])
+    for name, labels in (("known", [0, 1, 1, 0]), ("hidden", [0, -1, 1, -1])):
+        dataset = _dataset(paint).remove_columns("label").add_column("label", labels).cast_column("label", features)
+        dataset.save_to_disk(tmp_path / name)
+    known = load(f"{tmp_path}/known", RGB)
+    assert known.labels is not None
+    assert (known.labels.tolist(), tuple(known.classes)) == ([0, 1, 1, 0], ("cat", "dog"))
+    with pytest.warns(HoldfastWarning, match="2 of 4"):
+        assert load(f"{tmp_path}/hidden", RGB).labels is None
+    with pytest.raises(HoldfastError, match="2 of 4"):
+        load(f"{tmp_path}/hidden?label=label", RGB)
+
+
 def test_columns_are_found_or_named(paint: Painter, tmp_path: Path) -> None:
     dataset = _dataset(paint).rename_columns({"image": "picture", "label": "breed"})
     dataset.save_to_disk(tmp_path / "named")

@@ -132,6 +132,18 @@ def test_labels_are_numbers_names_or_fields_of_json(paint: Painter, tmp_path: Pa
         load(f"{path}?label=none", RGB)
 
 
+@pytest.mark.parametrize("empty", [b"", b" \n"])
+def test_an_empty_label_is_no_class(paint: Painter, tmp_path: Path, empty: bytes) -> None:
+    image = paint("1.png").read_bytes()
+    path = _shard(tmp_path / "a.tar", {"1.png": image, "1.cls": b"cat", "2.png": image, "2.cls": empty})
+    with pytest.warns(HoldfastWarning, match=r"missing for 1 of 2"):
+        assert load(str(path), RGB).labels is None
+    null = {"1.png": image, "1.json": b'{"label": 3}', "2.png": image, "2.json": b'{"label": NaN}'}
+    path = _shard(tmp_path / "b.tar", null)
+    with pytest.raises(HoldfastError, match="one integer per image"):
+        load(f"{path}?label=label", RGB)
+
+
 def test_a_note_of_brackets_without_end_is_no_label(paint: Painter, tmp_path: Path) -> None:
     members = {"1.png": paint("1.png").read_bytes(), "1.json": b"[" * 200_000 + b"]" * 200_000}
     path = _shard(tmp_path / "a.tar", members)

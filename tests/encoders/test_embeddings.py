@@ -158,6 +158,63 @@ def test_a_reference_and_an_array_are_measured_alike(files, codes):
     assert {"robustness_index", "tag_margin", "tag_led_share"} <= {estimate.quantity for estimate in first.estimates}
 
 
+@pytest.mark.parametrize(
+    ("given", "numbers", "classes"),
+    [
+        ([3, 1, 3], [3, 1, 3], ()),
+        ([3.0, 1.0, 3.0], [3, 1, 3], ()),  # as pandas stores whole numbers once any was missing
+        (["3.0", "1.0", "-2"], [3, 1, -2], ()),
+        (["nan", "inf", "bread"], [2, 1, 0], ("bread", "inf", "nan")),
+        (["1_0", "10", "2"], [1, 0, 2], ("10", "1_0", "2")),
+        ([True, False, True], [1, 0, 1], ("False", "True")),
+        ([2**60 + 1, 5, 5], [2**60 + 1, 5, 5], ()),
+        ([2**64 - 1, 5, 5], [0, 1, 1], ("18446744073709551615", "5")),
+    ],
+)
+def test_labels_are_whole_numbers_or_names(given, numbers, classes):
+    stored = read_codes(np.eye(3), labels=given)
+    assert stored.labels is not None
+    assert (stored.labels.tolist(), stored.classes) == (numbers, classes)
+
+
+MISSING = [float("nan"), np.float32("nan"), None, "", " "]
+FRACTIONS = [0.5, float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("value", [*MISSING, *FRACTIONS])
+def test_a_label_that_is_missing_or_no_class_is_refused(value):
+    with pytest.raises(HoldfastError, match=r"labels .*row 1"):
+        read_codes(np.eye(3), labels=[1.0, value, 2.0])
+
+
+@pytest.mark.parametrize("value", [*MISSING, *FRACTIONS])
+def test_numbers_in_text_are_no_names_where_one_is_missing(value, tmp_path):
+    (tmp_path / "labels.txt").write_text(f"1.0\n{value}\n2.0\n")
+    if value is None:
+        return  # a word like others
+    with pytest.raises(HoldfastError, match=r"labels .*row 1"):
+        read_codes(np.eye(3), labels=tmp_path / "labels.txt")
+
+
+@pytest.mark.parametrize("what", ["ids", "groups"])
+def test_ids_and_groups_that_are_missing_are_no_names(what):
+    with pytest.raises(HoldfastError, match=rf"{what} .*row 1"):
+        read_codes(np.eye(3), **{what: [1.0, float("nan"), 2.0]})
+
+
+@pytest.mark.parametrize("value", [float("nan"), None, 0.5])
+def test_a_column_of_labels_that_nobody_named_is_left_out_with_a_warning(value, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"embedding": list(np.eye(3)), "label": [0.0, value, 1.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "codes.parquet")
+    with pytest.warns(HoldfastWarning, match=r"label.*row 1"):
+        assert read_codes(tmp_path / "codes.parquet").labels is None
+    with pytest.raises(HoldfastError, match=r"label.*row 1"):
+        read_codes(tmp_path / "codes.parquet", labels="label")
+
+
 def test_labels_are_stated_once_for_all_codes_of_the_same_images(codes):
     first, second = (
         hf.Embeddings(codes, ids=IDS, labels=np.arange(ROWS) % 2, name="a"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from math import nan
+from math import inf, nan
 from operator import ge, gt, le, lt
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import COLLAPSED, Claim, Failure, Result
+from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.report.gate import check, parse, suggested, warning
 from holdfast.report.printed import gates_markdown
 from tests.report.synthetic import breakaway, everything, impersonation
@@ -110,13 +111,13 @@ def test_an_upper_bound_of_accuracy_proves_nothing_from_below():
 @pytest.mark.parametrize(("high", "bound"), [(0.0101, "0.011"), (0.05, "0.05"), (0.094, "0.094"), (0.0994, "0.1")])
 def test_a_suggested_bound_is_the_end_of_the_interval_rounded_up(high, bound):
     result = numbered([0.01], high=high)
-    gate = suggested([result], "digits-robust", result.estimates[0])
-    assert gate == f"breakaway_risk@linf:0.01,encoder=digits-robust<={bound}"
+    gate = suggested([result], "breakaway", "digits-robust", result.estimates[0])
+    assert gate == f"breakaway.breakaway_risk@linf:0.01,encoder=digits-robust<={bound}"
 
 
 def test_no_gate_is_suggested_that_would_never_shut():
     for high in (1.0, 0.999, nan):
-        assert suggested([numbered([0.9], high=high)], "digits-robust", numbered([0.9]).estimates[0]) == ""
+        assert suggested([numbered([0.9], high=high)], "breakaway", "digits-robust", numbered([0.9]).estimates[0]) == ""
 
 
 def test_a_collapsed_encoder_passes_nothing():
@@ -161,11 +162,124 @@ def test_an_interval_around_the_bound_is_said():
     assert "interval contains the bound" in answer.sentence
 
 
-def test_an_answer_from_a_partial_result_says_so():
-    whole, partial = breakaway("digits-robust"), breakaway("digits-random", n=60, planned=300)
-    said = {answer.encoder: answer.sentence for answer in check(parse("breakaway_risk<=1"), [whole, partial])}
-    assert "partial: the run ended after 60 of 300 samples" in said["digits-random"]
-    assert "partial" not in said["digits-robust"]
+def test_a_partial_result_fails_unless_it_is_allowed():
+    gate, results = (
+        parse("breakaway_risk<=1"),
+        [breakaway("digits-robust"), breakaway("digits-random", 60, planned=300)],
+    )
+    whole, partial = check(gate, results)
+    assert (whole.passed, partial.passed) == (True, False)
+    assert "60 of 300" in partial.sentence
+    assert "60 of 300" not in whole.sentence
+    allowed = check(gate, results, allow_partial=True)
+    assert [answer.passed for answer in allowed] == [True, True]
+    assert "60 of 300" in allowed[1].sentence
+    assert not check(parse("breakaway_risk<=0"), results, allow_partial=True)[1].passed
+
+
+def test_a_partial_result_fails_even_where_another_number_is_worse():
+    """What was not looked at may be worse than all that was."""
+    whole, partial = numbered([0.3]), numbered([0.1]).model_copy(update={"planned": 3000})
+    (answer,) = check(parse("breakaway_risk<=0.5"), [whole, partial])
+    assert not answer.passed
+
+
+@given(
+    values=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.2, 0.4]), st.sampled_from([0.0, 0.1, nan])), min_size=1, max_size=4
+    ),
+    operator=st.sampled_from(["<=", "<", ">=", ">"]),
+    bound=st.sampled_from([0.1, 0.2, 0.3, 0.4]),
+)
+def test_a_strict_gate_opens_exactly_if_every_interval_keeps_it_whole(values, operator, bound):
+    keeps = {"<=": le, "<": lt, ">=": ge, ">": gt}[operator]
+    whole = numbered([value for value, _ in values])
+    estimates = tuple(
+        each.model_copy(update={"low": value - reach, "high": value + reach})
+        for each, (value, reach) in zip(whole.estimates, values, strict=True)
+    )
+    result = whole.model_copy(update={"findings": whole.findings.model_copy(update={"estimates": estimates})})
+    (answer,) = check(parse(f"breakaway_risk{operator}{bound}"), [result], strict=True)
+    assert answer.passed == all(keeps(v - r, bound) and keeps(v + r, bound) for v, r in values)
+    assert not answer.passed or check(parse(f"breakaway_risk{operator}{bound}"), [result])[0].passed
+
+
+@pytest.mark.parametrize("method", ["counted; no interval", "permutation test; no interval"])
+def test_a_strict_gate_takes_counts_and_p_values_at_their_word(method):
+    counted = numbered([0.2], low=nan, high=nan, method=method)
+    assert check(parse("breakaway_risk<=0.2"), [counted], strict=True)[0].passed
+    assert not check(parse("breakaway_risk<=0.1"), [counted], strict=True)[0].passed
+    lost = numbered([0.2], low=nan, high=nan, method="no interval: 1 group of images")
+    assert not check(parse("breakaway_risk<=0.2"), [lost], strict=True)[0].passed
+    assert check(parse("breakaway_risk<=0.2"), [lost])[0].passed
+
+
+@pytest.mark.parametrize("value", [inf, -inf, nan])
+@pytest.mark.parametrize("gate", ["breakaway_risk<=0.5", "breakaway_risk>=0.5"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_not_finite_passes_no_gate_in_whatever_direction(value, gate, strict):
+    finite = 0.1 if "<=" in gate else 0.9
+    assert check(parse(gate), [numbered([finite, finite])], strict=strict)[0].passed, "vacuous fixture"
+    assert not check(parse(gate), [numbered([finite, value])], strict=strict)[0].passed
+
+
+def of_evaluation(name: str, values: list[float], encoder: str = "digits-robust") -> Result:
+    """These breakaway risks as the numbers of an evaluation called ``name``."""
+    made = numbered(values)
+    info = made.encoder.model_copy(update={"name": encoder, "fingerprint": encoder})
+    headline = made.headline if name == "breakaway" else ("harm_kept",)
+    return made.model_copy(update={"evaluation": name, "headline": headline, "questions": (), "encoder": info})
+
+
+def test_a_quantity_of_several_evaluations_is_gated_by_its_full_name():
+    """The report shows that of one, and the worst of all would be another number under the same name."""
+    results = [of_evaluation("universal", [0.4]), of_evaluation("breakaway", [0.2]), of_evaluation("query-only", [0.1])]
+    with pytest.raises(HoldfastError) as error:
+        check(parse("breakaway_risk<=0.3"), results)
+    said = str(error.value)
+    assert all(result.evaluation in said for result in results), "the candidates"
+    assert "breakaway.breakaway_risk" in said, "the one that the report shows"
+    assert "0.2" in said, "its value"
+    for name, passed in (("breakaway", True), ("universal", False), ("query-only", True)):
+        (answer,) = check(parse(f"{name}.breakaway_risk@linf:0.01<=0.3"), results)
+        assert answer.passed == passed
+        assert f"{name}.breakaway_risk" in answer.sentence
+    assert check(parse("breakaway_risk<=0.3"), results[1:2])[0].passed, "alone it is plain"
+
+
+def test_an_evaluation_that_failed_is_not_answered_by_another():
+    failure = Failure(evaluation="breakaway", encoder="digits-robust", images="x", error="E", reason="no memory")
+    catalogue = {"breakaway_risk": ["breakaway", "query-only"]}
+    other = of_evaluation("query-only", [0.1])
+    with pytest.raises(HoldfastError, match=r"query-only\.breakaway_risk"):
+        check(parse("breakaway_risk<=0.3"), [other], [failure], catalogue)
+    (answer,) = check(parse("breakaway.breakaway_risk<=0.3"), [other], [failure], catalogue)
+    assert not answer.passed
+    assert "no memory" in answer.sentence
+    assert check(parse("query-only.breakaway_risk<=0.3"), [other], [failure], catalogue)[0].passed
+
+
+@pytest.mark.parametrize("wrong", ["brekaway.breakaway_risk<=1", "impersonation.breakaway_risk<=1"])
+def test_an_evaluation_that_does_not_report_the_quantity_is_a_mistake(wrong):
+    with pytest.raises(HoldfastError, match="breakaway"):
+        check(parse(wrong), [numbered([0.1])])
+
+
+def test_an_evaluation_that_was_not_asked_for_fails_its_gate():
+    catalogue = {"breakaway_risk": ["breakaway", "transfer"]}
+    (answer,) = check(parse("transfer.breakaway_risk<=1"), [numbered([0.1])], (), catalogue)
+    assert not answer.passed
+    assert "--only transfer" in answer.sentence
+
+
+def test_contradictions_are_gated_together_as_the_scorecard_adds_them_up():
+    def proofs(name: str, count: float) -> Result:
+        made = numbered([count], quantity="contradictions", unit="certificates", method="counted; no interval")
+        return made.model_copy(update={"evaluation": name, "questions": (CONTRADICTIONS,)})
+
+    results = [proofs("certified-radius", 0.0), proofs("certified-overlap", 2.0)]
+    assert not check(parse("contradictions<=0"), results)[0].passed
+    assert check(parse("certified-radius.contradictions<=0"), results, strict=True)[0].passed
 
 
 def test_undefined_fails_with_its_reason():

@@ -16,10 +16,16 @@ def command(
     require: Annotated[
         list[str],
         typer.Option(
-            help="A bound for every encoder, or the one named, as in 'breakaway_risk@8/255<=0.05'; also "
-            "'breakaway_risk@linf:8/255,attack=adaptive,encoder=NAME<=0.05'. Repeatable."
+            help="A bound for every encoder, as in 'breakaway.breakaway_risk@8/255<=0.05'; also "
+            "'breakaway.breakaway_risk@linf:8/255,attack=adaptive,encoder=NAME<=0.05'. Repeatable."
         ),
     ],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Require that the whole interval keeps the bound, not only the value.")
+    ] = False,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Judge results of fewer samples than planned, which fail otherwise.")
+    ] = False,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the answers as a Markdown table, too, failures first.")
     ] = None,
@@ -27,10 +33,10 @@ def command(
         Path | None, typer.Option(help="Write the answers as JUnit XML, too, a test for each gate and encoder.")
     ] = None,
 ) -> int:
-    """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
+    """Check a run against bounds. Exits with 1 if a bound is broken or its number is missing or partial."""
     from holdfast.commands.check import check
 
-    answers = check(runs, require, markdown=markdown, junit=junit)
+    answers = check(runs, require, strict=strict, allow_partial=allow_partial, markdown=markdown, junit=junit)
     for answer in answers:
         print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
     failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))

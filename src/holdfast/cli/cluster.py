@@ -67,7 +67,7 @@ class Rank:
 
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK="0")
         with redirect_stdout(StringIO()) as printed:
-            status = run([*arguments, "--cluster", RANKS])
+            status = run([*_without_cluster(arguments), "--cluster", RANKS])
         return status, printed.getvalue()
 
     def checkpoint(self, *arguments: Any) -> Any:
@@ -75,6 +75,21 @@ class Rank:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, *arguments)
+
+
+def _without_cluster(arguments: Sequence[str]) -> list[str]:
+    """Return ``arguments`` without ``--cluster`` and its value.
+
+    Example:
+        >>> _without_cluster(["spade", "a", "--cluster", "slurm:ranks=2", "--out", "b", "--cluster=local"])
+        ['spade', 'a', '--out', 'b']
+    """
+    kept, skipped = list[str](), False
+    for word in arguments:
+        if not skipped and word != "--cluster" and not word.startswith("--cluster="):
+            kept.append(word)
+        skipped = word == "--cluster" and not skipped
+    return kept
 
 
 def cluster_of(cluster: str | None, workers: int | str | None, out: Path) -> str | None:

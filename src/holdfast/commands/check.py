@@ -20,6 +20,8 @@ def check(
     runs: StoredRun | Sequence[StoredRun],
     require: str | Sequence[str],
     *,
+    strict: bool = False,
+    allow_partial: bool = False,
     markdown: str | Path | None = None,
     junit: str | Path | None = None,
 ) -> tuple[gate.Answer, ...]:
@@ -27,7 +29,9 @@ def check(
 
     Args:
         runs: one or several runs, or their folders.
-        require: bounds for every encoder, or the one named, as in ``"breakaway_risk@8/255<=0.05"``.
+        require: bounds for every encoder, or the one named, as in ``"breakaway.breakaway_risk@8/255<=0.05"``.
+        strict: require that the whole interval keeps the bound, not only the value.
+        allow_partial: judge results of fewer samples than planned, too, which fail otherwise.
         markdown: write the answers there as a table, too, failures first.
         junit: write them there as JUnit XML, too, which continuous integration shows as tests; a bound that matches nothing
             is an error among them.
@@ -40,12 +44,16 @@ def check(
     results, failures = read_requested(folders_of(runs))
     results = with_relative_errors(results)
     answers, errors = list[gate.Answer](), dict[str, HoldfastError]()
-    measured = {estimate.quantity for result in results for estimate in result.estimates}
+    measured = {
+        (name, e.quantity) for result in results for e in result.estimates for name in (None, result.evaluation)
+    }
+    silent = {failure.evaluation for failure in failures} - {result.evaluation for result in results}
     # The catalogue takes seconds to load, and tells nothing of what was measured.
-    catalogue = _catalogue() if any(bound.quantity not in measured for bound in gates) else {}
+    needed = any((bound.evaluation, bound.quantity) not in measured or silent for bound in gates)
+    catalogue = _catalogue() if needed else {}
     for bound in gates:
         try:
-            answers += gate.check(bound, results, failures, {} if bound.quantity in measured else catalogue)
+            answers += gate.check(bound, results, failures, catalogue, strict=strict, allow_partial=allow_partial)
         except HoldfastError as error:
             errors[bound.text] = error
     if junit is not None:
@@ -73,8 +81,12 @@ def _catalogue() -> dict[str, list[str]]:
     return reporting
 
 
-def require(runs: StoredRun | Sequence[StoredRun], *bounds: str) -> None:
-    """Raise unless all ``bounds`` are kept, as in ``require(run, "breakaway_risk@8/255<=0.05")``: a line of a test.
+def require(
+    runs: StoredRun | Sequence[StoredRun], *bounds: str, strict: bool = False, allow_partial: bool = False
+) -> None:
+    """Raise unless all ``bounds`` are kept, as in ``require(run, "breakaway.breakaway_risk@8/255<=0.05")``.
+
+    This is a line of a test. ``strict`` and ``allow_partial`` are those of ``check``.
 
     Raises:
         AssertionError: a bound is broken, or what it speaks of was not measured; it says so for each encoder.
@@ -82,6 +94,6 @@ def require(runs: StoredRun | Sequence[StoredRun], *bounds: str) -> None:
     """
     for bound in bounds:
         refuse_blank("bounds", bound)
-    failed = [answer for answer in check(runs, bounds) if not answer.passed]
+    failed = [answer for answer in check(runs, bounds, strict=strict, allow_partial=allow_partial) if not answer.passed]
     if failed:
         raise AssertionError("\n".join(f"{answer.gate.text}: {answer.sentence}" for answer in failed))

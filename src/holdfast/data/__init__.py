@@ -82,9 +82,14 @@ def load(
 
 def _settings(query: str, reference: str) -> dict[str, str]:
     try:
-        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError as error:
         raise HoldfastError(f"{reference!r}: settings take the form ?key=value&key=value, got {query!r}") from error
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise HoldfastError(f"{reference!r}: the setting {key!r} is given {keys.count(key)} times; keep one")
+    return dict(pairs)
 
 
 def kind(body: str) -> str:

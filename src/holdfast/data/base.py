@@ -77,8 +77,8 @@ def check_settings(settings: Mapping[str, str], known: Sequence[str], source: st
             raise HoldfastError(f"{source} images have no setting {key!r}; {offered}")
 
 
-def as_labels(values: Any, count: int, named: bool, where: str) -> Int[Tensor, "n"] | None:
-    """Return ``values`` as one integer per image.
+def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0) -> Int[Tensor, "n"] | None:
+    """Return ``values`` as one integer per image, each the number of one of the ``classes`` if these are known.
 
     ``named`` says that the reference names the labels. Others that are not such integers are left out with a warning.
 
@@ -86,9 +86,14 @@ def as_labels(values: Any, count: int, named: bool, where: str) -> Int[Tensor, "
         HoldfastError: they are named, and are not one integer per image.
     """
     labels = np.asarray(values)
-    if labels.shape == (count,) and labels.dtype.kind in "iu":
-        return torch.from_numpy(labels.astype(np.int64))
     problem = f"{where} must be one integer per image, shape ({count},), got {labels.dtype} of shape {labels.shape}"
+    if labels.shape == (count,) and labels.dtype.kind in "iu":
+        outside = int(((labels < 0) | (labels >= classes)).sum()) if classes else 0
+        if not outside:
+            return torch.from_numpy(labels.astype(np.int64))
+        problem = f"{where} must be from 0 to {classes - 1}, and {outside} of {count} are not (-1 means no label)"
+    elif labels.dtype == object and 0 < (missing := sum(value is None for value in values)) < count:
+        problem = f"{where} are missing for {missing} of {count} images"
     if named:
         raise HoldfastError(f"{problem}; leave labels out of the reference to do without")
     warnings.warn(f"{problem}; they are ignored", HoldfastWarning, stacklevel=2)

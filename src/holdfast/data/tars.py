@@ -194,6 +194,7 @@ def _content(opened: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 def _labels(name: str, labels: list[Any], named: bool) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:
     """Return a number for each sample, and the classes' names if the labels are such."""
+    labels = [None if isinstance(label, str) and not label.strip() else label for label in labels]  # an empty .cls
     if not named and all(label is None for label in labels):
         return None, ()
     if all(isinstance(label, str) for label in labels):

@@ -1,8 +1,9 @@
-"""Gates for continuous integration: ``breakaway_risk@8/255<=0.05`` must hold for every encoder, or the check fails.
+"""Gates for continuous integration: ``breakaway.breakaway_risk@8/255<=0.05`` must hold for every encoder.
 
-``QUANTITY[@SELECTOR,...] <= NUMBER``, with ``>=``, ``<`` or ``>`` as well. A selector is a ball (``8/255`` of any norm, or
-``linf:8/255``), a condition such as ``divergence=cosine``, or ``encoder=NAME`` to speak of that encoder alone. The worst
-matching value of each encoder counts.
+``EVALUATION.QUANTITY[@SELECTOR,...] <= NUMBER``, with ``>=``, ``<`` or ``>`` as well. The evaluation may be left out where
+only one reports the quantity. A selector is a ball (``8/255`` of any norm, or ``linf:8/255``), a condition such as
+``divergence=cosine``, or ``encoder=NAME`` to speak of that encoder alone. The worst matching value of each encoder counts.
+A strict check wants the whole interval to keep the bound. A value that is not finite keeps none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ from holdfast.report.comparison.protocol import labels
 from holdfast.report.comparison.tables import interval
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
-FORM = re.compile(r"\s*(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*")
+FORM = re.compile(
+    r"\s*(?:(?P<evaluation>[\w-]+)\.)?(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?"
+    r"\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*"
+)
+SPELLED = "[EVALUATION.]QUANTITY[@BALL,...]<=NUMBER"
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Gate:
     """A bound that a quantity must keep."""
 
     text: str
+    evaluation: str | None
+    """The evaluation whose number it is; none: the only one that reports the quantity."""
     quantity: str
     radius: float | None
     selectors: dict[str, str]
@@ -49,18 +56,28 @@ class Gate:
         """Return whether ``value`` keeps the bound; an undefined one does not."""
         return OPERATORS[self.operator](value, self.bound)
 
+    @property
+    def number(self) -> str:
+        """Return the number's name, as the gate spells it."""
+        return f"{self.evaluation}.{self.quantity}" if self.evaluation else self.quantity
+
     def matches(self, estimate: Estimate) -> bool:
-        """Return whether the gate speaks about ``estimate``."""
+        """Return whether the gate speaks about ``estimate``, if that is of its evaluation."""
         return estimate.quantity == self.quantity and fits(estimate.conditions, self.radius, self.selectors)
 
     def concerns(self, *called: str) -> bool:
         """Return whether the gate speaks about an encoder that is ``called`` so."""
         return self.encoder is None or self.encoder in called
 
-    def worst(self, estimates: Sequence[Estimate]) -> Estimate:
-        """Return the estimate that does the gate worst; an undefined one is worse than any value."""
+    def worst(self, estimates: Sequence[Estimate], strict: bool = False) -> Estimate:
+        """Return the estimate that does the gate worst: one that is not finite, else by value, or by the interval's end."""
         sign = 1 if self.limits == "above" else -1
-        return max(estimates, key=lambda estimate: (isnan(estimate.value), sign * estimate.value))
+
+        def harm(estimate: Estimate) -> tuple[bool, bool, float]:
+            end = _far_end(self, estimate) if strict else estimate.value
+            return not isfinite(estimate.value), isnan(end), sign * end
+
+        return max(estimates, key=harm)
 
 
 @dataclass(frozen=True)
@@ -77,25 +94,25 @@ def parse(text: str) -> Gate:
     """Return the gate that ``text`` spells.
 
     Example:
-        >>> parse("breakaway_risk@linf:8/255,divergence=cosine<=0.05").selectors
+        >>> parse("breakaway.breakaway_risk@linf:8/255,divergence=cosine<=0.05").selectors
         {'ball': 'linf', 'divergence': 'cosine'}
         >>> parse("breakaway_risk is small")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: gate 'breakaway_risk is small' needs the form QUANTITY[@BALL,...]<=NUMBER, ...
+        holdfast.core.errors.HoldfastError: gate 'breakaway_risk is small' needs the form [EVALUATION.]QUANTITY[@BALL,...]...
     """
     if not isinstance(text, str):
-        raise HoldfastError(f"a gate is text of the form QUANTITY[@BALL,...]<=NUMBER, got {text!r}")
+        raise HoldfastError(f"a gate is text of the form {SPELLED}, got {text!r}")
     match = FORM.fullmatch(text)
     if match is None:
         raise HoldfastError(
-            f"gate {text!r} needs the form QUANTITY[@BALL,...]<=NUMBER, as in breakaway_risk@8/255,divergence=l2<=0.05"
+            f"gate {text!r} needs the form {SPELLED}, as in breakaway.breakaway_risk@8/255,divergence=l2<=0.05"
         )
     # Spaces within a name belong to it.
     parts = list(filter(None, map(str.strip, (match["selectors"] or "").split(","))))
     radius, chosen = selectors(parts, f"gate {text!r}")
     bound = convert(match["bound"].strip(), float, f"bound in gate {text!r}")
     encoder = chosen.pop("encoder", None)
-    return Gate(text, match["quantity"], radius, chosen, encoder, match["operator"], bound)
+    return Gate(text, match["evaluation"], match["quantity"], radius, chosen, encoder, match["operator"], bound)
 
 
 def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str, str]]:
@@ -140,57 +157,63 @@ def check(
     results: Sequence[Result],
     failures: Sequence[Failure] = (),
     catalogue: Mapping[str, Sequence[str]] | None = None,
+    *,
+    strict: bool = False,
+    allow_partial: bool = False,
 ) -> tuple[Answer, ...]:
     """Return for each encoder whether its worst matching value keeps the bound.
 
     ``catalogue`` says which evaluations report a quantity, of those without a result too: what it names was not measured,
-    what nobody knows is a mistake.
+    what nobody knows is a mistake. ``strict``: the whole interval must keep the bound. ``allow_partial``: results that a
+    budget ended count as others do.
 
     An encoder that was to be measured but has no matching value fails, for a gate must not open on silence; so does one
     whose values on one set of images are there, and on another could not be computed. And so does one that has collapsed,
     for nothing can break away from a single code.
 
     Raises:
-        HoldfastError: no encoder has the quantity, or none under these conditions; the encoder is unknown.
+        HoldfastError: no encoder has the quantity, or none under these conditions; several evaluations report it; the
+            encoder is unknown.
     """
-    _require_measured(gate, results, failures, catalogue or {})
-    reporting = (catalogue or {}).get(gate.quantity, ())
-    telling = _telling(gate, results, failures, reporting)
+    catalogue = catalogue or {}
+    _require_measured(gate, results, failures, catalogue)
+    asked = _evaluations(gate, results, failures, catalogue)
+    telling = [failure for failure in failures if failure.evaluation in asked or failure.error == UNFINISHED]
     labels_of = labels(results)
     collapsed = {labels_of[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
-    estimates_of: dict[str, list[Estimate]] = {}
+    found: dict[str, list[tuple[Estimate, Result]]] = {}
     for result in results:
         name = labels_of[result.encoder.name, result.encoder.fingerprint]
         if gate.concerns(name, result.encoder.name, result.encoder.source):
-            matching = [estimate for estimate in result.estimates if gate.matches(estimate)]
-            estimates_of[name] = estimates_of.get(name, []) + matching
-    unfinished = {id(e): result for result in results if result.planned is not None for e in result.estimates}
+            found.setdefault(name, []).extend(_matching(gate, result) if result.evaluation in asked else ())
     reasons = {failure.encoder: _reason(failure) for failure in (*failures, *telling)}  # of several the last counts
     measured = {result.encoder.name for result in results} | {result.encoder.source for result in results}
     missing = [name for name in reasons if name not in measured]
     # An encoder that was never loaded is called by its source.
-    estimates_of.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
-    if reporting:  # failures of other evaluations are no reasons
+    found.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
+    if not any(result.evaluation in asked for result in results):  # failures of other evaluations are no reasons
         told = {failure.encoder for failure in telling}
-        reasons |= {name: _to_measure(reporting) for name in estimates_of if name not in told}
-    gaps = _gaps(results, telling)
-    if not estimates_of:
+        reasons |= {name: _to_measure(asked) for name in found if asked and name not in told}
+    if not found:
         names = sorted({*labels_of.values(), *missing})
         raise HoldfastError(
             f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {did_you_mean(gate.encoder or '', names)}"
         )
-    return tuple(
-        Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless, whatever its numbers")
-        if name in collapsed
-        else Answer(gate, name, False, f"{name}: {gate.quantity} was not measured on {gaps[name]}")
-        if name in gaps
-        else _answer(gate, name, worst := gate.worst(estimates), unfinished.get(id(worst)))
-        if estimates
-        else Answer(
-            gate, name, False, f"{name}: {gate.quantity} was not measured; {reasons.get(name, 'no result matches')}"
-        )
-        for name, estimates in estimates_of.items()
-    )
+    gaps = _gaps(results, telling)
+
+    def answer(name: str, matching: Sequence[tuple[Estimate, Result]]) -> Answer:
+        if name in collapsed:
+            return Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless")
+        if name in gaps or not matching:
+            where = f" on {gaps[name]}" if name in gaps else f"; {reasons.get(name, 'no result matches')}"
+            return Answer(gate, name, False, f"{name}: {gate.number} was not measured{where}")
+        return _judged(gate, name, matching, strict, allow_partial)
+
+    return tuple(answer(name, matching) for name, matching in found.items())
+
+
+def _matching(gate: Gate, result: Result) -> list[tuple[Estimate, Result]]:
+    return [(estimate, result) for estimate in result.estimates if gate.matches(estimate)]
 
 
 def _gaps(results: Sequence[Result], telling: Sequence[Failure]) -> dict[str, str]:
@@ -219,42 +242,80 @@ def _to_measure(reporting: Sequence[str]) -> str:
     return f"the run was not asked for it; holdfast evaluate --only {' or '.join(reporting)} measures it"
 
 
-def _telling(
-    gate: Gate, results: Sequence[Result], failures: Sequence[Failure], reporting: Sequence[str]
-) -> list[Failure]:
-    """Return the failures of evaluations that give this number, and those that stand for all of a stopped run."""
-    giving = {r.evaluation for r in results if any(e.quantity == gate.quantity for e in r.estimates)} | {*reporting}
-    return [failure for failure in failures if failure.evaluation in giving or failure.error == UNFINISHED]
+def _evaluations(
+    gate: Gate, results: Sequence[Result], failures: Sequence[Failure], catalogue: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """Return the evaluations whose numbers the gate speaks of: one, or all that a check of the scorecard adds up.
+
+    Those that failed everywhere are among the candidates: what they would have reported must not be answered by another.
+
+    Raises:
+        HoldfastError: several evaluations report the quantity, and the gate names none of them.
+    """
+    if gate.evaluation:
+        return (gate.evaluation,)
+    giving = [result for result in results if _matching(gate, result)]
+    failed = {failure.evaluation for failure in failures} - {result.evaluation for result in results}
+    reported = catalogue.get(gate.quantity, ())
+    silent = [name for name in reported if name in failed or not giving]
+    names = tuple(dict.fromkeys((*(result.evaluation for result in giving), *silent)))
+    together = all(
+        any(question.check and gate.quantity in question.quantities for question in result.questions)
+        for result in giving
+    )
+    if len(names) < 2 or together:
+        return names
+    chosen = _shown_by_reports(gate.quantity, giving)
+    matching = [pair for result in giving if result.evaluation == chosen for pair in _matching(gate, result)]
+    worst = gate.worst([estimate for estimate, _ in matching])
+    whose = next(result.encoder.name for estimate, result in matching if estimate is worst)
+    raise HoldfastError(
+        f"gate {gate.text!r}: {text.listed(list(names))} report {gate.quantity}. Name one, as in {chosen}.{gate.quantity}: "
+        f"the number that the report shows ({text.value(worst, worst.value)} for {whose})."
+    )
+
+
+def _shown_by_reports(quantity: str, results: Sequence[Result]) -> str:
+    """Return the evaluation whose ``quantity`` answers a question of the scorecard, or else stands in the summary."""
+
+    def place(result: Result) -> tuple[int, int]:
+        asked = [each.place for each in result.questions if quantity in each.quantities and not each.check]
+        if asked:
+            return 0, min(asked)
+        return (1, result.headline.index(quantity)) if quantity in result.headline else (2, 0)
+
+    return min(results, key=place).evaluation
 
 
 def warning(gate: Gate, results: Sequence[Result]) -> str:
     """Return a warning if ``gate`` shuts out the better values; empty if it does not."""
-    directions = {e.better for result in results for e in result.estimates if e.quantity == gate.quantity}
+    named = [result for result in results if gate.evaluation in (None, result.evaluation)]
+    directions = {e.better for result in named for e in result.estimates if e.quantity == gate.quantity}
     if directions != {"lower" if gate.limits == "below" else "higher"}:
         return ""
     turned = gate.operator.translate(str.maketrans("<>", "><"))
     return (
         f"warning: gate {gate.text!r} keeps better encoders out, because {directions.pop()} is better; "
-        f"did you mean {gate.quantity} {turned} {gate.bound:g}?"
+        f"did you mean {gate.number} {turned} {gate.bound:g}?"
     )
 
 
-def suggested(results: Sequence[Result], encoder: str, like: Estimate) -> str:
-    """Return a gate on the quantity and ball of ``like`` that ``encoder`` keeps now; empty if there is none.
+def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Estimate) -> str:
+    """Return a gate on the quantity and ball of ``like``, a number of ``evaluation``, that ``encoder`` keeps now.
 
-    Its bound is the upper end of the worst interval, rounded up.
+    Its bound is the upper end of the worst interval, rounded up, so that a strict check passes. Empty if there is none.
     """
     try:
-        gate = parse(f"{like.quantity}@{like.conditions['ball']},encoder={encoder}<=1")
+        gate = parse(f"{evaluation}.{like.quantity}@{like.conditions['ball']},encoder={encoder}<=1")
     except HoldfastError:
         return ""  # a name with a comma or a comparison in it cannot be spelled in a gate
     labels_of = labels(results)
     estimates = [
         estimate
         for result in results
-        if gate.concerns(labels_of[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
-        for estimate in result.estimates
-        if gate.matches(estimate)
+        if result.evaluation == evaluation
+        and gate.concerns(labels_of[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
+        for estimate, _ in _matching(gate, result)
     ]
     if not estimates or not all(isfinite(estimate.value) and isfinite(estimate.high) for estimate in estimates):
         return ""
@@ -274,14 +335,44 @@ def _up(value: float) -> float:
     return rounded if rounded >= value else float(f"{value * 1.05:.2g}")
 
 
-def _answer(gate: Gate, name: str, worst: Estimate, partial: Result | None) -> Answer:
+EXACT = "; no interval"
+"""How the method of a number ends that has no interval by its nature: a count, a p-value."""
+
+
+def _far_end(gate: Gate, estimate: Estimate) -> float:
+    """Return the end of the interval that is nearest to breaking the bound; nan where an interval is missing."""
+    if estimate.method.endswith(EXACT):
+        return estimate.value
+    return estimate.high if gate.limits == "above" else estimate.low
+
+
+def _judged(
+    gate: Gate, name: str, matching: Sequence[tuple[Estimate, Result]], strict: bool, allow_partial: bool
+) -> Answer:
+    """Return whether the worst of the ``matching`` numbers keeps the bound, and no number is of too few samples."""
+    ended = [(estimate, result) for estimate, result in matching if result.planned is not None]
+    worst = gate.worst([estimate for estimate, _ in matching], strict)
+    partial = next((result for estimate, result in ended if estimate is worst), None)
     where = f" at {text.conditions(worst.conditions, aim=worst.aim)}" if worst.conditions else ""
     if isnan(worst.value):
+        reason = worst.reason or "no reason given"
+        return Answer(gate, name, False, f"{name}: {gate.number}{where} is undefined; {reason}")
+    finding = f"{name}: {gate.number} is {text.value(worst, worst.value)} {interval(worst)}".rstrip() + where
+    if not isfinite(worst.value):
+        return Answer(gate, name, False, f"{finding}, which is not finite and keeps no bound")
+    if ended and not allow_partial:
+        result = partial or ended[0][1]
         return Answer(
-            gate, name, False, f"{name}: {gate.quantity}{where} is undefined; {worst.reason or 'no reason given'}"
+            gate,
+            name,
+            False,
+            f"{finding}, but the run ended after {result.looked_at} of {result.planned} samples; run the same command "
+            "again to go on, or pass --allow-partial",
         )
-    passed = gate.holds(worst.value)
-    finding = f"{name}: {gate.quantity} is {text.value(worst, worst.value)} {interval(worst)}".rstrip() + where
+    end = _far_end(gate, worst)
+    passed = gate.holds(worst.value) and (not strict or gate.holds(end))
+    if strict and isnan(end):
+        return Answer(gate, name, False, f"{finding}: a strict check needs an interval")
     verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
     return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, partial)}")
 
@@ -305,21 +396,29 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -
 def _require_measured(
     gate: Gate, results: Sequence[Result], failures: Sequence[Failure], catalogue: Mapping[str, Sequence[str]]
 ) -> None:
-    every = [estimate for result in results for estimate in result.estimates]
+    """Raise unless what the gate names is there, or might be if it had been measured."""
+    every = [(result.evaluation, estimate) for result in results for estimate in result.estimates]
     if not every:
         if failures:  # of which each is a reason why nothing was measured
             return
         raise HoldfastError(f"no results to check gate {gate.text!r} against; run holdfast evaluate first")
-    estimates = [estimate for estimate in every if estimate.quantity == gate.quantity]
-    if not estimates and gate.quantity in catalogue:
-        return
-    if not estimates:
-        names = {estimate.quantity for estimate in every}
+    reporting = dict.fromkeys([e for e, each in every if each.quantity == gate.quantity])
+    known = dict.fromkeys((*reporting, *catalogue.get(gate.quantity, ())))
+    if not known:
+        names = {estimate.quantity for _, estimate in every}
         hint = did_you_mean(gate.quantity, sorted({*names, *catalogue})).partition("known: ")[0]
         raise HoldfastError(
             f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {hint}measured here: {', '.join(sorted(names))}"
             f"{_silent(results, failures)}"
         )
+    if gate.evaluation and gate.evaluation not in known:
+        raise HoldfastError(
+            f"gate {gate.text!r}: {gate.evaluation!r} reports no {gate.quantity}; "
+            f"{did_you_mean(gate.evaluation, sorted(known))}"
+        )
+    estimates = [each for name, each in every if each.quantity == gate.quantity and gate.evaluation in (None, name)]
+    if not estimates:
+        return
     if all(is_share(estimate.unit) for estimate in estimates):
         _require_possible_bound(gate)
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
@@ -330,9 +429,7 @@ def _require_measured(
             )
     if not any(map(gate.matches, estimates)):
         offered = dict.fromkeys(", ".join(f"{k}={v}" for k, v in estimate.conditions.items()) for estimate in estimates)
-        raise HoldfastError(
-            f"gate {gate.text!r}: nothing matches; {gate.quantity} was measured at {'; '.join(offered)}"
-        )
+        raise HoldfastError(f"gate {gate.text!r}: nothing matches; {gate.number} was measured at {'; '.join(offered)}")
 
 
 def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:

@@ -280,6 +280,21 @@ def test_each_check_of_gradients_by_hand() -> None:
     assert ("wider_ball_moves_less", "linf:0.1") not in flags
 
 
+def test_a_ball_around_several_others_is_compared_with_the_one_that_moved_most() -> None:
+    """One number for each ball: two of one name would be two meanings of one label."""
+    balls = (Linf(0.1), Linf(0.2), Linf(0.3))
+    sighted = ([2.0, 1.0, 1.0], [1.0, 1.5, 1.0], [1.5, 1.2, 1.0])
+    observed = {
+        f"{k}.{name}": torch.tensor(values)
+        for k, moved in enumerate(sighted)
+        for name, values in (("sighted", moved), *((other, [1.0] * 3) for other in ("blind", "noise", "slope")))
+    }
+    population = Population(builtin(), digits(3), RunSettings())
+    found = Masking(balls=balls, samples=3).conclude(population, range(3), observed)
+    fell = [(each.conditions["ball"], each.values) for each in found.series if each.quantity == "wider_ball_moves_less"]
+    assert fell == [("linf:0.2", (1, 0, 0)), ("linf:0.3", (1, 1, 0))]
+
+
 @pytest.mark.parametrize("ball", [Linf(0.05), L2(0.3)], ids=str)
 def test_the_slope_promises_what_noise_achieves_on_a_linear_encoder(ball: Linf | L2) -> None:
     """Of one feature ``w.x`` the slope at any point is the radius times the dual norm of w: the largest displacement."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite, isnan
+
 import pytest
 import torch
 from torch import Tensor
@@ -73,6 +75,21 @@ def test_the_cka_is_that_of_its_definition_and_the_jackknife_leaves_groups_out()
     value, low, high = linear_cka(a, b, order)
     assert float(error) * 2.093 == pytest.approx(value - low, rel=1e-3)
     assert low < value < high
+
+
+@pytest.mark.parametrize("others", [0.0, 0.3])
+@pytest.mark.parametrize("count", [30, 60])
+def test_the_cka_is_undefined_where_only_one_image_differs(others: float, count: int) -> None:
+    """Its unbiased self-similarity is 0; divided by what rounding leaves of it, the CKA would be of any size."""
+    lone = torch.full((count, 5), others, dtype=torch.float64)
+    lone[3] += 1.7
+    for pair in ((lone, normal(count, 5, 0)), (normal(count, 5, 0), lone), (lone, lone)):
+        value, low, high = linear_cka(*pair, torch.arange(count))
+        assert isnan(value)
+        assert not isfinite(low)
+        assert not isfinite(high)
+    lone[5] -= 1.0
+    assert isfinite(linear_cka(lone, normal(count, 5, 0), torch.arange(count))[0])
 
 
 def test_the_cka_of_unrelated_codes_is_zero_however_wide() -> None:

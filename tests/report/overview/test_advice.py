@@ -10,12 +10,13 @@ import pytest
 
 from holdfast.core.records import Claim, Failure, Findings
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.report.comparison import compare
 from holdfast.report.comparison.protocol import groups
 from holdfast.report.comparison.tables import summary
 from holdfast.report.gate import check, parse
 from holdfast.report.overview.advice import advice
-from holdfast.report.overview.alerts import Alert, alerts, missing_sentences
+from holdfast.report.overview.alerts import ENOUGH, Alert, alerts, missing_sentences
 from holdfast.report.overview.study import study
 from holdfast.report.printed import markdown
 from holdfast.report.text import number
@@ -403,11 +404,61 @@ def test_a_spent_budget_is_no_failure_to_mend():
     failed = Failure(evaluation="overlap", encoder="a", images="x", error="HoldfastError", reason="it broke")
     spent = failed.model_copy(update={"error": "BudgetSpentError"})
     one = breakaway("digits-robust")
-    assert "1 result not measured: stopped by --budget or by hand; run the same command again to continue." in told(
-        [one], [spent]
-    )
-    assert "mend" not in told([one], [spent])
-    assert "1 result failed, for 1 reason listed below; mend" in told([one], [spent, failed])
+    said = told([one], [spent])
+    assert "1 result not measured" in said
+    assert "mend" not in said
+    assert "1 result failed, for 1 reason listed below; mend" in told([one], [failed])
+
+
+def test_a_run_that_ended_early_has_one_advice():
+    """From 4 of 30 images nothing else follows, whatever the 4 say."""
+    ended = [breakaway(name, 4, planned=30) for name in ("digits-robust", "digits-random")]
+    said = told([*ended, displacement("digits-robust"), displacement("digits-random")])
+    assert "2 results partial" in said
+    assert "run the same command again" in said
+    assert "\n" not in said
+    assert not any(word in said for word in ("radius", "best", "gate", "stronger"))
+
+
+def test_advice_rests_on_enough_samples():
+    for count, enough in ((ENOUGH - 1, False), (ENOUGH, True)):
+        said = told([breakaway(name, count) for name in ("digits-robust", "digits-random")])
+        assert (f"rests on {ENOUGH} samples" in said) == (not enough)
+        assert ("good enough is for you" in said) == enough
+        assert ("more images" in said) == (not enough)
+
+
+def test_another_radius_is_advised_only_where_the_intervals_are_at_the_end_too():
+    first = at(breakaway("one"), {"linf:0.05": 0.0, "linf:0.1": 0.0})
+    for high, advised in ((0.09, True), (0.6, False)):
+        wide = tuple(
+            e.model_copy(update={"high": high} if e.better == "lower" else {"low": 1 - high}) for e in first.estimates
+        )
+        one = first.model_copy(update={"findings": first.findings.model_copy(update={"estimates": wide})})
+        two = one.model_copy(update={"encoder": one.encoder.model_copy(update={"name": "two"})})
+        said = told([one, two])
+        assert ("larger radius" in said) == advised
+        assert ("use more of them" in said) != advised
+
+
+def test_proofs_are_advised_only_of_networks_that_can_be_bounded():
+    other = weak_and_strong("common-perturbations", "a", "b")
+    assert "certified-radius" in study().best
+    assert "certified-radius" not in told(other)
+    bounded = [one.model_copy(update={"questions": (*one.questions, CONTRADICTIONS)}) for one in other]
+    assert "certified-radius" in told(bounded)
+
+
+def test_what_is_undefined_beside_robustness_is_no_advice():
+    """And who is not ranked somewhere comes after who leads."""
+    some = displacement("digits-robust"), displacement("digits-random")
+    beside = [
+        impersonation(name).model_copy(update={"evaluation": "geometry", "robustness": False})
+        for name in ("digits-robust", "digits-random")
+    ]
+    assert "relative quantile" not in told([*some, *beside])
+    said = told([*some, *(one.model_copy(update={"robustness": True}) for one in beside)])
+    assert said.index("most robust") < said.index("relative quantile")
 
 
 def test_rows_keep_attacks_on_one_divergence_together():

@@ -134,6 +134,35 @@ def test_gradients_without_a_violation_are_not_called_proved(wins, status, stand
     assert (answer.standing, answer.value) == (standing, wins / 60)
 
 
+def test_a_line_of_several_checks_says_which_one_failed():
+    """The share that only the score attack wins must not stand under the name of another check."""
+    line = lines(masked("a", 3, "unknown"), masked("b", 0, "no violation found"))["Can the gradients be trusted?"]
+    assert line.quantity == ""
+    failed, clean = line.answers
+    assert (failed.quantity, failed.value) == ("score_only_wins", 3 / 60)
+    assert "score only wins" in str(failed)
+    assert clean.value == 0
+    assert clean.failing == ""
+
+
+def test_the_objective_of_an_attack_stays_in_the_label():
+    """Numbers that differ in nothing else would be two values of one label."""
+    found = []
+    for aim, level in (("", 0.2), (" at retrieval", 0.6)):
+        case = {"ball": "linf:0.1", "attack": f"adaptive{aim}", "divergence": "l2"}
+        values = np.r_[np.ones(12), np.zeros(48)] if level == 0.2 else np.r_[np.ones(36), np.zeros(24)]
+        accuracy = series("nearest_neighbour_accuracy", case, values, "share of samples", Claim.UPPER, "accuracy")
+        found.append(summarise(accuracy, "share", "higher"))
+    found[1] = found[1].model_copy(update={"aim": "another nearest neighbour"})
+    one = result("breakaway", "a", Findings(ids=("x",) * 60, estimates=tuple(found)), ("nearest_neighbour_accuracy",))
+    (line,) = lines(one).values()
+    assert line.answers[0].value == 0.2
+    assert "objective" not in line.under
+    (line,) = lines(one.model_copy(update={"findings": Findings(ids=("x",) * 60, estimates=tuple(found[1:]))})).values()
+    assert line.answers[0].value == 0.6
+    assert "another nearest neighbour" in line.under
+
+
 def test_a_question_that_nobody_answers_is_not_asked():
     assert set(lines(breakaway("a"))) == {"Can an attacker make it mistake images?"}
     assert Contents([result("own", "a", Findings(ids=()), ())], ()).scorecards == ()

@@ -1,4 +1,4 @@
-"""Commands that take no empty text, since an unset variable must not become a default, and no list in two parts."""
+"""Commands that take no empty text, since an unset variable must not become a default, and no value twice."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.core.errors import HoldfastError, refuse_blank
 
 @final
 class Command(TyperCommand):
-    """A command whose flags and arguments are refused where they are empty or parts of a list, before they are converted."""
+    """A command whose flags and arguments are refused where they are empty or given twice, before they are converted."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args`` as typer does.
 
         Raises:
             HoldfastError: one is empty (after conversion a path would no longer say so, for it is the current folder), or
-                a flag whose values are separated by commas is given twice.
+                an option that takes one value is given twice.
         """
         if not ctx.resilient_parsing:  # which completion asks for
             texts, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -31,7 +31,10 @@ class Command(TyperCommand):
 
 
 def _refuse_repeated(given: Sequence[Any]) -> None:
-    """Raise HoldfastError if a flag with values separated by commas is ``given`` twice; of others the last one counts."""
+    """Raise HoldfastError if an option with one value is ``given`` twice: the last one would win without a word."""
     for parameter, times in Counter(given).items():
-        if times > 1 and not getattr(parameter, "multiple", True) and "separated by commas" in (parameter.help or ""):
-            raise HoldfastError(f"{max(parameter.opts, key=len)} is given {times} times; separate its values by commas")
+        switch = getattr(parameter, "is_flag", False) and not parameter.secondary_opts  # says the same twice
+        if times > 1 and parameter.param_type_name == "option" and not (parameter.multiple or switch):
+            listed = "separated by commas" in (parameter.help or "")
+            advice = "separate its values by commas" if listed else "it takes one value, so keep one"
+            raise HoldfastError(f"{max(parameter.opts, key=len)} is given {times} times; {advice}")

@@ -6,11 +6,13 @@ Rows have an id each, and may have a label and a group; where no ids are given, 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from math import isfinite
 from pathlib import Path
 from typing import Any, final
 
@@ -19,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.codes.files import FLOATS, Table, read_table
@@ -196,7 +198,7 @@ def read_codes(
     stated = _column(ids, "ids", table, called)
     named = tuple(map(str, range(len(table.codes)))) if stated is None else tuple(map(str, stated))
     _check_distinct(named, called)
-    numbers, classes = _numbered(_column(labels, "labels", table, called))
+    numbers, classes = _labelled(labels, table, called)
     return StoredCodes(
         table.codes,
         named,
@@ -251,7 +253,7 @@ def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None
     if values is None:
         return None
     listed = values.tolist() if isinstance(values, np.ndarray | Tensor) else list(values)
-    blank = next((row for row, value in enumerate(listed) if value is None or not str(value).strip()), None)
+    blank = next((row for row, value in enumerate(listed) if _missing(value)), None)
     if blank is not None:
         raise HoldfastError(
             f"{what} of {name} are missing for row {blank}; state one for each row, or leave {what} out"
@@ -279,16 +281,58 @@ def _from_file(file: Path, what: str, table: Table) -> Any:
         ) from error
 
 
-def _numbered(labels: list[Any] | None) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Return labels as numbers, and what these are called where they are no numbers themselves."""
+def _missing(value: Any) -> bool:
+    """Return whether ``value`` stands for none: empty text, None, NaN or what pandas has in their place."""
+    text = str(value).strip()
+    return not text or (not isinstance(value, str) and text in ("None", "nan", "NaT", "<NA>"))
+
+
+def _labelled(labels: Named, table: Table, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return labels as numbers, and what these are called where they are no numbers themselves.
+
+    Labels that nobody named, in a column that happens to be called so, are left out with a warning if they are none.
+    """
+    try:
+        return _numbered(_column(labels, "labels", table, name), name)
+    except HoldfastError as error:
+        if labels is not None:
+            raise
+        warnings.warn(f"{error}; they are ignored", HoldfastWarning, stacklevel=3)
+        return None, ()
+
+
+def _numbered(labels: list[Any] | None, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
     if labels is None:
         return None, ()
-    texts = [str(label) for label in labels]
-    if all(text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() for text in texts):
-        return torch.tensor([int(text) for text in texts]), ()
+    texts = [str(label).strip() for label in labels]
+    numbers = [_number(text) for text in texts]
+    known = [number for number in numbers if number is not None]
+    if len(known) == len(texts) and all(abs(number) < 2**63 or not isfinite(number) for number in known):
+        for row, number in enumerate(known):
+            if not isfinite(number) or number != int(number):
+                raise HoldfastError(
+                    f"labels of {name} must be whole numbers or names, got {texts[row]} for row {row}; correct it, or "
+                    "leave labels out"
+                )
+        return torch.tensor([int(number) for number in known]), ()
     classes = sorted(set(texts))
-    numbers = {text: number for number, text in enumerate(classes)}
-    return torch.tensor([numbers[text] for text in texts]), tuple(classes)
+    positions = {text: position for position, text in enumerate(classes)}
+    return torch.tensor([positions[text] for text in texts]), tuple(classes)
+
+
+def _number(text: str) -> int | float | None:
+    """Return the number that ``text`` spells, a whole one exactly; None where it is a word.
+
+    Example:
+        >>> _number("7"), _number("7.0"), _number("nan"), _number("1_000"), _number("cat")
+        (7, 7.0, nan, None, None)
+    """
+    if "_" in text or not text.isascii():
+        return None
+    try:
+        return int(text) if text.removeprefix("-").isdigit() else float(text)
+    except ValueError:
+        return None
 
 
 def _groups(groups: Named, ids: Sequence[str], table: Table, name: str) -> tuple[str, ...] | None:

@@ -32,8 +32,9 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     column = _image_column(name, dataset, settings.get("image"))
     labels, names = None, ()
     if (key := settings.get("label", "label")) in dataset.column_names:
-        labels = as_labels(dataset[key][:], len(dataset), "label" in settings, f"column {key!r} of {name}")
-        names = getattr(dataset.features[key], "names", ())
+        names = getattr(dataset.features[key], "names", None) or ()
+        where = f"column {key!r} of {name}"
+        labels = as_labels(dataset[key][:], len(dataset), "label" in settings, where, len(names))
     elif "label" in settings:
         raise HoldfastError(f"{name} has no column {key!r}; {did_you_mean(key, dataset.column_names)}")
     ids = [str(row) for row in range(len(dataset))]

@@ -56,7 +56,7 @@ class Masking(Evaluation):
         },
     )
     name = "masking"
-    version = 4
+    version = 5
     partial = True
     needs_gradients = True
     robustness = False  # it is about the attacks
@@ -109,8 +109,8 @@ class Masking(Evaluation):
                 self._flag("noise_beats_gradient", case, noise > 2 * slope, noise),
             ]
             narrower = [other for other in self.balls if other.name == ball.name and other.radius < ball.radius]
-            for other in narrower:
-                before = by_ball[other]["sighted"]
+            if narrower:  # one number for each ball, however many lie inside it
+                before = torch.stack([by_ball[other]["sighted"] for other in narrower]).amax(0)
                 fell = sighted < before * (1 - TOLERANCE)
                 flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
         estimates = [summarise(series, "share", "lower") for series in flags]

@@ -21,7 +21,7 @@ from holdfast.evaluations.parity.maps import GROUPS, linear_cka, unexplained
 from holdfast.evaluations.parity.retrieval import Answers, Gallery, answers
 from holdfast.evaluations.parity.verdict import QUESTION, ROUNDING, Numbers, verdict
 
-NAME, VERSION = "parity", 3
+NAME, VERSION = "parity", 4
 TITLE = "Parity"
 MEANING = (
     "Whether the candidate still has the space of the reference: how far each code moved, beside the distance between "
@@ -167,6 +167,11 @@ def _estimate(series: Series, scale: Scale) -> Estimate:
 def _cka(pair: Pair) -> Estimate:
     chosen = pair.order[:MAPPED]
     value, low, high = linear_cka(pair.reference, pair.candidate, chosen)
+    reason = None
+    if len(chosen) < 2 * GROUPS:
+        reason = f"fewer than {2 * GROUPS} images leave it without an interval"
+    elif isnan(low):
+        reason = "all images but one, or all outside one group of them, have the same embedding up to rounding"
     return Estimate(
         quantity="cka",
         value=value,
@@ -179,7 +184,7 @@ def _cka(pair: Pair) -> Estimate:
         of="linear CKA without bias",
         better="higher",
         statistic="whole",
-        reason=None if not isnan(low) else f"fewer than {2 * GROUPS} images leave it without an interval",
+        reason=reason,
     )
 
 

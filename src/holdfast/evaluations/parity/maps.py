@@ -30,6 +30,8 @@ NOISE = 1e-10
 """Share of the largest variance below which a direction of the training codes is rounding."""
 GROUPS = 20
 """Of the jackknife of the CKA."""
+ROUNDING = 1e-12
+"""Share of a row's sum of squares below which the self-similarity of a kernel is rounding."""
 
 Codes64 = Float[Tensor, "n d"]
 
@@ -101,7 +103,8 @@ def linear_cka(
     """Return the debiased linear CKA of two codes of the same images, and its interval by a delete-a-group jackknife.
 
     1 for rotated, shifted and scaled copies; 0 on average for unrelated codes, whatever their width. It is of the rows in
-    ``order``, from which groups are taken in turn; fewer than 2 images for each of them leave it without an interval.
+    ``order``, from which groups are taken in turn; fewer than 2 images for each of them leave it without an interval. It
+    is nan where all images but one have the same code, up to rounding.
 
     Example:
         >>> a = torch.randn(50, 500, generator=torch.Generator().manual_seed(0))
@@ -121,6 +124,8 @@ def linear_cka(
     if n < 2 * GROUPS:
         return value, nan, nan
     without = _cka(kernels[0], kernels[1], group).numpy()
+    if np.isnan(without).any():
+        return value, nan, nan
     error = sqrt((GROUPS - 1) / GROUPS * float(np.square(without - without.mean()).sum()))
     reach = float(t.ppf((1 + confidence) / 2, GROUPS - 1)) * error
     return value, max(-1.0, value - reach), max(value, min(1.0, value + reach))
@@ -134,9 +139,13 @@ def _kernel(codes: Codes64) -> Float[Tensor, "n n"]:
 
 
 def _cka(k: Float[Tensor, "n n"], l: Float[Tensor, "n n"], left_out: Float[Tensor, "n g"]) -> Float[Tensor, "g"]:  # noqa: E741
-    """Return the CKA without each of the groups in ``left_out``, zeros and ones."""
-    pairs = [_hsic(first, second, left_out) for first, second in ((k, l), (k, k), (l, l))]
-    return pairs[0] / (pairs[1] * pairs[2]).clamp_min(0).sqrt()
+    """Return the CKA without each of the groups in ``left_out``; nan where a code resembles itself by rounding alone."""
+    across, first, second = (_hsic(a, b, left_out) for a, b in ((k, l), (k, k), (l, l)))
+    # All images alike but one: the unbiased self-similarity is 0, and what rounding leaves of it would be divided by.
+    undefined = torch.zeros_like(across, dtype=torch.bool)
+    for kernel, itself in ((k, first), (l, second)):
+        undefined |= itself <= ROUNDING * (kernel.square() @ (1 - left_out) * (1 - left_out)).mean(0)
+    return (across / (first * second).sqrt()).masked_fill(undefined, nan)
 
 
 def _hsic(k: Float[Tensor, "n n"], l: Float[Tensor, "n n"], left_out: Float[Tensor, "n g"]) -> Float[Tensor, "g"]:  # noqa: E741

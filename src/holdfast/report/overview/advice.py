@@ -1,4 +1,8 @@
-"""What a reader should do: the warnings, who is best at what, and how far the attack decides the answer."""
+"""What a reader should do: the warnings, who is best at what, and how far the attack decides the answer.
+
+Of a run that ended early the only advice is to continue it. Otherwise advice rests on numbers of at least ``ENOUGH``
+samples, and a suggested gate on ``FEW``.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,22 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
 
-from holdfast.core.records import Claim, Failure
+from holdfast.core.records import Claim, Failure, Result
 from holdfast.core.statistics import is_share
 from holdfast.report import text
 from holdfast.report.comparison.protocol import Group
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import suggested
-from holdfast.report.overview.alerts import FEW, SPENT, Alert, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.overview.alerts import (
+    ENOUGH,
+    FEW,
+    SPENT,
+    Alert,
+    alerts,
+    by_budget,
+    causes,
+    encoders_without_results,
+)
 from holdfast.report.overview.saturation import HARM, harm, other_radius
 from holdfast.report.overview.study import PAGE, study
 from holdfast.report.overview.tally import Tally, gap_sentence, tally
@@ -33,13 +46,17 @@ def advice(
         failures: the cells without one.
         runs: the folders they are in, if they are known.
     """
+    results = [result for group in groups for result in group.results]
+    if unfinished := _continue(results, failures):
+        return (unfinished,)
+    table, thin = _supported(table)
     tallied = tally(table)
     advised = _advised(table, tallied)
     sentences = (
-        *_missing(
-            tallied, encoders_without_results([result for group in groups for result in group.results], failures)
-        ),
-        *_choice(table, tallied, advised, alerts(groups)),
+        *_missing(encoders_without_results(results, failures)),
+        thin,
+        *_choice(table, tallied, advised, alerts(groups), _bounded(results)),
+        *_gaps(table),
         *_proportion(table),
         _stronger(table),
         _claims(table),
@@ -50,11 +67,47 @@ def advice(
     return tuple(filter(None, sentences))
 
 
-def _missing(tallied: Tally, lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
+def _continue(results: Sequence[Result], failures: Sequence[Failure]) -> str:
+    """Return the one advice for a run that ended before everything was looked at; empty if it did not."""
+    partial = [result for result in results if result.planned is not None]
+    spent, _ = by_budget(failures)
+    if not partial and not spent:
+        return ""
+    counts = {"partial": len(partial), "not measured": len(spent)}
+    which = text.listed([f"{text.counted(count, 'result')} {state}" for state, count in counts.items() if count])
+    return f"Continue the run before you act on it: {which}. It was {SPENT}."
+
+
+def _supported(table: Table) -> tuple[Table, str]:
+    """Return ``table`` with the rows whose numbers rest on enough samples, and a sentence if none does."""
+
+    def enough(row: Row) -> bool:
+        return all(cell.estimate.n >= ENOUGH for cell in row.cells if cell and cell.defined)
+
+    sections = tuple(replace(part, rows=tuple(filter(enough, part.rows))) for part in table.sections)
+    kept = tuple(part for part in sections if part.rows)
+    thin = (
+        "" if kept or not table.sections else f"No number rests on {ENOUGH} samples: measure more images to learn more."
+    )
+    return replace(table, sections=kept), thin
+
+
+def _bounded(results: Sequence[Result]) -> bool:
+    """Return whether something was proved of these networks, so that more can be: many are too large for it."""
+    asked = (question for result in results for question in result.questions)
+    return any("contradictions" in question.quantities for question in asked)
+
+
+def _missing(lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
     """Yield what was asked for and is not there: nothing below may be read as if it were."""
     for name, reasons in lost.items():
         yield f"{name} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
-    for gap in tallied.gaps:
+
+
+def _gaps(table: Table) -> Iterator[str]:
+    """Yield in which numbers of robustness nobody is ranked; what else is undefined stands beside its own numbers."""
+    robust = tuple(part for part in table.sections if part.robustness)
+    for gap in tally(replace(table, sections=robust)).gaps:
         yield f"{gap_sentence(gap)}."
 
 
@@ -75,7 +128,7 @@ def _advised(table: Table, tallied: Tally) -> Advised:
     return Advised(backed, evidence, backed.leaders if tallied.conditions else ())
 
 
-def _choice(table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Alert]) -> Iterator[str]:
+def _choice(table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Alert], bounded: bool) -> Iterator[str]:
     if not tallied.conditions:
         yield from _worst_of_leaders(table, table.ranked if len(table.ranked) == 1 else ())
         return
@@ -94,7 +147,7 @@ def _choice(table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Ale
                 "reason to prefer another."
             )
     elif leaders:
-        yield _undecided(table, tallied)
+        yield _undecided(table, tallied, bounded)
     else:
         decisive = advised.tally if advised.tally.telling else tallied
         yield (
@@ -142,13 +195,14 @@ def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}; {_tied(backed)}."
 
 
-def _undecided(table: Table, tallied: Tally) -> str:
-    """Return who leads by other numbers alone, and what to measure instead if it has not been."""
+def _undecided(table: Table, tallied: Tally, bounded: bool) -> str:
+    """Return who leads by other numbers alone, and what to measure instead if it has not been and can be."""
     each = (
         f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
     )
     measured = {part.evaluation for part in table.sections}
-    better = [name for name in study().best if name not in measured]
+    proofs = "certified-"
+    better = [name for name in study().best if name not in measured and (bounded or not name.startswith(proofs))]
     then = f" Measure {text.listed(better)} as well, which have more." if better else ""
     return (
         f"{each} ({_tied(tallied)}), but only by numbers without evidence that they foresee robust use ({PAGE}): that alone "
@@ -275,13 +329,11 @@ def _proved(table: Table) -> str:
 
 
 def _rerun(failures: Sequence[Failure]) -> str:
-    spent, failed = by_budget(failures)
-    sentence = f"{text.counted(len(spent), 'result')} not measured: {SPENT}." if spent else ""
-    if not failed:
-        return sentence
-    return f"{sentence} " * bool(sentence) + (
-        f"{text.counted(len(failed), 'result')} failed, for "
-        f"{text.counted(len(causes(failed)), 'reason')} listed below; mend them and repeat the command, "
+    if not failures:
+        return ""
+    return (
+        f"{text.counted(len(failures), 'result')} failed, for "
+        f"{text.counted(len(causes(failures)), 'reason')} listed below; mend them and repeat the command, "
         "which computes only what is missing."
     )
 
@@ -300,9 +352,11 @@ def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str], advised: S
                 continue
             # Of equal numbers the last, which belongs to the widest ball and the strongest attack.
             estimate = max(reversed(cells), key=lambda cell: cell.estimate.value).estimate
-            if "ball" in estimate.conditions and estimate.n >= FEW and (gate := suggested(results, name, estimate)):
+            if "ball" not in estimate.conditions or estimate.n < FEW:
+                continue
+            if gate := suggested(results, section.evaluation, name, estimate):
                 folders = " ".join(map(quote, runs)) or "RUN"
-                command = f"holdfast check {folders} --require {quote(gate)}"
+                command = f"holdfast check {folders} --strict --require {quote(gate)}"
                 return f"To notice when {name} gets worse, gate it: `{command}`"
     return ""
 

@@ -14,6 +14,8 @@ HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
 """Numbers that show harm done; a certificate that reaches not far shows none."""
 EDGE = 0.01
 """So near to an end all encoders are at it."""
+CERTAIN = 0.1
+"""More images would not change that only if every interval ends as near as this: 4 images that all give way say nothing."""
 FACTOR = 4.0
 """The radius to take instead is so many times smaller, or larger."""
 
@@ -30,8 +32,8 @@ def other_radius(table: Table) -> str:
         for row in section.rows
         if (ball := _ball(row)) and len(each := _harms(row, table)) == len(table.ranked)
     ]
-    broken = [ball for ball, each in harms if min(each) >= 1 - EDGE]
-    untouched = [ball for ball, each in harms if max(each) <= EDGE]
+    broken = [ball for ball, each in harms if all(x >= 1 - EDGE and low >= 1 - CERTAIN for low, x, _ in each)]
+    untouched = [ball for ball, each in harms if all(x <= EDGE and high <= CERTAIN for _, x, high in each)]
     for balls, what, size, factor in (
         (broken, "the attacks succeed on all images of all encoders", "smaller", 1 / FACTOR),
         (untouched, "the attacks succeed on no image of any encoder", "larger", FACTOR),
@@ -63,10 +65,15 @@ def harm(cell: Cell) -> float:
     return cell.estimate.value if cell.estimate.better == "lower" else 1 - cell.estimate.value
 
 
-def _harms(row: Row, table: Table) -> list[float]:
-    """Return the harm of each encoder to choose among."""
+def _harms(row: Row, table: Table) -> list[tuple[float, float, float]]:
+    """Return the harm of each encoder to choose among, between the ends of its interval."""
+
+    def ends(cell: Cell) -> tuple[float, float]:
+        e = cell.estimate
+        return (e.low, e.high) if e.better == "lower" else (1 - e.high, 1 - e.low)
+
     return [
-        harm(cell)
+        (ends(cell)[0], harm(cell), ends(cell)[1])
         for name, cell in zip(table.encoders, row.cells, strict=True)
         if cell and cell.defined and name in table.ranked
     ]

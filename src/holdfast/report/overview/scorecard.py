@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from math import inf, isfinite, isnan
 from typing import Literal
 
+from pydantic import Field
+
 from holdfast.core.records import Claim, Conditions, Estimate, Number, Question, Record, Result
 from holdfast.report import text
 from holdfast.report.comparison import Comparison
@@ -35,6 +37,12 @@ class Answer(Record):
     encoder: str
     evaluation: str
     """The section that explains the number."""
+    quantity: str = ""
+    """Which number it is, as the results call it; empty where none was measured."""
+    conditions: Conditions = Field(default_factory=dict)
+    """Under which conditions it was taken; of a sum, those of its largest part."""
+    failing: str = ""
+    """The quantity in words, where a question has several checks and the encoder fails this one."""
     said: str
     """The claim in words: at least, at most, about; empty for a count and where there is no number."""
     value: Number
@@ -73,7 +81,7 @@ class Answer(Record):
         share = f"{self.confidence:.0%} interval" if self.interval and self.confidence != 0.95 else ""
         missing = "" if self.interval or isnan(self.value) or not self.said or self.low == inf else "no interval"
         partial = "" if self.planned is None else f"partial: {self.planned:,} samples were planned"
-        return ", ".join(filter(None, (f"n = {self.n:,} {self.counts}".strip(), partial, share, missing)))
+        return ", ".join(filter(None, (self.failing, f"n = {self.n:,} {self.counts}".strip(), partial, share, missing)))
 
     @property
     def warned(self) -> str:
@@ -96,7 +104,10 @@ class Line(Record):
     meaning: str
     evaluation: str
     quantity: str
+    """The number that all answers are; empty where each is the worst of several checks and names its own."""
     conditions: Conditions
+    aim: str = ""
+    """What the attack goes for, in words, where the conditions name that in short."""
     better: Literal["lower", "higher", "neither"]
     study: Evidence | None = None
     """Whether numbers like this one foresaw how robust probes are; None where that was not looked at."""
@@ -106,9 +117,8 @@ class Line(Record):
 
     @property
     def under(self) -> str:
-        """Return the better direction, what the number is, and under which condition it was taken, objectives aside."""
-        short = {key: value.partition(" at ")[0] for key, value in self.conditions.items()}
-        condition = f" ({text.conditions(short)})" if short else ""
+        """Return the better direction, what the number is, and under which condition it was taken."""
+        condition = f" ({text.conditions(self.conditions, aim=self.aim)})" if self.conditions else ""
         return f"{text.ARROWS[self.better]} {self.meaning}{condition}".strip()
 
     @property
@@ -228,18 +238,15 @@ def _line(
         for name, cell in zip(whole.encoders, row.cells, strict=True)
     ]
     estimate = next(cell.estimate for cell in row.cells if cell)
-    return _line_of(question, section, estimate.conditions, answers)
-
-
-def _line_of(question: Question, section: Section, conditions: Conditions, answers: Sequence[Answer]) -> Line:
     return Line(
         question=question.text,
         meaning=question.meaning,
         evaluation=section.evaluation,
         quantity=section.like.quantity,
-        conditions=conditions,
+        conditions=estimate.conditions,
+        aim=estimate.aim,
         better=section.like.better,
-        study=None if question.check else study().of(section.evaluation, section.like.quantity),
+        study=study().of(section.evaluation, section.like.quantity),
         leads=question.place < 0,
         answers=tuple(answers),
     )
@@ -297,7 +304,17 @@ def _checked(question: Question, sections: Sequence[Section], whole: Table, grou
         ]
         standing, group = _outcome(worst, results), groups[section.evaluation]
         answers.append(_answer(name, section.evaluation, worst, standing, group, question))
-    return _line_of(question, sections[0], {}, answers)
+    quantities = dict.fromkeys(section.like.quantity for section in sections)
+    return Line(
+        question=question.text,
+        meaning=question.meaning,
+        evaluation=sections[0].evaluation,
+        quantity="" if len(quantities) > 1 else next(iter(quantities)),
+        conditions={},
+        better=sections[0].like.better,
+        leads=question.place < 0,
+        answers=tuple(answers),
+    )
 
 
 def _outcome(worst: Estimate, results: Sequence[Result]) -> Standing:
@@ -325,6 +342,9 @@ def _answer(
     return Answer(
         encoder=name,
         evaluation=evaluation,
+        quantity=estimate.quantity,
+        conditions=estimate.conditions,
+        failing=text.name_of(estimate) if question.check and estimate.value and len(question.quantities) > 1 else "",
         said="" if not isfinite(estimate.value) or estimate.unit == "certificates" else SAID[estimate.claim],
         value=estimate.value,
         low=estimate.low,
