@@ -105,6 +105,10 @@ CASES = [
     case("AveragePool", **SPATIAL, pads=[1, 1, 1, 1], count_include_pad=1),
     case("AveragePool", **SPATIAL, pads=[0, 0, 1, 1]),
     case("AveragePool", **SPATIAL, pads=[0, 1, 1, 0], count_include_pad=1),
+    case("AveragePool", **SPATIAL, strides=[2, 2], pads=[0, 1, 1, 2], ceil_mode=1),
+    case("AveragePool", **SPATIAL, strides=[2, 2], pads=[2, 2, 2, 2], count_include_pad=1),
+    case("MaxPool", **SPATIAL, strides=[2, 2], pads=[0, 1, 1, 2], ceil_mode=1),
+    case("MaxPool", **SPATIAL, strides=[2, 2], pads=[2, 2, 2, 2]),
     case("BatchNormalization", floats(4), floats(4), floats(4), floats(4, low=0.5), epsilon=1e-3),
     case("InstanceNormalization", floats(4), floats(4)),
     case("LayerNormalization", floats(6), floats(6)),
@@ -131,6 +135,8 @@ CASES = [
     case("ReduceMean", ints(2, 3), keepdims=0),
     case("ReduceMean", axes=[2, 3], keepdims=0, opset=17),
     case("ReduceSum", ints(1), keepdims=1),
+    *(case(name, ints(), noop_with_empty_axes=1) for name in ("ReduceSum", "ReduceMean", "ReduceMax")),
+    case("ReduceSum", ints(), noop_with_empty_axes=0),
     case("ReduceSum", noop_with_empty_axes=1),
     case("ReduceProd", ints(1, -1), keepdims=0),
     case("Reshape", ints(0, 2, -1)),
@@ -151,6 +157,18 @@ CASES = [
         coordinate_transformation_mode="align_corners",
     ),
     case("Resize", None, None, ints(2, 4, 9, 12), mode="cubic"),
+    *(
+        case("Resize", None, None, ints(2, 4, *size), mode=mode, coordinate_transformation_mode="pytorch_half_pixel")
+        for mode in ("linear", "cubic")
+        for size in ((1, 1), (1, 4), (9, 1))
+    ),
+    case(
+        "Resize",
+        None,
+        np.array([1, 1, 0.7, 0.2], np.float32),
+        mode="linear",
+        coordinate_transformation_mode="pytorch_half_pixel",
+    ),
     case("Shape", start=1, end=3),
     case("Slice", ints(1, 0), ints(3, 99), ints(1, 3), ints(1, 2)),
     case("Slice", ints(-1), ints(-(2**62)), ints(2), ints(-2)),

@@ -270,7 +270,17 @@ def test_unknown_operators_are_refused_by_name_with_what_is_supported(tmp_path):
             },
             r"choose one: \?output=y\|y2",
         ),
-        ({"opset": 9}, "operator set 9"),
+        ({"opset": 6}, "operator set 6"),
+        (
+            {
+                "opset": 8,
+                "nodes": [
+                    helper.make_node("Constant", [], ["s"], value=numpy_helper.from_array(np.ones(8, np.float32))),
+                    helper.make_node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y"], spatial=0),
+                ],
+            },
+            "operator set 8",
+        ),
         ({"batch": 5}, "exactly 5 images"),
     ],
 )
@@ -283,27 +293,48 @@ def test_unusable_graphs_say_what_to_do(change, said, tmp_path):
     ("operator", "attributes", "outputs"),
     [
         ("MaxPool", {"kernel_shape": [2, 2]}, 2),
-        ("AveragePool", {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1], "ceil_mode": 1}, 1),
         ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, 1),
     ],
 )
 def test_variants_that_are_not_imported_are_refused(operator, attributes, outputs):
     model = model_of(Case(operator, (), attributes, outputs=outputs))
     with pytest.raises(HoldfastError, match=f"ONNX operator {operator} with .* is not supported"):
-        OnnxModule(parse(model, "y0", "case"))(torch.rand(2, 4, 6, 6))
+        OnnxModule(parse(model, f"y{outputs - 1}", "case"))(torch.rand(2, 4, 6, 6))
 
 
 def test_resizing_that_torch_does_not_know_is_refused():
-    scales = np.array([1, 1, 2, 2], np.float32)
-    for attributes in (
-        {"mode": "nearest"},
-        {"mode": "linear", "antialias": 1},
-        {"mode": "cubic", "cubic_coeff_a": -0.5},
+    doubled, channels, uneven = (np.array([1, *scales], np.float32) for scales in ((1, 2, 2), (2, 1, 1), (1, 0.7, 1)))
+    for scales, attributes in (
+        (doubled, {"mode": "nearest"}),
+        (doubled, {"mode": "linear", "antialias": 1}),
+        (doubled, {"mode": "cubic", "cubic_coeff_a": -0.5}),
+        (channels, {"mode": "linear"}),
+        (uneven, {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
     ):
         with pytest.raises(HoldfastError, match="ONNX operator Resize with"):
             OnnxModule(parse(model_of(Case("Resize", (None, scales), attributes)), "y0", "case"))(
                 torch.rand(2, 4, 6, 6)
             )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_response_normalisation_reads_the_window_of_the_standard(size):
+    """Onnxruntime refuses even sizes; channel c reads from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)."""
+    model, x = model_of(Case("LRN", (), {"size": size, "alpha": 0.5, "beta": 0.6, "bias": 1.2})), torch.rand(2, 4, 6, 6)
+    found = OnnxModule(parse(model, "y0", "case"))(x)
+    for c in range(4):
+        first, last = max(0, c - (size - 1) // 2), min(3, c + -(-(size - 1) // 2))
+        total = x[:, first : last + 1].square().sum(1)
+        assert torch.allclose(found[:, c], x[:, c] / (1.2 + 0.5 / size * total) ** 0.6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["L1", "L2", "SumSquare", "Sum", "Mean", "Max", "Min", "Prod"])
+@pytest.mark.parametrize("axes", [(), (np.array([], np.int64),)])
+def test_a_reduction_over_no_axes_keeps_every_entry(name, axes):
+    """Each entry is reduced alone (the standard; onnxruntime leaves out the squares)."""
+    model, x = model_of(Case(f"Reduce{name}", axes, {"noop_with_empty_axes": 1})), torch.randn(2, 3, 4)
+    expected = {"L1": x.abs(), "L2": x.abs(), "SumSquare": x.square()}.get(name, x)
+    assert torch.allclose(OnnxModule(parse(model, "y0", "case"))(x), expected)
 
 
 def test_damaged_files_are_refused(file, tmp_path):

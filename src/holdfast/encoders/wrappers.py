@@ -133,7 +133,12 @@ class PerImage(nn.Module):
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.module(image) for image in x.split(1)])
+        return torch.cat([_rows(self.module(image)) for image in x.split(1)])
+
+
+def _rows(codes: Tensor) -> Tensor:
+    """Return the embedding of one image with a batch axis, which a module exported for one image may leave out."""
+    return codes.reshape(1, -1) if codes.ndim < 2 else codes
 
 
 class Traced(nn.Module):

@@ -14,6 +14,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
+from holdfast.encoders import load
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.geometry.activation_maps import gradcam
 from holdfast.evaluations.geometry.alignment import Alignment, relative_to_others
@@ -197,6 +198,44 @@ def test_the_map_is_that_of_captum():
     layer = captum.LayerGradCam(lambda x: (encoder.module(x) * towards).sum(1), list(encoder.module.children())[3])
     expected = layer.attribute(pixels.requires_grad_(), relu_attributions=True)[:, 0].detach()
     assert gradcam(encoder, pixels, codes).flatten() == pytest.approx(expected.flatten(), abs=1e-6)
+
+
+class Residual(nn.Module):
+    """A small residual network whose last map is 2 x 2, with attention over its places at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 6, 3, 2, 1), nn.Conv2d(6, 6, 3, 1, 1)
+        self.norm, self.relu, self.pool = nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
+
+    def forward(self, x):
+        y = self.relu(self.first(x))
+        y = self.pool(self.relu(y + self.norm(self.second(y))))
+        tokens = y.flatten(2).transpose(1, 2)[:, None]
+        weights = (tokens @ tokens.transpose(2, 3)).softmax(3)
+        return (weights @ tokens).mean((1, 2))
+
+
+@pytest.mark.parametrize("source", ["onnx", "exported"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_graph_has_the_map_of_the_module_that_it_was_exported_from(source, tmp_path):
+    torch.manual_seed(0)
+    module, pixels = Residual().eval(), torch.rand(3, 1, 8, 8)
+    encoder = Encoder(module, "residual", Domain((1, 8, 8)))
+    if source == "onnx":
+        pytest.importorskip("onnx")
+        torch.onnx.export(
+            module, (pixels,), str(tmp_path / "e.onnx"), dynamo=False, dynamic_axes={"x": [0]}, input_names=["x"]
+        )
+        graph = load(f"onnx:{tmp_path / 'e.onnx'}")
+    else:
+        program = torch.export.export(module, (pixels,), dynamic_shapes=({0: torch.export.Dim("b")},))
+        torch.export.save(program, tmp_path / "e.pt2")
+        graph = load(f"exported:{tmp_path / 'e.pt2'}?trust=yes")
+    found, expected = (gradcam(each, pixels, encoder(pixels)) for each in (graph, encoder))
+    assert expected.shape == (3, 2, 2)
+    assert expected.abs().max() > 0, "vacuous fixture"
+    assert torch.allclose(found, expected, atol=1e-6)
 
 
 def test_an_edit_that_changes_nothing_keeps_the_map_and_another_moves_it():

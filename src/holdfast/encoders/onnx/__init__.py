@@ -5,18 +5,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from torch import nn
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
-from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
+from holdfast.encoders.loading.reference import Options, existing, split
+from holdfast.encoders.onnx.files import read_model
 from holdfast.encoders.onnx.graph import OnnxModule, parse
+from holdfast.encoders.onnx.inputs import Column, Levels, Unbatched, shape_of, takes_levels
 from holdfast.encoders.wrappers import Pooled, for_batches
 
 SOURCE = "onnx"
-OLDEST_OPSET = 13
 
 
 @dataclass(frozen=True)
@@ -32,27 +35,34 @@ class Settings(InputSettings):
 def load(name: str, options: Options) -> Encoder:
     """Return the graph in the file ``name``; ``?mean=...&std=...`` states the normalisation that it expects."""
     name, settings = split(name, Settings)
-    path = existing(name)
-    onnx = require("onnx", "onnx")
-    try:
-        model = onnx.load(path)
-        onnx.checker.check_model(model)
-    except Exception as error:  # protobuf, the checker and missing data files each raise their own
-        raise HoldfastError(f"{name!r} is not a whole ONNX model ({first_line(error)}); export it again") from error
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
-    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
-    if opset < OLDEST_OPSET:
-        raise HoldfastError(
-            f"{name!r} uses operator set {opset}, older than {OLDEST_OPSET}; "
-            f"raise it with onnx.version_converter.convert_version(model, {OLDEST_OPSET})"
-        )
+    model = read_model(existing(name), name)
     graph = parse(model, _output(model, settings.output, name), name)
-    batch, *shape = _input_shape(model, graph.input, name)
-    module = for_batches(OnnxModule(graph), batch, name, "export it with a dynamic batch axis, or for one image")
+    value = next(value for value in model.graph.input if value.name == graph.input)
+    module: nn.Module = OnnxModule(graph)
+    if takes_levels(graph, value, name):
+        settings = _levels(settings, name)
+        module = Levels(module)
+    sizes = shape_of(value)
+    if not sizes:
+        raise HoldfastError(
+            f"{name!r} takes {graph.input!r} of no axes; an encoder takes pixels. Export it with a shape."
+        )
+    if len(sizes) == 1:
+        module = Unbatched(module)
+    batch, *shape = (1, *sizes) if len(sizes) == 1 else sizes
+    if batch is None and any(len(shape_of(o)) == 1 for o in model.graph.output if o.name == graph.output):
+        module = Column(module)
+    module = for_batches(module, batch, name, "export it with a dynamic batch axis, or for one image")
     if settings.pool:
         module = Pooled(module, settings.pool)
     return encoder_of(module, name, settings, tuple(shape), options.size)
+
+
+def _levels(settings: Settings, name: str) -> Settings:
+    """Return the settings of a graph of uint8 pixels, which normalises them itself."""
+    if (settings.mean, settings.std, settings.low, settings.high) != (None, None, 0.0, 1.0):
+        raise HoldfastError(f"{name!r} takes uint8 pixels, so it normalises inside; leave out mean, std, low and high")
+    return replace(settings, mean="0", std="1")
 
 
 def _output(model: Any, wanted: str | None, name: str) -> str:
@@ -65,12 +75,3 @@ def _output(model: Any, wanted: str | None, name: str) -> str:
     if wanted not in (*offered, *inner):
         raise HoldfastError(f"{name!r} computes no value {wanted!r}; {did_you_mean(wanted, offered + inner[-20:])}")
     return wanted
-
-
-def _input_shape(model: Any, name: str, file: str) -> tuple[int | None, ...]:
-    """Return the shape of the graph's input, batch first, None where it is free."""
-    value = next(value for value in model.graph.input if value.name == name)
-    sizes = tuple(size.dim_value or None for size in value.type.tensor_type.shape.dim)
-    if len(sizes) < 2:
-        raise HoldfastError(f"{file!r} takes {name!r} of shape {sizes}; an encoder takes a batch of pixels")
-    return sizes

@@ -6,17 +6,25 @@ any tracing. A traced graph then has sizes where it would have had unknowns, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.loading.reference import require
+from holdfast.encoders.onnx.attributes import ATTRIBUTES
 from holdfast.encoders.onnx.operators import OPERATORS, SETTINGS, Call
+
+ELEMENTS = (
+    *("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "BOOL"),
+    *("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"),
+)
+"""Types of constants; numbers of 8 bits and fewer other than these are for quantised graphs."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,13 @@ def parse(model: Any, output: str, name: str) -> Graph:
     Raises:
         HoldfastError: it needs another number of inputs than one, or operators that are not in the table.
     """
-    constants = {value.name: _tensor(value) for value in model.graph.initializer}
     needed, nodes = {output}, []
     for proto in reversed(model.graph.node):
         if not needed.isdisjoint(proto.output):
-            nodes.append(_node(proto))
+            nodes.append(_node(proto, needed))
             needed.update(filter(None, proto.input))
     nodes.reverse()
+    constants = {value.name: _tensor(value) for value in model.graph.initializer if value.name in needed}
     unknown = sorted({node.operator for node in nodes} - OPERATORS.keys() - {"Constant"})
     if unknown:
         raise HoldfastError(
@@ -63,20 +71,35 @@ def parse(model: Any, output: str, name: str) -> Graph:
             f"supported: {', '.join(sorted({*OPERATORS, 'Constant'}))}"
         )
     for node in nodes:
+        _check_attributes(node)
         if node.operator == "Constant":
             constants[node.outputs[0]] = _constant(node.attributes)
     inputs = [value.name for value in model.graph.input if value.name in needed and value.name not in constants]
     if len(inputs) != 1:
         raise HoldfastError(f"{name!r} needs {len(inputs)} inputs {inputs}; an encoder takes pixels alone")
-    kept = {key: value for key, value in constants.items() if key in needed}
-    return Graph(inputs[0], output, tuple(node for node in nodes if node.operator != "Constant"), kept)
+    if lost := sorted(needed - {*inputs, *constants, *(value for node in nodes for value in node.outputs)}):
+        raise HoldfastError(
+            f"{name!r} computes no value {lost[0]!r}, which it reads (sparse weights are not imported). Export it again."
+        )
+    return Graph(inputs[0], output, tuple(node for node in nodes if node.operator != "Constant"), constants)
 
 
-def _node(proto: Any) -> Node:
+def _node(proto: Any, needed: Set[str]) -> Node:
+    """Return a node, outputs that nothing reads without a name."""
     onnx = require("onnx", "onnx")
     operator = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
     attributes = {entry.name: _attribute(onnx.helper.get_attribute_value(entry)) for entry in proto.attribute}
-    return Node(operator, tuple(proto.input), tuple(proto.output), attributes)
+    return Node(
+        operator, tuple(proto.input), tuple(each if each in needed else "" for each in proto.output), attributes
+    )
+
+
+def _check_attributes(node: Node) -> None:
+    unknown = sorted(node.attributes.keys() - set(ATTRIBUTES.get(node.operator, ())))
+    if unknown:
+        raise HoldfastError(
+            f"the ONNX operator {node.operator} with attribute {', '.join(unknown)} is not supported; export without it"
+        )
 
 
 def _attribute(value: Any) -> Any:
@@ -89,7 +112,13 @@ def _attribute(value: Any) -> Any:
 
 def _tensor(proto: Any) -> Tensor:
     onnx = require("onnx", "onnx")
-    return torch.from_numpy(onnx.numpy_helper.to_array(proto).copy())
+    kind = onnx.TensorProto.DataType.Name(proto.data_type)
+    if kind not in ELEMENTS:
+        raise HoldfastError(f"the ONNX value {proto.name!r} has element type {kind}, which is not supported")
+    array = onnx.numpy_helper.to_array(proto)
+    if kind == "BFLOAT16":  # numpy has no such type; float32 holds each of its numbers
+        array = array.astype(np.float32)
+    return torch.from_numpy(array.copy())
 
 
 def _constant(attributes: Mapping[str, Any]) -> Tensor:
@@ -157,7 +186,10 @@ def _inputs(node: Node, values: Mapping[str, Tensor], known: Mapping[str, Tensor
 def _results(node: Node, inputs: list[Any], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
     call = Call(node.operator, node.attributes, len(node.outputs), dtype, device)
     results = OPERATORS[node.operator](call, *inputs)
-    return dict(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False))
+    results = results if isinstance(results, tuple) else (results,)
+    if any(node.outputs[len(results) :]):
+        raise call.refuse("more outputs than the first")
+    return {name: value for name, value in zip(node.outputs, results, strict=False) if name}
 
 
 def _last_use(graph: Graph) -> dict[int, list[str]]:

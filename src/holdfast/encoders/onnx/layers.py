@@ -78,36 +78,58 @@ def transposed_convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor |
     )
 
 
+def _torch_pads(kernel: Sequence[int], before: list[int], after: list[int]) -> bool:
+    """Return whether torch's pooling has this padding: the same at both ends, and at most half of the kernel."""
+    return before == after and all(2 * pad <= k for pad, k in zip(before, kernel, strict=True))
+
+
+def _exactly(call: Call, x: Tensor, kernel: Sequence[int], before: list[int], after: list[int]) -> list[int]:
+    """Return the padding after each axis with which the last window ends at the end; negative: what no window reads."""
+    ends = []
+    steps = _steps(call, "strides", kernel), _steps(call, "dilations", kernel)
+    rows = zip(x.shape[2:], kernel, before, after, *steps, strict=True)
+    for n, k, b, a, stride, dilation in rows:
+        reach = dilation * (k - 1) + 1
+        if call.get("ceil_mode", 0):
+            last = math.ceil((n + b + a - reach) / stride)
+            last -= last * stride >= n + b  # no window starts in the padding at the end
+        else:
+            last = (n + b + a - reach) // stride
+        ends.append(last * stride + reach - n - b)
+    return ends
+
+
+def _steps(call: Call, name: str, kernel: Sequence[int]) -> list[int]:
+    return list(call.get(name, [1] * len(kernel)))
+
+
 def max_pool(call: Call, x: Tensor) -> Tensor:
-    if call.outputs > 1:
-        raise call.refuse("indices")
     kernel = call.attributes["kernel_shape"]
-    x, padding = _inside(x, *_pads(call, x, kernel), -math.inf)
-    return MAXIMA[len(kernel)](
-        x,
-        kernel,
-        stride=call.get("strides", [1] * len(kernel)),
-        padding=padding,
-        dilation=call.get("dilations", [1] * len(kernel)),
-        ceil_mode=bool(call.get("ceil_mode", 0)),
-    )
+    pool, strides, dilations = MAXIMA[len(kernel)], _steps(call, "strides", kernel), _steps(call, "dilations", kernel)
+    before, after = _pads(call, x, kernel)
+    if _torch_pads(kernel, before, after):
+        return pool(x, kernel, strides, before, dilations, ceil_mode=bool(call.get("ceil_mode", 0)))
+    x = _padded(x, before, _exactly(call, x, kernel, before, after), -math.inf)
+    return pool(x, kernel, strides, dilation=dilations)
 
 
 def average_pool(call: Call, x: Tensor) -> Tensor:
     kernel = call.attributes["kernel_shape"]
     if any(step != 1 for step in call.get("dilations", [])):
         raise call.refuse("dilations")
-    strides, counts_padding = call.get("strides", [1] * len(kernel)), bool(call.get("count_include_pad", 0))
+    pool, strides, counts_padding = (
+        MEANS[len(kernel)],
+        _steps(call, "strides", kernel),
+        call.get("count_include_pad", 0),
+    )
     before, after = _pads(call, x, kernel)
-    pool = MEANS[len(kernel)]
-    if before == after:
-        return pool(x, kernel, strides, before, bool(call.get("ceil_mode", 0)), counts_padding)
-    if call.get("ceil_mode", 0):
-        raise call.refuse("asymmetric padding and ceil_mode")
-    mean = pool(_padded(x, before, after, 0.0), kernel, strides)
-    if counts_padding:
-        return mean
-    return mean / pool(_padded(torch.ones_like(x[:1, :1]), before, after, 0.0), kernel, strides)
+    if _torch_pads(kernel, before, after):
+        return pool(x, kernel, strides, before, bool(call.get("ceil_mode", 0)), bool(counts_padding))
+    exact = _exactly(call, x, kernel, before, after)
+    counted = _padded(torch.ones_like(x[:1, :1]), before, after, float(counts_padding))
+    # What ceil_mode adds beyond the padding counts as little as torch counts it.
+    counted = _padded(counted, [0] * len(before), [e - a for e, a in zip(exact, after, strict=True)], 0.0)
+    return pool(_padded(x, before, exact, 0.0), kernel, strides) / pool(counted, kernel, strides)
 
 
 def batch_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -128,21 +150,46 @@ def instance_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
 
 
 def layer_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    if call.outputs > 1:
-        raise call.refuse("mean and deviation as outputs")
     axis = call.get("axis", -1) % x.ndim
     normal = functional.layer_norm(x, x.shape[axis:], eps=call.get("epsilon", 1e-5)) * scale
     return normal if bias is None else normal + bias
 
 
 def local_response_norm(call: Call, x: Tensor) -> Tensor:
-    return functional.local_response_norm(
-        x, call.attributes["size"], call.get("alpha", 1e-4), call.get("beta", 0.75), call.get("bias", 1.0)
-    )
+    size = call.attributes["size"]
+    settings = call.get("alpha", 1e-4), call.get("beta", 0.75), call.get("bias", 1.0)
+    if size % 2:
+        return functional.local_response_norm(x, size, *settings)
+    # A window of even size holds one more channel on one side: torch has it before, ONNX after the centre.
+    return functional.local_response_norm(x.flip(1), size, *settings).flip(1)
 
 
 def lp_norm(call: Call, x: Tensor) -> Tensor:
-    return x / torch.linalg.vector_norm(x, ord=call.get("p", 2), dim=call.get("axis", -1), keepdim=True)
+    norm = torch.linalg.vector_norm(x, ord=call.get("p", 2), dim=call.get("axis", -1), keepdim=True)
+    return x / norm.clamp_min(torch.finfo(x.dtype).tiny)  # a vector of zeros stays one
+
+
+GRIDS = {
+    "nearest": ("asymmetric",),
+    "linear": ("half_pixel", "pytorch_half_pixel", "align_corners"),
+    "cubic": ("half_pixel", "pytorch_half_pixel", "align_corners"),
+}
+"""The coordinates of ``Resize`` that torch has as well, by mode."""
+
+
+def _target(
+    call: Call, x: Tensor, scales: Setting | None, sizes: Setting | None
+) -> tuple[list[float] | None, list[int] | None]:
+    """Return either the scales or the sizes of height and width."""
+    if sizes is None and scales is not None:
+        factors = scales.tolist()
+        if factors[:2] != [1, 1]:
+            raise call.refuse("scales of batch or channels")
+        return factors[2:], None
+    size = sizes.tolist() if sizes is not None else []
+    if size[:2] != list(x.shape[:2]):
+        raise call.refuse("sizes of batch or channels")
+    return None, size[2:]
 
 
 def resize(
@@ -151,23 +198,26 @@ def resize(
     """Resize images (b, c, h, w) in the variants that torch computes in the same way."""
     mode, grid = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
     rounding = call.get("nearest_mode", "round_prefer_floor")
-    known = {"nearest": ("asymmetric",), "linear": ("half_pixel", "pytorch_half_pixel", "align_corners")}
-    known["cubic"] = known["linear"]
-    if (
-        x.ndim != 4
-        or grid not in known[mode]
-        or call.get("antialias", 0)
-        or (mode == "nearest" and rounding != "floor")
-    ):
+    if x.ndim != 4 or grid not in GRIDS.get(mode, ()) or (mode == "nearest" and rounding != "floor"):
         raise call.refuse(f"mode={mode}, coordinate_transformation_mode={grid}, nearest_mode={rounding}, rank {x.ndim}")
-    special = {"exclude_outside": 0, "axes": None, "keep_aspect_ratio_policy": "stretch", "cubic_coeff_a": -0.75}
-    if any(call.get(name, usual) != usual for name, usual in special.items()):
-        raise call.refuse(f"any of {', '.join(special)} set")
-    if sizes is None and scales is not None:
-        factors: list[float] | None = scales.tolist()[2:]
-        size = None
-    else:
-        factors, size = None, sizes.tolist()[2:] if sizes is not None else None
+    special = {
+        "antialias": 0,
+        "axes": None,
+        "cubic_coeff_a": -0.75,
+        "exclude_outside": 0,
+        "keep_aspect_ratio_policy": "stretch",
+    }
+    for name, usual in special.items():
+        if call.get(name, usual) != usual:
+            raise call.refuse(f"{name}={call.get(name, usual)}")
+    factors, size = _target(call, x, scales, sizes)
+    if grid == "align_corners" and factors and any(f * n % 1 for f, n in zip(factors, x.shape[2:], strict=True)):
+        raise call.refuse("align_corners and scales that give no whole size (runtimes differ there)")
+    if grid == "pytorch_half_pixel":  # where one pixel is left, it is the first one; torch takes the middle one
+        left = size or [int(f * n) for f, n in zip(factors or (), x.shape[2:], strict=True)]
+        for axis in (axis for axis, length in enumerate(left, 2) if length == 1):
+            x = x.narrow(axis, 0, 1)
+            factors = factors and [1.0 if at == axis else factor for at, factor in enumerate(factors, 2)]
     return functional.interpolate(
         x,
         size=size,

@@ -42,8 +42,10 @@ def _many(function: Callable[[Tensor, Tensor], Tensor]) -> Operator:
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Operator:
     def reduce(call: Call, x: Tensor, axes: Setting | None = None) -> Tensor:
         over = call.integers("axes", axes)
-        if over is None and call.get("noop_with_empty_axes", 0):
-            return x
+        if not over and call.get("noop_with_empty_axes", 0):
+            return function(x[..., None], [-1], False)  # of single entries: ReduceSumSquare still squares
+        if 0 in (x.shape[axis] for axis in over or range(x.ndim)):
+            raise call.refuse("nothing to reduce")
         return function(x, over or list(range(x.ndim)), bool(call.get("keepdims", 1)))
 
     return reduce
@@ -70,6 +72,18 @@ def _matrix(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor
     b = b.T if call.get("transB", 0) else b
     product = call.get("alpha", 1.0) * (a @ b)
     return product if c is None else product + call.get("beta", 1.0) * c
+
+
+def _dropout(
+    call: Call, x: Tensor, ratio: Setting | None = None, training: Setting | None = None
+) -> tuple[Tensor, ...]:
+    if training is not None and training.item() and (ratio is None or ratio.item()):
+        raise call.refuse("training_mode=True (it would drop entries at random)")
+    return x, torch.ones_like(x, dtype=torch.bool)
+
+
+def _power(call: Call, x: Tensor, exponent: Tensor) -> Tensor:
+    return torch.pow(x, exponent).to(x.dtype)  # torch's is floating-point if either is; ONNX's is of the type of x
 
 
 def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
@@ -109,7 +123,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Cos": _unary(torch.cos),
     "DepthToSpace": shapes.depth_to_space,
     "Div": _divide,
-    "Dropout": lambda call, x, *_: x,
+    "Dropout": _dropout,
     "Einsum": lambda call, *inputs: torch.einsum(call.attributes["equation"], *inputs),
     "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
     "Equal": _binary(torch.eq),
@@ -153,7 +167,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Or": _binary(torch.logical_or),
     "PRelu": _prelu,
     "Pad": shapes.pad,
-    "Pow": _binary(torch.pow),
+    "Pow": _power,
     "Range": shapes.range_,
     "Reciprocal": _unary(torch.reciprocal),
     "ReduceL1": _reduction(lambda x, axes, keep: x.abs().sum(axes, keepdim=keep)),
@@ -192,7 +206,9 @@ OPERATORS: Mapping[str, Operator] = {
     "Where": lambda call, condition, a, b: torch.where(condition, a, b),
 }
 SETTINGS: Mapping[str, int] = {
-    **dict.fromkeys(("Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"), 1),
+    **dict.fromkeys(
+        ("Dropout", "Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"), 1
+    ),
     **{name: 1 for name in OPERATORS if name.startswith("Reduce")},
 }
 """The first input that says how an operator computes rather than what of: sizes, axes, ends."""

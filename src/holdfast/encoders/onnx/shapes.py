@@ -39,6 +39,8 @@ def depth_to_space(call: Call, x: Tensor) -> Tensor:
 
 def space_to_depth(call: Call, x: Tensor) -> Tensor:
     side = call.attributes["blocksize"]
+    if call.get("mode", "DCR") == "CRD":
+        return functional.pixel_unshuffle(x, side)
     b, c, h, w = x.shape
     blocks = x.reshape(b, c, h // side, side, w // side, side).permute(0, 3, 5, 1, 2, 4)
     return blocks.reshape(b, c * side**2, h // side, w // side)

@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 
 Map = Float[Tensor, "b h w"]
+WINDOWS = ("conv", "pool")
+MIXING = ("matmul", "mm", "permute", "transpose", "reshape", "view", "softmax", "einsum")
+"""Operations whose results of four axes need not be maps, though a map goes in."""
 
 
 def feature_map(encoder: Encoder, pixels: Pixels) -> tuple[Codes, Tensor | None]:
@@ -25,17 +29,53 @@ def feature_map(encoder: Encoder, pixels: Pixels) -> tuple[Codes, Tensor | None]
     maps: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        image = isinstance(output, Tensor) and output.ndim == 4 and len(output) == len(pixels)
-        if image and output.requires_grad and output[0, 0].numel() > 1:
+        if _is_map(output, len(pixels)):
             maps[:] = [output]
 
     hooks = [part.register_forward_hook(keep) for part in encoder.module.modules()]
+    operations = _Maps(len(pixels))
     try:
-        codes = encoder.forward(pixels)
+        with operations:
+            codes = encoder.forward(pixels)
     finally:
         for hook in hooks:
             hook.remove()
-    return codes, maps[0] if maps else None
+    # A graph (ONNX, an exported program) has no modules inside, so that only its operations tell.
+    return codes, maps[0] if maps else operations.last
+
+
+def _is_map(value: Any, images: int) -> bool:
+    """Return whether ``value`` is a map of each of so many images, of several positions, and has a gradient."""
+    image = isinstance(value, Tensor) and value.ndim == 4 and len(value) == images
+    return image and value.requires_grad and value[0, 0].numel() > 1
+
+
+class _Maps(TorchFunctionMode):
+    """Keeps the last map that operations return: of a convolution or pooling, or of what keeps the places of such a map.
+
+    Attention has values of four axes as well (images, heads, tokens, tokens), which follow from no map entry by entry.
+    """
+
+    def __init__(self, images: int) -> None:
+        super().__init__()
+        self.images, self.seen = images, list[Tensor]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if _is_map(result, self.images) and (
+            any(word in name for word in WINDOWS)
+            or (not any(word in name for word in MIXING) and any(self._places(each, result) for each in args))
+        ):
+            self.seen.append(result)
+        return result
+
+    @property
+    def last(self) -> Tensor | None:
+        return self.seen[-1] if self.seen else None
+
+    def _places(self, value: Any, result: Tensor) -> bool:
+        return any(value is known for known in self.seen) and value.shape[2:] == result.shape[2:]
 
 
 def gradcam(encoder: Encoder, pixels: Pixels, towards: Codes) -> Map:

@@ -38,7 +38,7 @@ class GradCam(Evaluation):
     samples: int = 100
     sizes = Sizes(quick={"samples": 25}, full={"samples": 1000}, large={"samples": 10})
     name = "grad-cam"
-    version = 1
+    version = 2
     partial = True
     needs_gradients = True
     robustness = False

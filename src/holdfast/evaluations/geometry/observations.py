@@ -87,7 +87,7 @@ class Maps(Observation):
     change: Transform
     samples: int
     name = "grad-cam-maps"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)

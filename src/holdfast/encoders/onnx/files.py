@@ -1,0 +1,76 @@
+"""Reading ONNX files: checked, functions inlined, in an operator set that the import knows, weights in memory."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import HoldfastError
+from holdfast.encoders.loading.reference import first_line, require
+
+OLDEST_OPSET = 13
+"""Operator sets before this one are converted to it."""
+OLDEST_CONVERTED = 7
+"""Before this one operators broadcast by other rules, which the converter does not always keep."""
+
+
+def read_model(path: Path, name: str) -> Any:
+    """Return the model in ``path``, which may be compressed (``.gz``), ready to be imported.
+
+    Raises:
+        HoldfastError: the file is damaged, or its operator set cannot be converted.
+    """
+    onnx = require("onnx", "onnx")
+    try:
+        if path.suffix == ".gz":
+            model = onnx.load_model_from_string(gzip.decompress(path.read_bytes()))
+            onnx.checker.check_model(model)
+        else:
+            # By path: the checker serialises a model in memory, and no message may exceed 2 GiB.
+            onnx.checker.check_model(str(path))
+            model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf, the checker and missing data files each raise their own
+        raise HoldfastError(f"{name!r} is not a whole ONNX model ({first_line(error)}); export it again") from error
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    old = opset(model) < OLDEST_OPSET
+    if path.suffix != ".gz":  # after inlining, which serialises, and before conversion, which reads the data
+        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+    return _converted(model, name) if old else model
+
+
+def opset(model: Any) -> int:
+    """Return the version of ONNX's own operators that ``model`` uses; 0 if it uses none."""
+    return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+
+
+def _converted(model: Any, name: str) -> Any:
+    onnx, reason = require("onnx", "onnx"), "its operators broadcast by other rules"
+    try:
+        if opset(model) >= OLDEST_CONVERTED:
+            converted = onnx.version_converter.convert_version(model, OLDEST_OPSET)
+            if opset(model) < 11:
+                _keep_coordinates(converted)
+            return converted
+    except Exception as error:  # the converter raises RuntimeError, protobuf its own
+        reason = first_line(error)
+    raise HoldfastError(
+        f"{name!r} uses operator set {opset(model)}, which cannot be converted to {OLDEST_OPSET} ({reason}). "
+        f"Export it with operator set {OLDEST_OPSET} or later."
+    )
+
+
+def _keep_coordinates(model: Any) -> None:
+    """State the coordinates of ``Resize`` before operator set 11, which the converter leaves to today's default."""
+    onnx = require("onnx", "onnx")
+    constants = {value.name: value for value in model.graph.initializer}
+    constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+    for node in model.graph.node:
+        if node.op_type == "Resize":
+            scales = constants.get(node.input[2])
+            enlarges = scales is not None and (onnx.numpy_helper.to_array(scales) >= 1).all()
+            # What the nearest pixel is when an image shrinks was left open; no name, so that it is refused.
+            rounding = "floor" if enlarges else "unknown"
+            said = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
+            node.attribute.extend(onnx.helper.make_attribute(*each) for each in said.items())
