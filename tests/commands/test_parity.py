@@ -169,7 +169,76 @@ def test_a_bank_is_searched_instead_of_the_images() -> None:
     kept = result.estimate("neighbours_kept")
     assert kept.conditions == {"k": "5", "among": "the bank"}
     assert kept.value == 1, "a scale keeps all neighbours"
-    assert result.findings.verdicts[0].witness["verdict"] == "a rotated copy"
+    assert result.findings.verdicts[0].witness["verdict"] == "same directions"
+
+
+@pytest.mark.parametrize("divergence", ["cosine", "l2"])
+def test_embeddings_at_norm_1_keep_their_directions(tmp_path: Path, divergence: str) -> None:
+    """As indexes store them: by cosine nothing has changed, and by l2 other images are the nearest."""
+    codes = np.random.default_rng(0).normal(size=(60, 5)) * np.random.default_rng(1).uniform(0.2, 5, (60, 1))
+    np.savez(tmp_path / "raw.npz", codes=codes)
+    np.savez(tmp_path / "unit.npz", codes=codes / np.linalg.norm(codes, axis=1, keepdims=True))
+    answer = hf.parity(tmp_path / "raw.npz", tmp_path / "unit.npz", divergence=divergence)
+    result = answer["unit.npz"]
+    assert answer.verdicts == {"unit.npz": "same directions"}
+    assert result.estimate("same_direction").value == 1
+    assert result.estimate("within_rounding").value < 1
+    assert result.estimate("norm_ratio").value == pytest.approx(np.median(1 / np.linalg.norm(codes, axis=1)))
+    assert (result.estimate("neighbours_kept").value == 1) == (divergence == "cosine")
+    assert (result.estimate("distance").value < 1e-6) == (divergence == "cosine")
+
+
+def test_a_code_near_zero_that_turns_round_is_not_the_same_by_cosine(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).normal(size=(60, 5))
+    codes[7] *= 1e-4
+    np.savez(tmp_path / "a.npz", codes=codes)
+    codes[7] *= -1
+    np.savez(tmp_path / "b.npz", codes=codes)
+    verdicts = [
+        hf.parity(tmp_path / "a.npz", tmp_path / "b.npz", divergence=divergence).verdicts["b.npz"]
+        for divergence in ("cosine", "l2")
+    ]
+    assert verdicts[0] not in ("same to rounding", "same directions")
+    assert verdicts[1] == "same to rounding"
+
+
+def test_a_shifted_copy_is_rotated_by_l2_and_has_other_neighbours_by_cosine(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).normal(size=(60, 5))
+    np.savez(tmp_path / "a.npz", codes=codes)
+    np.savez(tmp_path / "b.npz", codes=codes @ np.linalg.qr(np.random.default_rng(1).normal(size=(5, 5)))[0] + 3)
+    by_l2, by_cosine = (
+        hf.parity(tmp_path / "a.npz", tmp_path / "b.npz", divergence=divergence, out=tmp_path / "run")
+        for divergence in ("l2", "cosine")
+    )
+    assert by_l2.verdicts == {"b.npz": "a rotated copy"}
+    assert by_cosine.verdicts == {"b.npz": "another space"}, "the divergence is part of the key of what is stored"
+
+
+def test_zero_codes_have_no_cosine(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).normal(size=(30, 5))
+    np.savez(tmp_path / "a.npz", codes=codes)
+    codes[3:5] = 0
+    np.savez(tmp_path / "zero.npz", codes=codes)
+    with pytest.warns(MissingResultsWarning, match="2 of 30 .* zero"):
+        hf.parity(tmp_path / "a.npz", tmp_path / "zero.npz")
+    result = hf.parity(tmp_path / "a.npz", tmp_path / "zero.npz", divergence="l2")["zero.npz"]
+    assert result.estimate("same_direction").value == pytest.approx(28 / 30), "no direction is no rounding"
+
+
+def test_few_images_that_are_kept_decide_nothing(tmp_path: Path) -> None:
+    """Of 100 images that all keep their neighbours, one in fifty may be broken: two lists of neighbours for each."""
+    a = np.random.default_rng(0).normal(size=(500, 3))
+    b = a + 0.0005 * np.random.default_rng(1).normal(size=a.shape) * np.linalg.norm(a, axis=1, keepdims=True)
+    b[0] = a[0] + 0.1  # more than rounding
+    status = {}
+    for count in (100, 500):
+        np.savez(tmp_path / f"a{count}.npz", codes=a[:count])
+        np.savez(tmp_path / f"b{count}.npz", codes=b[:count])
+        answer = hf.parity(tmp_path / f"a{count}.npz", tmp_path / f"b{count}.npz", k=3)
+        verdict = answer[f"b{count}.npz"].findings.verdicts[0]
+        assert verdict.witness["verdict"] == "same neighbours"
+        status[count] = verdict.status
+    assert status == {100: "unknown", 500: "no violation found"}
 
 
 @pytest.mark.slow
@@ -238,6 +307,7 @@ def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
         ({"k": 30}, "k must lie in 1..29, since each image has 29 others to be compared with, got 30; lower k"),
         ({"images": tiny.images(1)}, "no image has another beside it; add images"),
         ({"radii": -1}, "0 or more"),
+        ({"divergence": "cosin"}, "did you mean 'cosine'"),
         ({"images": None}, "name a folder of them with --images"),
         ({"reference": "float16"}, "name an encoder first"),
         (
