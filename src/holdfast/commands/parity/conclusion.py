@@ -171,7 +171,11 @@ class Conclusion:
         """Return the ``conclusion`` with what other preprocessings make of the difference, if there is one."""
         if conclusion.verdicts[0].witness["verdict"] in UNMOVED:
             return conclusion
-        explanation = preprocessing(self.reference, candidate, self.inputs, pair.scale())
+        divergence = pair.divergence
+        if pair.same_width and pair.one_side_at_norm_1():  # as indexes store embeddings: norms tell nothing
+            divergence = DIVERGENCES["cosine"]
+        scale = pair.embedded(divergence).scale()
+        explanation = preprocessing(self.reference, candidate, self.inputs, scale, divergence)
         if explanation is None:
             return conclusion
         estimates, verdict = explanation

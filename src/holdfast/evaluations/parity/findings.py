@@ -87,6 +87,12 @@ class Pair:
     def same_width(self) -> bool:
         return self.reference.shape[1] == self.candidate.shape[1]
 
+    def one_side_at_norm_1(self) -> bool:
+        """Return whether all embeddings of one side alone have norm 1, up to rounding in half precision."""
+        norms = (torch.linalg.vector_norm(codes.double(), dim=1) for codes in (self.reference, self.candidate))
+        mine, theirs = (bool(((norm - 1).abs() < 1e-2).all()) for norm in norms)
+        return mine != theirs
+
     def scale(self) -> Scale:
         """Return the median distance between the reference's codes of different images."""
         ring = self.reference[self.order].double()
