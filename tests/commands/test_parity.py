@@ -22,11 +22,12 @@ from holdfast.commands import observing
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.observing import Observer
 from holdfast.commands.parity import sides
-from holdfast.commands.parity.conclusion import _made_from
+from holdfast.commands.parity.conclusion import Conclusion, _made_from
 from holdfast.commands.parity.trials import AS_IT_IS, EFFICIENTNET, REVERSAL, of_pixels, variants
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Result
+from holdfast.core.run_settings import RunSettings
 from holdfast.execution.computing import deadline
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.examination.inputs import USUAL
@@ -489,6 +490,43 @@ def test_files_of_other_images_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", codes=np.eye(20), ids=[f"b{k}" for k in range(20)])
     with pytest.warns(MissingResultsWarning, match="name images alike on both sides"):
         hf.parity(tmp_path / "a.npz", tmp_path / "b.npz")
+
+
+def test_codes_are_matched_by_id_wherever_they_stand_in_a_file(tmp_path: Path) -> None:
+    """As candidates and as the reference, of files alone and beside an encoder."""
+    images = tiny.images(30)
+    codes, order = tiny.encoder()(images.pixels(range(30))).numpy(), np.random.default_rng(0).permutation(30)
+    np.savez(tmp_path / "a.npz", codes=codes, ids=np.array(images.ids))
+    np.savez(tmp_path / "b.npz", codes=codes[order], ids=np.array(images.ids)[order])
+    a, b = tmp_path / "a.npz", tmp_path / "b.npz"
+    for reference, candidate, shown in (
+        (a, b, None),
+        (b, a, None),
+        (tiny.encoder(), b, images),
+        (b, tiny.encoder(), images),
+    ):
+        (verdict,) = hf.parity(reference, candidate, shown, k=3).verdicts.values()
+        assert verdict == "same to rounding"
+    np.savez(tmp_path / "wrong.npz", codes=codes[order], ids=np.array(images.ids))
+    assert hf.parity(a, tmp_path / "wrong.npz", k=3).verdicts == {"wrong.npz": "another space"}, "order matters here"
+
+
+def test_the_bank_of_a_candidate_is_matched_by_id() -> None:
+    """Two codes of an image in the bank stand in one row of the gallery, whatever order either side has them in."""
+    images, bank = tiny.images(6), torch.arange(10.0).reshape(5, 2)
+    population = Population(tiny.encoder(), images, RunSettings())
+    side = sides.Side(population.encoder, population.run, "tiny")
+
+    def with_bank(order: list[int]) -> sides.Coded:
+        names = tuple(f"bank {row}" for row in order)
+        return sides.Coded(side, population, list(range(6)), population.codes, None, bank[order], names)
+
+    first, second = with_bank([0, 1, 2, 3]), with_bank([4, 2, 0, 3])
+    conclusion = Conclusion.__new__(Conclusion)
+    object.__setattr__(conclusion, "reference", first)
+    gallery = conclusion.gallery(second)
+    assert gallery is not None
+    assert gallery.reference.tolist() == gallery.candidate.tolist() == bank[[0, 2, 3]].tolist()
 
 
 def test_images_that_one_file_lacks_are_left_out_in_a_sentence(tmp_path: Path) -> None:
