@@ -64,14 +64,14 @@ class Fixed(nn.Module):
 class Turned(nn.Module):
     """Rotates the codes of another module, scales and shifts them."""
 
-    def __init__(self, module: nn.Module, features: int) -> None:
+    def __init__(self, module: nn.Module, features: int, shift: float = 0.0) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.shift = module, shift
         noise = torch.randn(features, features, generator=torch.Generator().manual_seed(1))
         self.turn = nn.Parameter(torch.linalg.qr(noise).Q)
 
     def forward(self, x: Tensor) -> Tensor:
-        return 2 * self.module(x) @ self.turn + 1
+        return 2 * self.module(x) @ self.turn + self.shift
 
 
 def encoder(

@@ -93,6 +93,15 @@ def test_neighbours_that_are_kept_are_counted() -> None:
     assert kept.low < kept.value < kept.high
 
 
+def test_neighbours_are_those_kept_since_the_last_measurement_and_not_the_first() -> None:
+    monitor = Monitor(digits(40), only="geometry")
+    module, other = builtin().module, builtin("digits-supervised").module
+    monitor(module)
+    assert monitor(other)["neighbours_kept"].value < 1
+    assert monitor(other)["neighbours_kept"].value == 1, "nothing has changed since the last time"
+    assert monitor(module)["neighbours_kept"].value < 1, "what it was at first has no part in it"
+
+
 def test_measurements_stay_within_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     rankme = Monitor(digits(20), only="geometry")(nn.Flatten())["rankme"]
     now = [0.0]

@@ -27,6 +27,9 @@ def command(
     images: flags.Images[str | None] = None,
     bank: Annotated[str | None, typer.Option(help="Other images, searched instead of the images themselves.")] = None,
     k: Annotated[int, typer.Option(help="Nearest images that are compared.")] = 10,
+    divergence: Annotated[
+        str, typer.Option(help="Compare by cosine, as most indexes and threshold do, or by l2.")
+    ] = "cosine",
     radii: Annotated[int, typer.Option(help="Attack so many images on every encoder, and compare the radii.")] = 0,
     limit: flags.Limit[int | None] = None,
     seed: flags.Seed = 0,
@@ -41,7 +44,7 @@ def command(
     workers: flags.Workers = None,
     out: flags.RunFolder = None,
 ) -> int:
-    """Say whether other versions of an encoder still have its space: same, same neighbours, rotated, or another."""
+    """Say whether other versions of an encoder still have its space, and what to do if not."""
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning
     from holdfast.commands.parity import parity
@@ -54,6 +57,7 @@ def command(
             images,
             bank=bank,
             k=k,
+            divergence=divergence,
             radii=radii,
             limit=limit,
             seed=seed,

@@ -352,6 +352,21 @@ def test_scores_of_classes_are_told_from_features(classes):
     assert f"{classes:,} outputs come from a last linear layer (fc)" in checks["features, not classes"].sentence
 
 
+@pytest.mark.parametrize("classes", [2, 81])
+def test_outputs_of_a_softmax_are_told_from_features(classes):
+    """Whatever their number; what is not negative alone, or sums to 1 alone, is no probability."""
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(192, classes))
+
+    def status(last: nn.Module) -> tuple[str, bool]:
+        checks = {check.name: check for check in doctor.examine(known_inputs(nn.Sequential(linear, last)))}
+        check = checks["features, not classes"]
+        return check.status, "probabilities" in check.sentence
+
+    assert status(nn.Softmax(dim=1)) == ("warning", True)
+    assert status(nn.ReLU()) == ("ok", False)
+    assert status(Function(lambda x: 100 * (x - x.mean(1, keepdim=True)) + 1 / classes)) == ("ok", False)
+
+
 @pytest.mark.parametrize(("outputs", "last"), [(12, nn.Identity()), (10, nn.Tanh())])
 def test_features_are_not_taken_for_classes(outputs, last):
     checks = doctor.examine(known_inputs(nn.Sequential(nn.Flatten(), nn.Linear(192, outputs), last)))

@@ -15,13 +15,13 @@ from holdfast.commands.parity.conclusion import Conclusion
 from holdfast.commands.parity.radii import radii_of
 from holdfast.commands.parity.sides import Coded, NamedSide, Side, coded, require_time, sides_of
 from holdfast.core.arguments import check_whole
-from holdfast.core.errors import BudgetSpentError, HoldfastError, refuse_blanks
+from holdfast.core.errors import BudgetSpentError, HoldfastError, did_you_mean, refuse_blanks
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders import Options
-from holdfast.evaluations.parity.findings import NAME
+from holdfast.evaluations.parity.findings import DIVERGENCES, NAME
 from holdfast.evaluations.parity.verdict import QUESTION
 from holdfast.execution.engines.requested import Workers
 from holdfast.execution.request import Request
@@ -42,7 +42,7 @@ class Parity:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """Return the verdict on each candidate: same to rounding, same neighbours, a rotated copy or another space."""
+        """Return the verdict on each candidate, as in ``same to rounding`` or ``another space``."""
         return {
             result.encoder.name: verdict.witness["verdict"]
             for result in self.results
@@ -72,6 +72,7 @@ def parity(
     *,
     bank: NamedImages | None = None,
     k: int = 10,
+    divergence: str = "cosine",
     radii: int = 0,
     limit: int | None = None,
     seed: int = 0,
@@ -95,6 +96,7 @@ def parity(
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; files of codes alone need none.
         bank: other images, which are searched instead of the images themselves.
         k: nearest images that are compared.
+        divergence: what neighbours and distances go by: ``cosine``, as most indexes and ``threshold`` do, or ``l2``.
         radii: attack so many images on every encoder, and compare the radii at which they give way; 0: none.
         limit: at most so many images, chosen by ``seed``.
         seed: decides which images, and what is random in attacks.
@@ -123,6 +125,8 @@ def parity(
     refuse_blanks(locals())
     check_whole(k, "k")
     check_whole(radii, "radii")
+    if divergence not in DIVERGENCES:
+        raise HoldfastError(f"divergence: unknown name {divergence!r}; {did_you_mean(divergence, list(DIVERGENCES))}")
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
     run = RunSettings(seed, device, precision, batch_size)
@@ -149,7 +153,7 @@ def parity(
         if radii and first.encoder.recorded:
             raise HoldfastError(f"{first.name} holds codes alone, which cannot be attacked; leave radii out")
         inputs = _inputs(request, [first, *others], images, bank, observer)
-        conclusion = Conclusion(coded(first, inputs, observer), k, inputs, observer)
+        conclusion = Conclusion(coded(first, inputs, observer), k, divergence, inputs, observer)
         conclusion.require_sense()
         results, failures = list[Result](), list[Failure]()
         before = radii_of(first, radii, request, inputs, observer) if radii else None

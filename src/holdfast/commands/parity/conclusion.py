@@ -16,6 +16,7 @@ from holdfast.core.noise import hashed_each
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.evaluations.parity.findings import (
+    DIVERGENCES,
     HEADLINE,
     MEANING,
     NAME,
@@ -28,7 +29,7 @@ from holdfast.evaluations.parity.findings import (
     worst,
 )
 from holdfast.evaluations.parity.retrieval import Answers, Gallery
-from holdfast.evaluations.parity.verdict import SAME
+from holdfast.evaluations.parity.verdict import DIRECTIONS, SAME
 from holdfast.execution.request.loading import Inputs
 from holdfast.protocol.warnings import collapsed, population_warnings
 from holdfast.store.keys import Key
@@ -36,6 +37,8 @@ from holdfast.store.provenance import provenance
 from holdfast.store.store import Cell
 
 ITSELF = "the other images"
+UNMOVED = (SAME, DIRECTIONS)
+"""Verdicts that leave nothing to explain."""
 CODES_ALONE = "Whether robustness moved is not known: of the candidate there are codes alone, which cannot be attacked."
 
 
@@ -45,6 +48,8 @@ class Conclusion:
 
     reference: Coded
     k: int
+    divergence: str
+    """What neighbours and distances go by, ``cosine`` or ``l2``."""
     inputs: Inputs
     observer: Observer
 
@@ -118,6 +123,7 @@ class Conclusion:
             "reference": encoder.name,
             "reference_fingerprint": encoder.fingerprint,
             "k": self.k,
+            "divergence": self.divergence,
             "seed": run.seed,
             "precision": run.precision,
         }
@@ -149,6 +155,7 @@ class Conclusion:
             torch.from_numpy(order),
             "the bank" if reference.bank is not None else ITSELF,
             () if groups is None else tuple(groups[reference.rows[position]] for position in rows),
+            DIVERGENCES[self.divergence],
         )
 
     def gallery(self, candidate: Coded) -> Gallery | None:
@@ -162,9 +169,13 @@ class Conclusion:
 
     def explained(self, conclusion: Findings, pair: Pair, candidate: Coded) -> Findings:
         """Return the ``conclusion`` with what other preprocessings make of the difference, if there is one."""
-        if conclusion.verdicts[0].witness["verdict"] == SAME:
+        if conclusion.verdicts[0].witness["verdict"] in UNMOVED:
             return conclusion
-        explanation = preprocessing(self.reference, candidate, self.inputs, pair.scale())
+        divergence = pair.divergence
+        if pair.same_width and pair.one_side_at_norm_1():  # as indexes store embeddings: norms tell nothing
+            divergence = DIVERGENCES["cosine"]
+        scale = pair.embedded(divergence).scale()
+        explanation = preprocessing(self.reference, candidate, self.inputs, scale, divergence)
         if explanation is None:
             return conclusion
         estimates, verdict = explanation
@@ -176,7 +187,7 @@ class Conclusion:
         """Return the images whose codes moved most, with the nearest image before and after."""
         population = self.reference.population
         encoder, images = population.encoder, population.images
-        if encoder.recorded or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] == SAME:
+        if encoder.recorded or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] in UNMOVED:
             return ()
         row_of = {name: position for position, name in enumerate(images.ids)}
         gallery, names = (population, pair.ids)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -29,6 +30,20 @@ MAX_PIXELS = 64_000_000
 MOST_ELONGATED = 100
 """Ratio of the sides up to which an image is given to a library's own transform: enlarging a line would fill the memory."""
 
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a file becomes an upright, opaque picture: as encoders get it unless stated, or as other programs decode it."""
+
+    turned: bool = True
+    """Whether it is turned as its EXIF data says."""
+    behind: Literal["white", "black", "nothing"] = "white"
+    """The page behind transparent parts; nothing: transparency is dropped, and the colours stored there show."""
+
+
+USUAL = Decoding()
+ORIENTATION, TRANSPARENT = 0x0112, ("LA", "PA", "RGBA", "La", "RGBa")
+"""The EXIF tag of how a picture is turned, and the modes of pictures with transparency."""
 
 _ALLOWED: list[int] = []
 _OUTSIDE = ExitStack()
@@ -79,10 +94,12 @@ def opened(content: Path | bytes) -> Image.Image:
     return Image.open(content if isinstance(content, Path) else BytesIO(content), formats=known)
 
 
-def decode(content: Path | bytes, channels: int, geometry: Preprocessing) -> UInt8[Tensor, "c h w"]:
-    """Return the first frame of an image file as (``channels``, height, width), turned as its EXIF data says."""
+def decode(
+    content: Path | bytes, channels: int, geometry: Preprocessing, decoding: Decoding = USUAL
+) -> UInt8[Tensor, "c h w"]:
+    """Return the first frame of an image file as (``channels``, height, width)."""
     with opened(content) as image:
-        return fitted(_plain(image, "L" if channels == 1 else "RGB"), geometry)
+        return fitted(_plain(image, "L" if channels == 1 else "RGB", decoding), geometry)
 
 
 def fitted(image: Image.Image, geometry: Preprocessing) -> UInt8[Tensor, "c h w"]:
@@ -100,15 +117,27 @@ def complain(content: Path | bytes, thorough: bool) -> None:
             _plain(image, "RGB")
 
 
-def _plain(image: Image.Image, mode: str) -> Image.Image:
-    """Return ``image`` upright and in ``mode`` L or RGB; what is transparent shows a white page behind it."""
+def depends(content: Path | bytes) -> tuple[bool, bool]:
+    """Return whether a file says how it is turned, and whether it has transparent parts; its header is read alone."""
+    with opened(content) as image:
+        return image.getexif().get(ORIENTATION, 1) != 1, _transparent(image)
+
+
+def _transparent(image: Image.Image) -> bool:
+    return image.mode in TRANSPARENT or "transparency" in image.info
+
+
+def _plain(image: Image.Image, mode: str, decoding: Decoding = USUAL) -> Image.Image:
+    """Return ``image`` upright, opaque and in ``mode`` L or RGB."""
     from PIL import Image, ImageOps
 
-    image = ImageOps.exif_transpose(image)
+    image = ImageOps.exif_transpose(image) if decoding.turned else image
     if image.mode == "F" or image.mode.startswith("I"):
         image = _eight_bits(image)
-    if image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info:
-        page = Image.new("RGBA", image.size, "white")
+    if _transparent(image) and decoding.behind == "nothing":
+        image = image.convert("RGBA")
+    elif _transparent(image):
+        page = Image.new("RGBA", image.size, decoding.behind)
         image = Image.alpha_composite(page, image.convert("RGBA"))
     return image.convert(mode)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from hashlib import blake2b
+from pathlib import Path
 
 import torch
 from jaxtyping import Int, UInt8
@@ -16,7 +18,7 @@ from holdfast.core.images import Images, changed
 from holdfast.core.settings import convert
 from holdfast.data.base import Selection
 from holdfast.data.reading.content import Fetch, all_bytes, side_by_side
-from holdfast.data.reading.decode import MAX_PIXELS, decode, pixel_limit
+from holdfast.data.reading.decode import MAX_PIXELS, USUAL, Decoding, decode, depends, pixel_limit
 from holdfast.data.reading.survey import Survey, reason
 
 THOROUGH = 20_000
@@ -44,6 +46,7 @@ class Encoded:
     ) -> None:
         self.survey, self.rows, self.ids = survey, rows, ids
         self.channels, self.geometry, self.skipped = channels, geometry, skipped
+        self.decoding = USUAL
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,12 +68,24 @@ class Encoded:
             content, known = all_bytes(self.survey.fetch(self.rows[row])), self.survey.digests[self.rows[row]]
             if known.any() and blake2b(content).digest() != known.tobytes():
                 raise changed(f"image {self.ids[row]!r}")
-            return decode(content, self.channels, self.geometry)
+            return decode(content, self.channels, self.geometry, self.decoding)
         except HoldfastError:  # changed, or in a store that does not answer
             raise
         except Exception as error:  # decoders raise anything at all on damaged bytes
             problem = f"image {self.ids[row]!r} cannot be decoded ({reason(error)})"
             raise HoldfastError(f"{problem}; remove it and run the same command again") from error
+
+    def otherwise(self, geometry: Preprocessing, decoding: Decoding) -> Encoded:
+        """Return the same files, resized and decoded in another way."""
+        again = copy(self)
+        again.geometry, again.decoding = geometry, decoding
+        return again
+
+    def depends(self, row: int) -> tuple[bool, bool]:
+        """Return whether the file of ``row`` says how it is turned, and whether it has transparent parts."""
+        with pixel_limit(self.survey.max_pixels):
+            content = self.survey.fetch(self.rows[row])
+            return depends(content if isinstance(content, Path) else all_bytes(content))
 
     def digest(self, row: int) -> bytes:
         if not self.survey.digests[self.rows[row]].any():

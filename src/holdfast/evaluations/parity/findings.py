@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import isnan
+from dataclasses import dataclass, replace
+from math import fsum, isnan
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.divergences import L2Distance
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series
 from holdfast.core.statistics import Scale, chained_median, over_scale, summarise
 from holdfast.core.statistics.clusters import with_groups
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.parity.maps import GROUPS, linear_cka, unexplained
-from holdfast.evaluations.parity.retrieval import Answers, Gallery, answers
+from holdfast.evaluations.parity.retrieval import UNSEEN, Answers, Gallery, Kept, answers
 from holdfast.evaluations.parity.verdict import QUESTION, ROUNDING, Numbers, verdict
 
 NAME, VERSION = "parity", 4
@@ -32,6 +32,10 @@ HEADLINE = ("neighbours_kept", "distance")
 QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="nearest images that stay the nearest"),)
 MAPPED = 2000
 """Maps and the CKA are of at most so many images, chosen at random."""
+DIVERGENCES: dict[str, Divergence] = {"cosine": Cosine(), "l2": L2Distance()}
+"""What neighbours and distances may go by. Indexes mostly search by cosine, and so does ``threshold``: it is the default."""
+INFLUENCE = "_influence"
+"""End of the name of a series whose mean, and interval, are those of the series called so without it."""
 MAPS = {"as it is": "as_it_is", "shift and scale": "scaled", "rotation": "rotated"}
 
 
@@ -48,10 +52,46 @@ class Pair:
     among: str
     """What the gallery is called."""
     groups: tuple[str, ...] = ()
+    divergence: Divergence = DIVERGENCES["cosine"]
+
+    def embedded(self, divergence: Divergence) -> Pair:
+        """Return the pair as ``divergence`` sees it: its l2 distances order images as the divergence does.
+
+        Raises:
+            HoldfastError: an embedding is zero and has no direction, by which ``divergence`` compares.
+        """
+
+        def seen(codes: Float[Tensor, "m f"], of: str) -> Float[Tensor, "m f"]:
+            points = divergence.embed(codes)
+            assert points is not None
+            if zero := int(points.isnan().any(1).sum()):
+                raise HoldfastError(
+                    f"{zero} of {len(codes)} embeddings of the {of} are zero, so they have no cosine; compare by l2 "
+                    "(--divergence l2)"
+                )
+            return points
+
+        gallery = self.gallery
+        return replace(
+            self,
+            reference=seen(self.reference, "reference"),
+            candidate=seen(self.candidate, "candidate"),
+            gallery=replace(
+                gallery,
+                reference=seen(gallery.reference, "reference"),
+                candidate=seen(gallery.candidate, "candidate"),
+            ),
+        )
 
     @property
     def same_width(self) -> bool:
         return self.reference.shape[1] == self.candidate.shape[1]
+
+    def one_side_at_norm_1(self) -> bool:
+        """Return whether all embeddings of one side alone have norm 1, up to rounding in half precision."""
+        norms = (torch.linalg.vector_norm(codes.double(), dim=1) for codes in (self.reference, self.candidate))
+        mine, theirs = (bool(((norm - 1).abs() < 1e-2).all()) for norm in norms)
+        return mine != theirs
 
     def scale(self) -> Scale:
         """Return the median distance between the reference's codes of different images."""
@@ -77,13 +117,14 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
         HoldfastError: there are too few images for ``k`` neighbours, or the reference tells none apart.
     """
     require_neighbours(k, len(pair.gallery.reference) - (not pair.gallery.is_bank))
-    scale, kept = pair.scale(), answers(pair.reference, pair.candidate, pair.gallery, k)
-    series = [*(_moved(pair, scale) if pair.same_width else ()), *_kept(pair, kept, k), *_unexplained(pair)]
-    estimates = [*(_estimate(each, scale) for each in series), _cka(pair)]
+    seen = pair.embedded(pair.divergence)
+    scale, kept = seen.scale(), answers(seen.reference, seen.candidate, seen.gallery, k)
+    series = [*(_moved(pair, seen, scale) if pair.same_width else ()), *_kept(seen, kept, k), *_unexplained(seen)]
+    estimates = [*_estimates(series, scale), _cka(seen)]
     conclusion = with_groups(
         Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups)
     )
-    return conclusion.model_copy(update={"verdicts": (verdict(_numbers(conclusion)),)}), kept
+    return conclusion.model_copy(update={"verdicts": (verdict(_numbers(conclusion), pair.divergence.name),)}), kept
 
 
 def require_neighbours(k: int, count: int) -> None:
@@ -97,35 +138,58 @@ def require_neighbours(k: int, count: int) -> None:
         )
 
 
-def _moved(pair: Pair, scale: Scale) -> Iterator[Series]:
-    """Yield how far each code moved."""
+def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:
+    """Yield how far each code moved: its direction, its norm, and both, in units of the ``scale`` of ``seen``."""
     a, b = pair.reference.double(), pair.candidate.double()
-    lengths = torch.linalg.vector_norm(a, dim=1) * torch.linalg.vector_norm(b, dim=1)
-    cosine = ((a * b).sum(1) / lengths).clamp(-1, 1)
-    moved = distances(a, b, scale)
+    before, after = torch.linalg.vector_norm(a, dim=1), torch.linalg.vector_norm(b, dim=1)
+    cosine = ((a * b).sum(1) / (before * after)).clamp(-1, 1)
     similar = series_of("cosine", {}, cosine, "cosine", Claim.ESTIMATE, "similarity of the two codes", "a zero code")
     yield similar.model_copy(update={"limits": (-1.0, 1.0)})
+    ratio = torch.where(before > 0, after / before, torch.nan)
+    yield series_of("norm_ratio", {}, ratio, "ratio", Claim.ESTIMATE, "norm of the candidate's code", "a zero code")
+    moved = distances(seen.reference, seen.candidate, scale)
     yield series_of("distance", {}, moved, "share of the clean distance", Claim.ESTIMATE, "how far codes moved", "")
-    within = (moved <= ROUNDING).double()
-    yield series_of(
-        "within_rounding", {}, within, "yes or no", Claim.ESTIMATE, "codes that moved by rounding alone", ""
-    )
+    of = "codes that moved by rounding alone"
+    within = (distances(a, b, pair.scale()) <= ROUNDING).double()
+    yield series_of("within_rounding", {}, within, "yes or no", Claim.ESTIMATE, of, "")
+    if (alike := _same_direction(a, b, pair.order)) is not None:
+        of = "codes whose direction moved by rounding alone"
+        yield series_of("same_direction", {}, alike, "yes or no", Claim.ESTIMATE, of, "")
+
+
+def _same_direction(
+    a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], order: Int[Tensor, "n"]
+) -> Float[Tensor, "n"] | None:
+    """Return whether each direction moved by rounding alone; None if most directions of ``a`` are one, as of one feature."""
+    unit, other = (Cosine().embed(codes) for codes in (a, b))
+    assert unit is not None
+    assert other is not None
+    scale = chained_median(L2Distance()(unit[order], unit[order].roll(-1, 0)).numpy())
+    # A zero code has no direction: nan compares as false.
+    return (distances(unit, other, scale) <= ROUNDING).double() if scale.value > 0 else None
 
 
 def _kept(pair: Pair, kept: Answers, k: int) -> Iterator[Series]:
-    """Yield what is kept of the answers of a search."""
+    """Yield what is kept of the answers of a search, and the influence of each image on it."""
     among = {"among": pair.among}
-    columns: list[tuple[str, Conditions, Tensor | None, str]] = [
-        ("neighbours_kept", {"k": str(k), **among}, kept.neighbours, "share"),
-        ("nearest_kept", among, kept.nearest, "yes or no"),
-        ("neighbours_kept_mixed", {"k": str(k), **among}, kept.mixed, "share"),
-        ("ranks_kept", among, kept.ranks, "correlation"),
+    columns: list[tuple[str, Conditions, Kept | None]] = [
+        ("neighbours_kept", {"k": str(k), **among}, kept.neighbours),
+        ("nearest_kept", among, kept.nearest),
+        ("neighbours_kept_mixed", {"k": str(k), **among}, kept.mixed),
     ]
-    for quantity, conditions, values, unit in columns:
-        if values is not None:
-            of, missing = "answers of a search that stay", "fewer than three images to put in order, or all equally far"
-            series = series_of(quantity, conditions, values, unit, Claim.ESTIMATE, of, missing)
-            yield series.model_copy(update={"limits": (-1.0, 1.0)}) if quantity == "ranks_kept" else series
+    of = "answers of a search that stay"
+    for quantity, conditions, both in columns:
+        if both is not None:
+            yield series_of(quantity, conditions, both.values, "share", Claim.ESTIMATE, of, "")
+            name, influences = f"{quantity}{INFLUENCE}", both.influences
+            limits = (0.0, 1.0)
+            if not pair.gallery.is_bank:
+                limits = min(UNSEEN[0], float(influences.min())), max(UNSEEN[1], float(influences.max()))
+            series = series_of(name, conditions, influences, "share", Claim.ESTIMATE, of, "")
+            yield series.model_copy(update={"limits": limits})
+    missing = "fewer than three images to put in order, or all equally far"
+    series = series_of("ranks_kept", among, kept.ranks, "correlation", Claim.ESTIMATE, of, missing)
+    yield series.model_copy(update={"limits": (-1.0, 1.0)})
 
 
 def _unexplained(pair: Pair) -> Iterator[Series]:
@@ -152,16 +216,38 @@ def _unexplained(pair: Pair) -> Iterator[Series]:
     yield series_of("determined", {"map": "rotation"}, whole(left.determined), "share", Claim.ESTIMATE, of, missing)
 
 
-STATISTICS: dict[str, Literal["share", "median"]] = {"yes or no": "share", "cosine": "median", "correlation": "median"}
+STATISTICS: dict[str, Literal["share", "median"]] = {
+    "yes or no": "share",
+    "cosine": "median",
+    "correlation": "median",
+    "ratio": "median",
+}
 """How series of a unit are summarised; others by their mean."""
-BETTER: dict[str, Literal["lower", "neither"]] = {"unexplained": "lower", "determined": "neither"}
+BETTER: dict[str, Literal["lower", "neither"]] = {
+    "unexplained": "lower",
+    "determined": "neither",
+    "norm_ratio": "neither",
+}
 """Which values are better, where it is not the higher ones."""
 
 
-def _estimate(series: Series, scale: Scale) -> Estimate:
-    if series.quantity == "distance":
-        return over_scale(summarise(series, "median", "lower"), scale)
-    return summarise(series, STATISTICS.get(series.unit, "mean"), BETTER.get(series.quantity, "higher"))
+def _estimates(series: Sequence[Series], scale: Scale) -> Iterator[Estimate]:
+    """Yield one number for each series; that of what is kept has the interval of its influences."""
+    known = {each.quantity: each for each in series}
+    for each in series:
+        if f"{each.quantity}{INFLUENCE}" in known:
+            yield _in_range(summarise(known[f"{each.quantity}{INFLUENCE}"], "mean", "higher", each.quantity), each)
+        elif each.quantity == "distance":
+            yield over_scale(summarise(each, "median", "lower"), scale)
+        elif not each.quantity.endswith(INFLUENCE):
+            yield summarise(each, STATISTICS.get(each.unit, "mean"), BETTER.get(each.quantity, "higher"))
+
+
+def _in_range(estimate: Estimate, kept: Series) -> Estimate:
+    """Return ``estimate`` with the mean of ``kept``, free of the rounding of influences, and ends in [0, 1]."""
+    value = fsum(kept.values) / len(kept.values)
+    low, high = max(0.0, min(estimate.low, value)), min(1.0, max(estimate.high, value))
+    return estimate.model_copy(update={"value": value, "low": low, "high": high})
 
 
 def _cka(pair: Pair) -> Estimate:
@@ -200,7 +286,8 @@ def _numbers(conclusion: Findings) -> Numbers:
     neighbours, rotated = of("neighbours_kept"), of("unexplained", "rotation")
     assert neighbours is not None
     assert rotated is not None
-    return Numbers(of("within_rounding"), neighbours, of("neighbours_kept_mixed"), rotated)
+    mixed, norms = of("neighbours_kept_mixed"), of("norm_ratio")
+    return Numbers(of("within_rounding"), of("same_direction"), neighbours, mixed, rotated, norms)
 
 
 def worst(conclusion: Findings, count: int) -> Sequence[int]:

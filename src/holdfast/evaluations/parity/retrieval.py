@@ -7,6 +7,14 @@ Image by image, by the l2 distance, the image itself left out:
     ranks_kept(x)            = Spearman's correlation of the distances of x to the gallery, before and after
 
 with codes ``a`` and ``b`` of ``x`` and ``A`` and ``B`` of the gallery, by the reference and by the candidate.
+
+**Intervals.** Where the images search each other, one image counts twice: by its own neighbours, and as a neighbour of
+others. A broken embedding loses its own and leaves (or enters) the lists of many. So the interval of ``kept`` is that of the
+mean of the jackknife's pseudo-values (Tukey 1958), with ``T`` the mean over ``n`` images and ``T_-i`` without ``i``:
+
+    influence(i) = n T - (n - 1) T_-i = kept(i) - sum over x != i of (kept_-i(x) - kept(x)),   centred at T
+
+An image that was not seen may lose its own neighbours and those that it is itself, one list on average, hence ``UNSEEN``.
 """
 
 from __future__ import annotations
@@ -25,6 +33,8 @@ RANKED = 1000
 """Of a larger gallery so many images, chosen at random, are put in order."""
 COLUMNS = 1 << 10
 """More than are ranked; a distance keeps 42 bits of its fraction beside the number of its column."""
+UNSEEN = (-1.0, 2.0)
+"""Between which the influence of an image lies that was not seen, unless wider influences were."""
 BLOCK = 1 << 22
 """Distances that are put in order together."""
 
@@ -44,12 +54,21 @@ class Gallery:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Fraction of the answers to each question that stay."""
+
+    values: Float[Tensor, "n"]
+    influences: Float[Tensor, "n"]
+    """Of each image on the mean, with the same mean; the values themselves in a bank, which is taken as given."""
+
+
+@dataclass(frozen=True)
 class Answers:
     """For each question what is kept of the answers."""
 
-    neighbours: Float[Tensor, "n"]
-    nearest: Float[Tensor, "n"]
-    mixed: Float[Tensor, "n"] | None
+    neighbours: Kept
+    nearest: Kept
+    mixed: Kept | None
     """None for codes of different widths, which no search can mix."""
     ranks: Float[Tensor, "n"]
     before: Int[Tensor, "n"]
@@ -64,18 +83,26 @@ def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], ga
     Example:
         >>> a = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
         >>> kept = answers(a, -2 * a, Gallery(a, -2 * a, False), k=2)
-        >>> kept.neighbours.tolist(), kept.mixed.tolist()
+        >>> kept.neighbours.values.tolist(), kept.mixed.values.tolist()
         ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.5])
     """
     itself = gallery.itself(len(reference))
-    before = nearest_rows(L2Distance(), reference, gallery.reference, k, exclude=itself)
-    after = nearest_rows(L2Distance(), candidate, gallery.candidate, k, exclude=itself)
+
+    def found(questions: Float[Tensor, "n f"], searched: Float[Tensor, "m f"]) -> Int[Tensor, "n c"]:
+        """Return the nearest, and one more, which answers where one of them is left out."""
+        return nearest_rows(L2Distance(), questions, searched, k + 1, exclude=itself)
+
+    def both(first: Int[Tensor, "n c"], second: Int[Tensor, "n c"], count: int) -> Kept:
+        values = shared(first[:, :count], second[:, :count])
+        return Kept(values, values if gallery.is_bank else influences(first, second, count))
+
+    before, after = found(reference, gallery.reference), found(candidate, gallery.candidate)
     mixed = None
     if reference.shape[1] == candidate.shape[1]:
-        mixed = shared(before, nearest_rows(L2Distance(), candidate, gallery.reference, k, exclude=itself))
+        mixed = both(before, found(candidate, gallery.reference), k)
     return Answers(
-        shared(before, after),
-        (before[:, 0] == after[:, 0]).double(),
+        both(before, after, k),
+        both(before, after, 1),
         mixed,
         ranks_kept(reference, candidate, gallery),
         before[:, 0],
@@ -86,6 +113,30 @@ def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], ga
 def shared(before: Int[Tensor, "n k"], after: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
     """Return the share of each row's entries of ``before`` that occur in its row of ``after``."""
     return (before[:, :, None] == after[:, None, :]).any(dim=2).double().mean(dim=1)
+
+
+def influences(before: Int[Tensor, "n c"], after: Int[Tensor, "n c"], k: int) -> Float[Tensor, "n"]:
+    """Return the influence of each image on the mean of ``shared`` of the first ``k``, by leaving out each image exactly.
+
+    Args:
+        before, after: at least ``k + 1`` nearest images of each image, nearest first; of only ``k`` there is no other
+            to take a place, and influences are the values.
+    """
+    first, second = before[:, :k], after[:, :k]
+    values = shared(first, second)
+    if before.shape[1] <= k:
+        return values
+    # Without image i, the next image takes its place in the lists that hold i. Of these lists' common part i itself is lost
+    # if both hold it, and the next image counts if the other list holds it, or if it is next there, too.
+    next_before, next_after = before[:, k : k + 1], after[:, k : k + 1]
+    in_after, in_before = ((a[:, :, None] == b[:, None, :]).any(2) for a, b in ((first, second), (second, first)))
+    enters = (next_before == second).any(1, keepdim=True).double()  # the next before, which is an answer after
+    returns = (next_after == first).any(1, keepdim=True).double()
+    in_both = enters + returns + (next_before == next_after).double() - 1
+    gained = torch.zeros(len(values), dtype=torch.float64)
+    gained.index_add_(0, first.reshape(-1), torch.where(in_after, in_both, enters).reshape(-1) / k)
+    gained.index_add_(0, second.reshape(-1), torch.where(in_before, 0.0, returns).reshape(-1) / k)
+    return values - (gained - gained.mean())
 
 
 def ranks_kept(

@@ -92,6 +92,18 @@ def spread(codes: Codes) -> float:
     return share if isfinite(share) else 0.0
 
 
+def are_probabilities(codes: Codes) -> bool:
+    """Return whether the numbers of each image are those of a softmax: not negative, and with a sum of 1.
+
+    Example:
+        >>> are_probabilities(torch.tensor([[0.2, 0.8], [1.0, 0.0]])), are_probabilities(torch.tensor([[0.2, 0.9]]))
+        (True, False)
+    """
+    rounding = 4 * codes.shape[1] ** 0.5 * torch.finfo(codes.dtype).eps
+    sums = codes.double().sum(1)
+    return codes.shape[1] > 1 and bool((codes >= 0).all()) and bool(((sums - 1).abs() <= max(rounding, 1e-3)).all())
+
+
 def classifier(encoder: Encoder, pixels: Pixels, features: int) -> str:
     """Return the name of the last layer if the outputs look like scores of classes, empty otherwise."""
     if features not in CLASSES:

@@ -15,7 +15,7 @@ from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.encoders.onnx.graph import OnnxModule
-from holdfast.execution.examination.inputs import better_normalisation, classifier, problems
+from holdfast.execution.examination.inputs import are_probabilities, better_normalisation, classifier, problems
 
 Status = Literal["ok", "warning", "failed"]
 Answer = tuple[Status, str]
@@ -69,7 +69,7 @@ def _rounding(examinee: Examinee) -> float:
 
 
 def _vectors(examinee: Examinee) -> Answer:
-    return "ok", f"Each image becomes {examinee.codes.shape[1]} features."
+    return "ok", f"Each image becomes a vector of {examinee.codes.shape[1]} numbers."
 
 
 def _mode(examinee: Examinee) -> Answer:
@@ -204,6 +204,11 @@ def _normalisation(examinee: Examinee) -> Answer:
 
 def _features(examinee: Examinee) -> Answer:
     columns = examinee.codes.shape[1]
+    if are_probabilities(examinee.codes):
+        return "warning", (
+            f"Its {columns:,} outputs are probabilities: none is negative, and those of an image sum to 1. Take the softmax "
+            "and the last linear layer away (onnx: ?output=NAME of the value before them) to measure features."
+        )
     if layer := classifier(examinee.encoder, examinee.pixels, columns):
         return "warning", (
             f"Its {columns:,} outputs come from a last linear layer ({layer}), so they look like scores of classes, not "
@@ -232,7 +237,7 @@ def _precision(examinee: Examinee) -> Answer:
 
 def _weights(examinee: Examinee) -> Answer:
     shape = "x".join(map(str, examinee.encoder.domain.shape))
-    counted = f"{examinee.encoder.parameters:,} parameters and {examinee.codes.shape[1]} features"
+    counted = f"{examinee.encoder.parameters:,} parameters and {examinee.codes.shape[1]} outputs"
     return "ok", f"It has {counted} for inputs of {shape}."
 
 
