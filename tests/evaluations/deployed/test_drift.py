@@ -163,6 +163,7 @@ def test_no_suite_asks_for_it() -> None:
         (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
         (AFTER, {"alpha": 5.0}, "alpha must"),
         (AFTER, {"permutations": 0}, "permutations must"),
+        (AFTER, {"alpha": 1e-9}, "random divisions"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_a_sentence(
@@ -170,6 +171,45 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(HoldfastError, match=said):
         found(after, **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 5), (5, 6), (8, 8)])
+def test_a_test_that_can_never_alarm_is_refused(sizes: tuple[int, int], alpha: float) -> None:
+    """The farthest change there is: either it is shown, or no change could be and that is said."""
+    before, after = (Noise.of(k, list(map(str, range(size)))).normal((3,)) for k, size in enumerate(sizes))
+    sets = two_sets(before, after + 1e3, 0)
+    comparison = compare(sets, 999, 0)
+    never = sets.smallest_p_value > alpha
+    assert never == ((sizes, alpha) in {((4, 4), 0.05), ((4, 4), 0.01), ((5, 5), 0.01)})
+    if never:
+        with pytest.raises(HoldfastError, match="never be reached"):
+            comparison.verdict(alpha, after_every_image=False)
+        assert comparison.chance.value > alpha
+    else:
+        assert comparison.verdict(alpha, after_every_image=False).status == "refuted"
+
+
+def test_a_small_level_draws_enough_divisions_to_be_reached() -> None:
+    dimmed = hf.transformed(AFTER, hf.Transform.read("contrast:0.25"))
+    assert found(dimmed, alpha=0.001, permutations=1000).moved
+    assert not found(AFTER, alpha=0.001).moved
+
+
+def test_a_bet_on_few_images_has_not_decided() -> None:
+    codes = Noise.of(0, [str(k) for k in range(70)]).normal((3,), torch.float64)
+    sets = [two_sets(codes[:60], codes[60 : 60 + count] + 1e3, 0) for count in (5, 10)]
+    assert [sequential(each, 0.1, 0).verdict.status for each in sets] == ["unknown", "refuted"]
+
+
+def test_no_image_is_declared_new_by_too_few_before() -> None:
+    codes = Noise.of(0, [str(k) for k in range(40)]).normal((3,), torch.float64)
+    few, enough = (two_sets(codes[:count], codes[20:] + 1e3, 0) for count in (16, 20))
+    (_, share), _ = beyond_support(few, 0.05, 0.1)
+    assert np.isnan([share.value, share.low, share.high]).all()
+    assert share.reason
+    (_, share), _ = beyond_support(enough, 0.05, 0.1)
+    assert share.value == 1
 
 
 def test_what_a_spent_budget_left_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:
