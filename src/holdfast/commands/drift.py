@@ -59,7 +59,7 @@ def drift(
 
     Args:
         before: the images that are as they should be: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
-        after: those in question; copies of them are left out of ``before``.
+        after: the images to test, as ``before``; images that are in both sets stay in both.
         encoder: whose codes are compared, at hand or by reference.
         alpha: the share of false alarms among sets that are alike.
         sequential: let the test decide that may be looked at after every image, for a folder that grows: ``after`` is then

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.statistics.explained import EDITS, counted
-from benchmarks.statistics.false_alarms import UNCHANGED, Changed, alarms, alike, two_sets
+from benchmarks.statistics.false_alarms import UNCHANGED, Changed, alarms, alike, chance_of_recurring, two_sets
 from torch import nn
 
 import holdfast as hf
@@ -71,6 +71,29 @@ def test_a_change_that_is_hardly_there_has_no_share() -> None:
     assert "chance" not in estimate.method
     (estimate,), _ = explained(edited[:2, None], [0, 1], compare(two_sets(before, after, 0), 39, 0), edits, shown=True)
     assert "fewer than 3 images" in (estimate.reason or "")
+
+
+def test_images_that_are_in_both_sets_stay_in_both() -> None:
+    """If one set alone lost them, sets of one law would differ by them."""
+    shared = [*range(5), *range(80, 155)]
+    result = found(IMAGES[ORDER][shared]).result
+    assert result.bank is not None
+    assert (result.images.count, result.bank.count) == (80, 80)
+    assert result.estimate("energy_distance").n == 160
+    assert max(chance_of_recurring(60, 0.3, trial, 99) for trial in range(3)) > 0.05
+
+
+@pytest.mark.slow
+def test_images_that_recur_raise_no_alarms() -> None:
+    chances = [chance_of_recurring(100, 0.2, trial, 99) for trial in range(60)]
+    assert sum(chance <= 0.05 for chance in chances) <= 9, "the chance of more in 60 at 5% is 1 in 1,000"
+    assert sum(chance <= 0.5 for chance in chances) > 15, "vacuous: p-values are always large"
+
+
+def test_an_evaluation_that_searches_the_bank_cannot_share_it_with_drift() -> None:
+    asked = {"only": ["drift", "breakaway"], "progress": False, "settings": {"drift": {"edits": ["noise"]}}}
+    with pytest.raises(HoldfastError, match="in a run of its own"):
+        hf.evaluate(PIXELS, IMAGES[ORDER][range(40)], bank=IMAGES[ORDER][range(30, 70)], **asked)  # type: ignore[arg-type]
 
 
 def test_new_kinds_of_images_are_found_and_shown() -> None:
@@ -152,7 +175,7 @@ def test_no_suite_asks_for_it() -> None:
     ("after", "how", "said"),
     [
         (AFTER[range(3)], {}, "at least 4 images each"),
-        (BEFORE, {}, "all 80 images of .* are among those of"),
+        (BEFORE, {}, "the same 80 images"),
         (AFTER, {"divergence": "l1"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
         (AFTER, {"divergence": "whitened"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
         (

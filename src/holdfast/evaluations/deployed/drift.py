@@ -54,9 +54,10 @@ class Drift(Evaluation):
     samples: int = 16
     sizes = Sizes(full={"samples": 64})
     name = "drift"
-    version = 3
+    version = 4
     pictured = 0
     uses_bank = True
+    compares_bank = True
     needs_bank = True
     partial = True
     fewest = 0

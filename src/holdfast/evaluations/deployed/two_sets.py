@@ -71,13 +71,10 @@ class TwoSets:
     @cached_property
     def smallest_p_value(self) -> float:
         """The smallest p-value of drift that so few images allow, whatever their embeddings: of both tests, corrected."""
-        sides = ((self.before_groups, self.before_half), (self.after_groups, self.after_half))
-        whole = [len(set(groups)) for groups, _ in sides]
-        asked = [
-            len({group for group, learned in zip(groups, half.tolist(), strict=True) if not learned})
-            for groups, half in sides
-        ]
-        energy, ranks = smallest_p_value(*whole, two_sided=True), smallest_p_value(*asked, two_sided=False)
+        names = np.array(self.before_groups), np.array(self.after_groups)
+        asked = names[0][~self.before_half.numpy()], names[1][~self.after_half.numpy()]
+        (n, m), (p, q) = ([len(np.unique(groups)) for groups in sides] for sides in (names, asked))
+        energy, ranks = smallest_p_value(n, m, two_sided=True), smallest_p_value(p, q, two_sided=False)
         return min(1.0, TESTS * min(energy, ranks))
 
     @cached_property
