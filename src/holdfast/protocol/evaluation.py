@@ -207,7 +207,7 @@ def circumstances(
     facts: dict[str, Any] = {}
     if what.uses_labels and images.labels_fingerprint:
         facts["labels"] = images.labels_fingerprint
-    if (isinstance(what, Evaluation) or (isinstance(what, Fit) and what.uses_groups)) and images.groups_fingerprint:
+    if (isinstance(what, Evaluation) or what.uses_groups) and images.groups_fingerprint:
         facts["groups"] = images.groups_fingerprint  # every evaluation has intervals, and fits may leave groups out
     if what.uses_bank and bank is not None:
         facts["bank"] = bank.fingerprint

@@ -80,7 +80,7 @@ def test_images_that_are_in_both_sets_stay_in_both() -> None:
     assert result.bank is not None
     assert (result.images.count, result.bank.count) == (80, 80)
     assert result.estimate("energy_distance").n == 160
-    assert max(chance_of_recurring(60, 0.3, trial, 99) for trial in range(3)) > 0.05
+    assert sorted(chance_of_recurring(60, 0.3, trial, 99) for trial in range(3))[1] > 0.05
 
 
 @pytest.mark.slow
