@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_a_change_that_is_hardly_there_has_no_share() -> None:
     estimate, closest = share(before + 0.05 * (after - before), edited)
     assert np.isnan(estimate.value)
     assert "not told from chance" in (estimate.reason or "")
-    assert closest == {}
+    assert set(closest) == {"closest edit"}, "the edit goes too far"
     estimate, closest = share(edited, edited)  # among those after are the very images edited
     assert 0.5 < estimate.low < estimate.value == estimate.high == 1
     assert "above 100% by chance" in estimate.method
@@ -71,6 +72,26 @@ def test_a_change_that_is_hardly_there_has_no_share() -> None:
     assert "chance" not in estimate.method
     (estimate,), _ = explained(edited[:2, None], [0, 1], compare(two_sets(before, after, 0), 39, 0), edits, shown=True)
     assert "fewer than 3 images" in (estimate.reason or "")
+
+
+def test_the_closest_edit_is_named_without_a_share() -> None:
+    """The order of edits needs no share: here both sets are so small that there is none."""
+    change, tried = (
+        "contrast:0.6",
+        ["contrast:0.6", "contrast:0.4", "blur:0.5", "blur:1.0", "rotation:5.0", "rotation:10.0"],
+    )
+    changed = Changed.of("builtin:digits-contrastive", "builtin:digits", tried)
+    clean, after = (changed.codes[name].double() for name in (UNCHANGED, change))
+    named, without = Counter[str](), 0
+    for trial in range(8):
+        order = Noise.of(trial, changed.ids).uniform(()).argsort()[:40]
+        comparison = compare(two_sets(clean[order[:20]], after[order[20:]], trial), 39, 0)
+        edited = torch.stack([changed.codes[edit][order[:16]].double() for edit in tried], dim=1)
+        shares, closest = explained(edited, range(16), comparison, [hf.Transform.read(edit) for edit in tried], True)
+        named[closest["closest edit"].partition(":")[0]] += 1
+        without += bool(np.isnan([share.value for share in shares]).all())
+    assert without > 0, "vacuous: there always is a share"
+    assert named[change.partition(":")[0]] >= 6
 
 
 def test_images_that_are_in_both_sets_stay_in_both() -> None:
