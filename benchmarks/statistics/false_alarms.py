@@ -6,6 +6,7 @@
 
 False alarms: both sets are drawn from one distribution, log-normal in three dimensions, 60 and 40 samples. Power: of the
 images, ``--size`` before and as many others after a change; before that, as many others as they are.
+``--recurring`` draws both sets from one law of which some images are blank, so that copies are in both sets.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.core.noise import Noise
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.deployed.comparison import compare
+from holdfast.evaluations.deployed.drift import Drift
 from holdfast.evaluations.deployed.moved import by_direction
 from holdfast.evaluations.deployed.new_images import beyond_support
 from holdfast.evaluations.deployed.two_sets import TwoSets, half
 from holdfast.transforms.base import Transform
 
 ALPHA = 0.05
+FLAT = nn.Flatten()
 BATCH = 16
 UNCHANGED = "unchanged"
 
@@ -61,6 +65,22 @@ def alike(trials: int) -> Iterator[TwoSets]:
     for trial in range(trials):
         drawn = Noise.of(trial, list(map(str, range(100)))).normal((3,), torch.float64).exp()
         yield two_sets(drawn[:60], drawn[60:], trial)
+
+
+RECURRING = ((100, 0.1), (100, 0.2), (250, 0.05), (250, 0.1))
+"""Images in each set, and the fraction of blank ones."""
+
+
+def chance_of_recurring(size: int, blank: float, trial: int, permutations: int) -> float:
+    """Return the p-value of drift between two sets of one law, of whose images a fraction are ``blank``, one image."""
+    noise = Noise.of(trial, list(map(str, range(2 * size))))
+    pixels = torch.where(noise.fork("blank").uniform((1, 1, 1)) < blank, 0.0, noise.uniform((1, 2, 2)))
+    before, after = hf.Images(pixels[:size]), hf.Images(pixels[size:])
+    evaluation = Drift(permutations=permutations, edits=("noise",), samples=3, directions=1)
+    run = RunSettings(seed=trial)
+    return (
+        evaluation(hf.Encoder(FLAT, "pixels", hf.Domain((1, 2, 2))), after, run, before).estimate("drift_p_value").value
+    )
 
 
 @dataclass(frozen=True)
@@ -112,13 +132,18 @@ def main() -> None:
     parser.add_argument("--images", default="builtin:digits")
     parser.add_argument("--changes", default="noise:0.2,contrast:0.6,rotation:10.0")
     parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--recurring", type=int, default=0, help="trials with images that recur in both sets")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.trials:
         print("one distribution", rates(alike(asked.trials), asked.trials, asked.permutations), flush=True)
-    changes = asked.changes.split(",")
+    for size, blank in RECURRING if asked.recurring else ():
+        chances = [chance_of_recurring(size, blank, trial, asked.permutations) for trial in range(asked.recurring)]
+        alarmed = sum(chance <= ALPHA for chance in chances)
+        print(f"{size} + {size} images, {blank:.0%} blank: {alarmed} of {asked.recurring}", flush=True)
+    changes = asked.changes.split(",") if asked.power_trials else []
     changed = Changed.of(asked.encoder, asked.images, changes)
-    for change in (UNCHANGED, *changes):
+    for change in (UNCHANGED, *changes) if changes else ():
         pairs = changed.pairs(change, asked.size, asked.power_trials)
         print(change, rates(pairs, asked.power_trials, asked.permutations), flush=True)
 

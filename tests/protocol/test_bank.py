@@ -21,7 +21,7 @@ from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.observations import Untargeted
 from holdfast.execution.request import Request, build, planned
 from holdfast.protocol import bank as module
-from holdfast.protocol.bank import apart
+from holdfast.protocol.bank import alongside, apart
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from tests import tiny
@@ -93,6 +93,15 @@ def test_copies_of_measured_images_leave_the_bank() -> None:
         assert apart(held, images).ids == ("1", "2", "3", "4")
     with pytest.raises(HoldfastError, match=r"all 20 images of .* are among those of .*; name others"):
         apart(images, images)
+
+
+def test_two_sets_to_compare_keep_their_copies() -> None:
+    levels = torch.randint(0, 256, (5, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    before, after = Images(levels[[0, 0, 1, 2]]), Images(levels[[0, 1, 1, 2]])
+    assert alongside(before, after).ids == before.ids
+    for same in (levels[[2, 0, 1, 0]], levels[[2, 0, 1, 0]] / 255):
+        with pytest.raises(HoldfastError, match="the same 4 images"):
+            alongside(before, Images(same))
 
 
 def test_copies_stored_in_another_form_leave_the_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,9 @@ def command(
     divergence: Annotated[
         str, typer.Option(help="The distance of codes: l2, unit_l2, cosine, rank, wasserstein or tokens.")
     ] = "l2",
-    permutations: Annotated[int, typer.Option(help="Random divisions of all images into two sets.", min=1)] = 1000,
+    permutations: Annotated[
+        int, typer.Option(help="Random divisions into two sets; more where alpha needs more.", min=1)
+    ] = 1000,
     edits: Annotated[
         str | None, typer.Option(help="What may explain the change, separated by commas (holdfast list transforms).")
     ] = None,

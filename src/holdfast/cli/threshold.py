@@ -72,4 +72,4 @@ def command(
     print(f"Recommended threshold: {'none, see above' if isnan(recommended) else f'{recommended:.4f}'}")
     if out:
         print(f"Report: {thresholds.run.report()}")
-    return 0
+    return int(thresholds.result.planned is not None)  # a spent budget left out edited or attacked copies

@@ -59,13 +59,13 @@ def drift(
 
     Args:
         before: the images that are as they should be: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
-        after: those in question; copies of them are left out of ``before``.
+        after: the images to test, as ``before``; images that are in both sets stay in both.
         encoder: whose codes are compared, at hand or by reference.
         alpha: the share of false alarms among sets that are alike.
         sequential: let the test decide that may be looked at after every image, for a folder that grows: ``after`` is then
             read in the order of its names.
         divergence: the distance of codes: l2, unit_l2, cosine, rank, wasserstein or tokens.
-        permutations: random divisions of all images into two sets; p-values are at least one over so many and one.
+        permutations: random divisions of all images into two sets; more are drawn where ``alpha`` needs more.
         edits: everyday edits and common corruptions that may explain the change, separated by commas.
         limit: at most so many images of each set, chosen by ``seed``.
         seed: of every random choice.
@@ -82,7 +82,8 @@ def drift(
         progress: show it on stderr; by default in terminals and notebooks.
 
     Raises:
-        HoldfastError: something that was named does not exist or does not fit, or a set has fewer than 4 images.
+        HoldfastError: something that was named does not exist or does not fit, or the sets are too small to ever
+            show a change at ``alpha`` (4 and 4 images at 0.05).
 
     Example:
         >>> import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
@@ -51,6 +52,27 @@ def apart(bank: Images, images: Images) -> Images:
         )
     aligned = _aligned(bank, images)
     return aligned[kept] if copies else aligned
+
+
+def alongside(bank: Images, images: Images) -> Images:
+    """Return ``bank`` with its copies of ``images``, labels as in ``apart``: for tests that compare both sets.
+
+    A permutation test is exact only if both sets are treated alike. Without the copies, an image that recurs, such as a
+    blank frame, would be missing from one set alone.
+
+    Raises:
+        HoldfastError: both sets hold the same images, each equally often, so no test could tell them apart.
+
+    Example:
+        >>> alongside(Images(torch.tensor([[0.1], [0.2]])), Images(torch.tensor([[0.2]]))).ids
+        ('0', '1')
+    """
+    same = Counter(bank.digests) == Counter(images.digests)
+    if not same and len(bank) == len(images) and _in_levels(bank, images):
+        same = Counter(_levels(bank, range(len(bank)))) == Counter(_levels(images, range(len(images))))
+    if same:
+        raise HoldfastError(f"{bank.name} and {images.name} hold the same {len(bank)} images. Name two different sets")
+    return _aligned(bank, images)
 
 
 def _in_levels(bank: Images, images: Images) -> bool:

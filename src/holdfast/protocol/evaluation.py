@@ -21,7 +21,7 @@ from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.core.statistics.clusters import with_groups
 from holdfast.core.whole_float32 import whole_float32
 from holdfast.objectives.base import Objective
-from holdfast.protocol.bank import apart
+from holdfast.protocol.bank import alongside, apart
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.names import Pairs, named
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
@@ -42,6 +42,8 @@ class Evaluation(ABC):
     """Whether ``conclude`` looks at labels, which are then part of its key."""
     uses_bank: ClassVar[bool] = False
     """Whether ``conclude`` looks at the bank, if there is one, which is then part of its key."""
+    compares_bank: ClassVar[bool] = False
+    """Whether images and bank are two samples to compare, so that copies stay in both; others search a bank without."""
     needs_bank: ClassVar[bool] = False
     """Whether there is nothing to measure without a bank."""
     needs_labels: ClassVar[bool] = False
@@ -138,7 +140,8 @@ class Evaluation(ABC):
             others: further encoders, for evaluations that compare what is made on one with what it does to another.
         """
         run = run or RunSettings()
-        bank_population = None if bank is None else Population(encoder, apart(bank, images), run)
+        beside = alongside if self.compares_bank else apart
+        bank_population = None if bank is None else Population(encoder, beside(bank, images), run)
         population = Population(encoder, images, run, bank=bank_population, other_encoders=others)
         evaluation = self.among((encoder, *others)) if others else self
         observation = evaluation.observation()
@@ -204,7 +207,7 @@ def circumstances(
     facts: dict[str, Any] = {}
     if what.uses_labels and images.labels_fingerprint:
         facts["labels"] = images.labels_fingerprint
-    if (isinstance(what, Evaluation) or (isinstance(what, Fit) and what.uses_groups)) and images.groups_fingerprint:
+    if (isinstance(what, Evaluation) or what.uses_groups) and images.groups_fingerprint:
         facts["groups"] = images.groups_fingerprint  # every evaluation has intervals, and fits may leave groups out
     if what.uses_bank and bank is not None:
         facts["bank"] = bank.fingerprint

@@ -28,6 +28,8 @@ class Observation(ABC):
     """Whether ``observe`` looks at labels, which are then part of its key."""
     uses_bank: ClassVar[bool] = False
     """Whether ``observe`` looks at the bank, if there is one, which is then part of its key."""
+    uses_groups: ClassVar[bool] = False
+    """Whether ``observe`` looks at which images belong together, which is then part of its key."""
 
     def looks_at(self) -> LooksAt:
         """Return what of the encoder is looked at; unless something else is said, the encoder itself."""

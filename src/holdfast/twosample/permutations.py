@@ -9,17 +9,23 @@ https://doi.org/10.2202/1544-6115.1585).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, comb
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 
 Weights = Float[Tensor, "n r"]
 DRAWN = 64
 """So many assignments are drawn at a time: part of what decides the draws."""
+MOST = 100_000
+"""Assignments drawn at most: their weights fill 400 MB for 1,000 samples."""
+SPARE = 5
+"""Assignments drawn per assignment that the level needs: with 1, a single tie hides a true change."""
 TIE = 1e-6
 """Share of the largest statistic up to which two count as equal: the same assignment, summed in another order."""
 
@@ -59,6 +65,44 @@ def _keys(names: Sequence[str], ids: Sequence[str], group_of: Shaped[np.ndarray,
     for name, group in zip(ids, group_of.tolist(), strict=True):
         least[group] = min(name, least.get(group, name))
     return [least[group] for group in range(len(names))]
+
+
+def enough(permutations: int, alpha: float, tests: int) -> int:
+    """Return how many assignments to draw so that one of ``tests`` can reach ``alpha`` after Bonferroni's correction.
+
+    Args:
+        permutations: draw at least this many.
+        alpha: level of all tests together.
+        tests: number of tests that decide together.
+
+    Raises:
+        HoldfastError: the level needs more than ``MOST``.
+
+    Example:
+        >>> enough(1000, 0.05, 2), enough(1000, 0.001, 2)
+        (1000, 9999)
+    """
+    needed = ceil(tests / alpha) - 1
+    if needed > MOST:
+        raise HoldfastError(
+            f"alpha: {alpha:g} needs {needed:,} random divisions, more than {MOST:,}. Use {tests / MOST:g} or more"
+        )
+    return max(permutations, min(MOST, SPARE * (needed + 1) - 1))
+
+
+def smallest_p_value(first: int, second: int, two_sided: bool) -> float:
+    """Return the smallest p-value that all assignments of so many units to two sets allow.
+
+    Args:
+        first: units (samples or groups) in the first set.
+        second: units in the second set.
+        two_sided: whether swapping both sets keeps the statistic, so that sets of one size make every value occur twice.
+
+    Example:
+        >>> smallest_p_value(2, 2, two_sided=False), round(smallest_p_value(4, 4, two_sided=True), 3)
+        (0.16666666666666666, 0.029)
+    """
+    return (2 if two_sided and first == second else 1) / comb(first + second, first)
 
 
 def p_value(statistics: Float[Tensor, "r"]) -> tuple[float, int]:

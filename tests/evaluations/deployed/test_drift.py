@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.statistics.explained import EDITS, counted
-from benchmarks.statistics.false_alarms import UNCHANGED, Changed, alarms, alike, two_sets
+from benchmarks.statistics.false_alarms import UNCHANGED, Changed, alarms, alike, chance_of_recurring, two_sets
 from torch import nn
 
 import holdfast as hf
@@ -61,7 +62,7 @@ def test_a_change_that_is_hardly_there_has_no_share() -> None:
     estimate, closest = share(before + 0.05 * (after - before), edited)
     assert np.isnan(estimate.value)
     assert "not told from chance" in (estimate.reason or "")
-    assert closest == {}
+    assert set(closest) == {"closest edit"}, "the edit goes too far"
     estimate, closest = share(edited, edited)  # among those after are the very images edited
     assert 0.5 < estimate.low < estimate.value == estimate.high == 1
     assert "above 100% by chance" in estimate.method
@@ -71,6 +72,49 @@ def test_a_change_that_is_hardly_there_has_no_share() -> None:
     assert "chance" not in estimate.method
     (estimate,), _ = explained(edited[:2, None], [0, 1], compare(two_sets(before, after, 0), 39, 0), edits, shown=True)
     assert "fewer than 3 images" in (estimate.reason or "")
+
+
+def test_the_closest_edit_is_named_without_a_share() -> None:
+    """The order of edits needs no share: here both sets are so small that there is none."""
+    change, tried = (
+        "contrast:0.6",
+        ["contrast:0.6", "contrast:0.4", "blur:0.5", "blur:1.0", "rotation:5.0", "rotation:10.0"],
+    )
+    changed = Changed.of("builtin:digits-contrastive", "builtin:digits", tried)
+    clean, after = (changed.codes[name].double() for name in (UNCHANGED, change))
+    named, without = Counter[str](), 0
+    for trial in range(8):
+        order = Noise.of(trial, changed.ids).uniform(()).argsort()[:40]
+        comparison = compare(two_sets(clean[order[:20]], after[order[20:]], trial), 39, 0)
+        edited = torch.stack([changed.codes[edit][order[:16]].double() for edit in tried], dim=1)
+        shares, closest = explained(edited, range(16), comparison, [hf.Transform.read(edit) for edit in tried], True)
+        named[closest["closest edit"].partition(":")[0]] += 1
+        without += bool(np.isnan([share.value for share in shares]).all())
+    assert without > 0, "vacuous: there always is a share"
+    assert named[change.partition(":")[0]] >= 6
+
+
+def test_images_that_are_in_both_sets_stay_in_both() -> None:
+    """If one set alone lost them, sets of one law would differ by them."""
+    shared = [*range(5), *range(80, 155)]
+    result = found(IMAGES[ORDER][shared]).result
+    assert result.bank is not None
+    assert (result.images.count, result.bank.count) == (80, 80)
+    assert result.estimate("energy_distance").n == 160
+    assert sorted(chance_of_recurring(60, 0.3, trial, 99) for trial in range(3))[1] > 0.05
+
+
+@pytest.mark.slow
+def test_images_that_recur_raise_no_alarms() -> None:
+    chances = [chance_of_recurring(100, 0.2, trial, 99) for trial in range(60)]
+    assert sum(chance <= 0.05 for chance in chances) <= 9, "the chance of more in 60 at 5% is 1 in 1,000"
+    assert sum(chance <= 0.5 for chance in chances) > 15, "vacuous: p-values are always large"
+
+
+def test_an_evaluation_that_searches_the_bank_cannot_share_it_with_drift() -> None:
+    asked = {"only": ["drift", "breakaway"], "progress": False, "settings": {"drift": {"edits": ["noise"]}}}
+    with pytest.raises(HoldfastError, match="in a run of its own"):
+        hf.evaluate(PIXELS, IMAGES[ORDER][range(40)], bank=IMAGES[ORDER][range(30, 70)], **asked)  # type: ignore[arg-type]
 
 
 def test_new_kinds_of_images_are_found_and_shown() -> None:
@@ -152,7 +196,7 @@ def test_no_suite_asks_for_it() -> None:
     ("after", "how", "said"),
     [
         (AFTER[range(3)], {}, "at least 4 images each"),
-        (BEFORE, {}, "all 80 images of .* are among those of"),
+        (BEFORE, {}, "the same 80 images"),
         (AFTER, {"divergence": "l1"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
         (AFTER, {"divergence": "whitened"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
         (
@@ -163,6 +207,7 @@ def test_no_suite_asks_for_it() -> None:
         (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
         (AFTER, {"alpha": 5.0}, "alpha must"),
         (AFTER, {"permutations": 0}, "permutations must"),
+        (AFTER, {"alpha": 1e-9}, "random divisions"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_a_sentence(
@@ -170,6 +215,45 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(HoldfastError, match=said):
         found(after, **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 5), (5, 6), (8, 8)])
+def test_a_test_that_can_never_alarm_is_refused(sizes: tuple[int, int], alpha: float) -> None:
+    """The farthest change there is: either it is shown, or no change could be and that is said."""
+    before, after = (Noise.of(k, list(map(str, range(size)))).normal((3,)) for k, size in enumerate(sizes))
+    sets = two_sets(before, after + 1e3, 0)
+    comparison = compare(sets, 999, 0)
+    never = sets.smallest_p_value > alpha
+    assert never == ((sizes, alpha) in {((4, 4), 0.05), ((4, 4), 0.01), ((5, 5), 0.01)})
+    if never:
+        with pytest.raises(HoldfastError, match="never be reached"):
+            comparison.verdict(alpha, after_every_image=False)
+        assert comparison.chance.value > alpha
+    else:
+        assert comparison.verdict(alpha, after_every_image=False).status == "refuted"
+
+
+def test_a_small_level_draws_enough_divisions_to_be_reached() -> None:
+    dimmed = hf.transformed(AFTER, hf.Transform.read("contrast:0.25"))
+    assert found(dimmed, alpha=0.001, permutations=1000).moved
+    assert not found(AFTER, alpha=0.001).moved
+
+
+def test_a_bet_on_few_images_has_not_decided() -> None:
+    codes = Noise.of(0, [str(k) for k in range(70)]).normal((3,), torch.float64)
+    sets = [two_sets(codes[:60], codes[60 : 60 + count] + 1e3, 0) for count in (5, 10)]
+    assert [sequential(each, 0.1, 0).verdict.status for each in sets] == ["unknown", "refuted"]
+
+
+def test_no_image_is_declared_new_by_too_few_before() -> None:
+    codes = Noise.of(0, [str(k) for k in range(40)]).normal((3,), torch.float64)
+    few, enough = (two_sets(codes[:count], codes[20:] + 1e3, 0) for count in (16, 20))
+    (_, share), _ = beyond_support(few, 0.05, 0.1)
+    assert np.isnan([share.value, share.low, share.high]).all()
+    assert share.reason
+    (_, share), _ = beyond_support(enough, 0.05, 0.1)
+    assert share.value == 1
 
 
 def test_what_a_spent_budget_left_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from math import isnan
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +15,16 @@ from holdfast.attacks.presets import NAMED
 from holdfast.cli.terminal.one_result import show_result
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.deployed.false_matches import chosen_cuts, false_match_rate, halves
+from holdfast.evaluations.deployed.false_matches import chosen_cuts, false_match_rate, halves, pairs_of_halves
+from holdfast.evaluations.deployed.observations import rivals
+from holdfast.evaluations.deployed.pairs import Pairs
 from holdfast.evaluations.deployed.threshold import Threshold
 from holdfast.protocol.population import Population
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
-from tests.samples import builtin, digits
+from tests.samples import builtin, digits, efficientnet
 
 IMAGES = digits(80)
 
@@ -32,13 +37,15 @@ def pairs_of(codes: torch.Tensor) -> torch.Tensor:
 
 
 def test_rates_are_those_of_all_pairs() -> None:
-    measuring, choosing = halves(Population(builtin(), IMAGES, RunSettings()))
+    population = Population(builtin(), IMAGES, RunSettings())
+    measuring, choosing = (population.codes[half].double() for half in halves(population))
     assert (len(measuring), len(choosing)) == (40, 40)
-    (cut,) = chosen_cuts(choosing, [0.05])
+    others, pairs = pairs_of_halves(population)
+    (cut,) = chosen_cuts(pairs, [0.05])
     chosen = pairs_of(choosing)
     matching = chosen >= 1 - cut.distance - 1e-12
     assert int(matching.sum()) == int(0.05 * len(chosen))
-    rate = false_match_rate(cut, measuring)
+    rate = false_match_rate(cut, others)
     assert rate.value == pytest.approx(float((pairs_of(measuring) >= 1 - cut.distance).double().mean()))
     assert rate.low < rate.value < rate.high
     assert cut.estimate.low <= cut.estimate.value <= cut.estimate.high
@@ -114,8 +121,69 @@ def test_too_few_pairs_are_told_apart_from_none() -> None:
 def test_copies_are_no_other_images() -> None:
     """Else a folder with duplicates would have false matches at every threshold."""
     twice = hf.Images(IMAGES.pixels(range(40)).repeat(2, 1, 1, 1))
-    measuring, choosing = halves(Population(builtin(), twice, RunSettings()))
-    assert len(measuring) + len(choosing) == 40
+    measuring, choosing = pairs_of_halves(Population(builtin(), twice, RunSettings()))
+    assert measuring.sizes.sum() + choosing.sizes.sum() == 40
+
+
+def grouped(images: int, members: int) -> hf.Images:
+    """Digits, each in some members that differ by little."""
+    pixels = IMAGES.pixels(range(images)).repeat_interleave(members, 0)
+    noise = Noise.of(0, list(map(str, range(len(pixels))))).normal((1, 8, 8))
+    names = [f"{k // members}_{k % members}" for k in range(len(pixels))]
+    return hf.Images((pixels + 0.02 * noise).clamp(0, 1), names, groups=[name.partition("_")[0] for name in names])
+
+
+def test_pairs_within_a_group_are_no_false_matches() -> None:
+    images = grouped(24, 4)
+    population = Population(builtin(), images, RunSettings())
+    assert images.groups is not None
+    rows = halves(population)
+    sides = [{images.groups[row] for row in half} for half in rows]
+    assert not sides[0] & sides[1], "groups that chose a threshold do not judge it"
+    for half, pairs in zip(rows, pairs_of_halves(population), strict=True):
+        expected = [
+            1 - float(torch.cosine_similarity(population.codes[i], population.codes[j], dim=0))
+            for i in half for j in half if i < j and images.groups[i] != images.groups[j]
+        ]  # fmt: skip
+        assert pairs.distances.tolist() == pytest.approx(sorted(expected), abs=1e-5)
+    chosen = rivals(population, 10)
+    assert len(chosen) == 10
+    assert all(images.groups[own] != images.groups[other] for own, other in chosen.items())
+    how: dict[str, Any] = {"rate": 0.01, "edits": "noise", "attack": "pgd:steps=1", "samples": 10, "progress": False}
+    together = hf.threshold(builtin(), images, workers=None, **how)
+    alone = hf.threshold(builtin(), hf.Images(images.pixels(range(96)), images.ids), workers=None, **how)
+    assert together.recommended < alone.recommended - 0.01, "near copies would raise it"
+    methods = {estimate.method for estimate in together.result.estimates if estimate.quantity == "false_match_rate"}
+    assert not any("as if images were independent" in method for method in methods)
+    assert {picture.labels[0].partition("_")[0] == picture.labels[1].partition("_")[0]
+            for picture in together.result.findings.pictures} == {False}  # fmt: skip
+
+
+def test_the_variance_is_that_of_pairs_that_share_groups() -> None:
+    """The definition, one pair of pairs at a time."""
+    groups = ["a", "a", "b", "c", "c", "c", "d", "e", "f", "f"]
+    codes = Noise.of(0, list(map(str, range(10)))).normal((3,), torch.float64)
+    pairs = Pairs.of(codes, groups)
+    assert len(pairs) == 45 - 1 - 3 - 1
+    count = 12
+    share, total = count / len(pairs), 0.0
+    ends = [{a, b} for a, b in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)]
+    left = [(place < count) - share for place in range(len(pairs))]
+    for one, mine in zip(ends, left, strict=True):
+        total += sum(mine * other for two, other in zip(ends, left, strict=True) if one & two)
+    expected = total * 6 / 5 / (share * (1 - share) * len(pairs))
+    assert pairs.effect(count) == pytest.approx(max(1, expected))
+
+
+@pytest.mark.slow
+def test_crops_of_one_photograph_do_not_decide(reference: Path) -> None:
+    encoder = efficientnet(reference)
+    how: dict[str, Any] = {"rate": 0.01, "edits": "jpeg,brightness", "attack": "pgd:steps=1", "samples": 8}
+    alone, together = (
+        hf.threshold(encoder, f"{reference / 'real' / 'photos'}{groups}", progress=False, **how).recommended
+        for groups in ("", "?groups=prefix")
+    )
+    assert together < alone - 0.1
 
 
 def test_what_has_no_threshold_is_refused_in_a_sentence() -> None:

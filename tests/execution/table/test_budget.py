@@ -12,13 +12,15 @@ from typing import final
 
 import pytest
 
+from holdfast.attacks.gradient import GradientAttack
 from holdfast.commands.clean import removable
 from holdfast.commands.inventory import inventory
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.evaluations.deployed.drift import Drift
-from holdfast.evaluations.deployed.observations import EditedBank
+from holdfast.evaluations.deployed.observations import EditedBank, EditedImages
+from holdfast.evaluations.deployed.threshold import Threshold
 from holdfast.execution import computing, table
 from holdfast.execution.computing import cost as work
 from holdfast.execution.computing import deadline, shards
@@ -276,6 +278,38 @@ def test_what_needs_no_samples_is_concluded_without_them(
     assert (last.planned, last.seen) == (None, None)
     assert last.estimate("drift_p_value") == first.estimate("drift_p_value")
     assert any(e.value == e.value for e in last.estimates if e.quantity == "change_explained")
+
+
+def test_a_threshold_needs_no_attack(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = EditedImages.observe
+
+    def slowly(self: EditedImages, population: Population, rows: Sequence[int]) -> Observed:
+        clock.sleep(10.0 * len(rows))
+        return observe(self, population, rows)
+
+    def measured(budget: float | None) -> Result:
+        attack = GradientAttack(steps=1)
+        evaluation = Threshold(rate=0.1, rates=(0.1,), edits=("brightness",), attack=attack, samples=8)
+        ((result,), failures) = fill_table(
+            [tiny.encoder()],
+            lambda encoder: tiny.images(40),
+            [evaluation],
+            RunSettings(batch_size=1),
+            Store(tmp_path),
+            budget=budget,
+        )
+        assert failures == []
+        return result
+
+    monkeypatch.setattr(EditedImages, "observe", slowly)
+    monkeypatch.setattr(table, "pace", lambda encoder: 1.0)
+    spent, whole = measured(5.0), measured(None)
+    assert (spent.planned, spent.seen) == (8, 0)
+    threshold = spent.estimate("recommended_threshold")
+    assert -1 <= threshold.low <= threshold.value <= threshold.high <= 1
+    assert spent.estimate("false_match_rate") == whole.estimate("false_match_rate")
+    missed = [each.estimate("missed_copies").value for each in (spent, whole)]
+    assert [value == value for value in missed] == [False, True]
 
 
 def test_too_small_a_budget_leaves_what_was_known(tmp_path: Path, clock: Clock) -> None:

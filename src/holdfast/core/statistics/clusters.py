@@ -25,6 +25,8 @@ from holdfast.core.statistics.intervals import (
 
 Groups = Int[np.ndarray, "n"]
 """The number of each sample's group, from 0."""
+GROUPED = "over groups of images"
+"""How the method of an interval ends that allows for groups already."""
 
 
 def numbered(names: Shaped[np.ndarray, "n"]) -> Groups:
@@ -134,7 +136,7 @@ def with_groups(findings: Findings) -> Findings:
 
 
 def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Estimate:
-    if not (isfinite(estimate.low) or isfinite(estimate.high)):
+    if not (isfinite(estimate.low) or isfinite(estimate.high)) or estimate.method.endswith(GROUPED):
         return estimate
     values = np.array([] if series is None else series.values, dtype=np.float64)
     defined = ~np.isnan(values)

@@ -4,12 +4,13 @@
 other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
 same ones in both distances, so that which these are nearly cancels, while what is divided by is the distance of all.
 
-There is a share only of a change that is told from chance: of a distance near zero, every number is a share.
+There is a share only of a change that is told from chance: of a distance near zero, every number is a share. Which edit
+comes closest is the order of the numerators alone, so the closest edit of a change is named even without a share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import nan
@@ -21,7 +22,7 @@ from torch import Tensor
 from holdfast.core.records import Claim, Estimate
 from holdfast.evaluations.deployed.comparison import Comparison
 from holdfast.transforms.base import Transform
-from holdfast.twosample.linearised import ratio_interval
+from holdfast.twosample.linearised import Linearised, ratio_interval
 from holdfast.twosample.taken_away import FEWEST, taken_away
 
 Share = tuple[float, float, float]
@@ -54,17 +55,22 @@ def explained(
     families = [list(members) for _, members in groupby(edits, key=lambda edit: edit.name)]
     shares = Shares.of(comparison, rows, max(map(len, families), default=1))
     reason = shares.why_none(shown)
-    estimates, start = list[Estimate](), 0
+    estimates, closest, start = list[Estimate](), dict[str, float](), 0
     for family in families:
         points = edited[:, start : start + len(family)]
         start += len(family)
-        applicable = [k for k in range(len(family)) if reason is None and points[:, k].isfinite().all()]
+        comparable = shown and len(rows) >= FEWEST
+        applicable = [k for k in range(len(family)) if comparable and points[:, k].isfinite().all()]
         if applicable:
-            best, share = shares.largest(points[:, applicable])
-            estimates.append(_estimate(str(family[applicable[best]]), share, len(rows), None))
+            parts = shares.taken_away(points[:, applicable])
+            best = max(range(len(parts)), key=lambda k: parts[k].value)
+            name = str(family[applicable[best]])
+            closest[name] = parts[best].value
+            share = None if reason else shares.of_change(parts, parts[best])
+            estimates.append(_estimate(name, share, len(rows), reason))
         else:
             estimates.append(_estimate(family[0].name, None, len(rows), reason or INAPPLICABLE))
-    return tuple(estimates), {} if reason else _closest(estimates)
+    return tuple(estimates), _closest(closest, estimates)
 
 
 @dataclass(frozen=True)
@@ -99,31 +105,35 @@ class Shares:
         told = self.comparison.distance_shown and distance.value > self.together * distance.deviation(clusters)
         return None if told else NO_DISTANCE
 
-    def largest(self, family: Float[Tensor, "k e d"]) -> tuple[int, Share]:
-        """Return which edit of a family takes most away, and its share."""
-        sets, whole = self.comparison.sets, self.comparison.distance
+    def taken_away(self, family: Float[Tensor, "k e d"]) -> list[Linearised]:
+        """Return what each edit of a family takes away."""
+        sets = self.comparison.sets
         before, after = sets.points.split([len(sets.before), len(sets.after)])
-        parts = [
+        return [
             taken_away(before, sets.framed(edited), torch.tensor(self.rows), after, sets.copies)
             for edited in family.unbind(dim=1)
         ]
-        best = max(range(len(parts)), key=lambda k: parts[k].value)
-        low = max(ratio_interval(part, whole, sets.clusters, self.together)[0] for part in parts)
-        high = max(ratio_interval(part, whole, sets.clusters, self.deviations)[1] for part in parts)
-        return best, (parts[best].value / whole.value, low, high)
+
+    def of_change(self, parts: Sequence[Linearised], best: Linearised) -> Share:
+        """Return the share of the change that the best of a family takes away."""
+        whole, clusters = self.comparison.distance, self.comparison.sets.clusters
+        low = max(ratio_interval(part, whole, clusters, self.together)[0] for part in parts)
+        high = max(ratio_interval(part, whole, clusters, self.deviations)[1] for part in parts)
+        return best.value / whole.value, low, high
 
 
-def _closest(estimates: Sequence[Estimate]) -> dict[str, str]:
-    """Return the closest edit, and how much it explains, as a verdict names them."""
-    defined = [estimate for estimate in estimates if estimate.value == estimate.value]
-    closest = max(defined, key=lambda estimate: estimate.value, default=None)
+def _closest(taken: Mapping[str, float], estimates: Sequence[Estimate]) -> dict[str, str]:
+    """Return the edit that takes most away, and its share of the change or why it has none, as a verdict names them."""
+    closest = max(taken, key=lambda edit: taken[edit], default=None)
     if closest is None:
         return {}
-    if closest.value <= 0:
+    if taken[closest] <= 0:
         return {"closest edit": "none of those tried comes closer"}
+    share = next(estimate for estimate in estimates if estimate.conditions["edit"] == closest)
+    known = share.value == share.value
     return {
-        "closest edit": closest.conditions["edit"],
-        "explains of the change": f"{closest.value:.0%} ({closest.low:.0%} to {closest.high:.0%})",
+        "closest edit": closest,
+        "explains of the change": f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})" if known else "unknown",
     }
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.divergences import Divergence
+from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Estimate, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.deployed.moved import by_classifier, by_energy, decided, moved
@@ -73,8 +74,20 @@ class Comparison:
         return sequential(self.sets, alpha, self.seed)
 
     def verdict(self, alpha: float, after_every_image: bool) -> Verdict:
-        """Return whether a change is shown: *refuted* if it is."""
-        return self.bet(alpha).verdict if after_every_image else moved(self.chance, alpha)
+        """Return whether a change is shown: *refuted* if it is.
+
+        Raises:
+            HoldfastError: the sets are so small that no change could ever be shown.
+        """
+        if after_every_image:
+            return self.bet(alpha).verdict
+        if (least := self.sets.smallest_p_value) > alpha:
+            sizes = " and ".join(str(len(set(part))) for part in (self.sets.before_groups, self.sets.after_groups))
+            raise HoldfastError(
+                f"drift: {sizes} images or groups of them allow no p-value below {least:.2g}, so alpha {alpha:g} can "
+                "never be reached. Add images, or use a larger alpha"
+            )
+        return moved(self.chance, alpha)
 
 
 def compare(sets: TwoSets, permutations: int, seed: int) -> Comparison:

@@ -26,12 +26,13 @@ from holdfast.evaluations.deployed.comparison import Compared
 from holdfast.evaluations.deployed.moved import by_direction
 from holdfast.evaluations.deployed.new_images import beyond_support
 from holdfast.evaluations.deployed.observations import EditedBank
-from holdfast.evaluations.deployed.two_sets import placed, require_euclidean
+from holdfast.evaluations.deployed.two_sets import TESTS, placed, require_euclidean
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 from holdfast.transforms.ladders import EDITS, FIFTEEN, rungs
+from holdfast.twosample.permutations import enough
 
 OPERATIONS = 2e10
 """So many multiplications a second are planned with."""
@@ -53,9 +54,10 @@ class Drift(Evaluation):
     samples: int = 16
     sizes = Sizes(full={"samples": 64})
     name = "drift"
-    version = 3
+    version = 4
     pictured = 0
     uses_bank = True
+    compares_bank = True
     needs_bank = True
     partial = True
     fewest = 0
@@ -85,16 +87,22 @@ class Drift(Evaluation):
         require_share(self, "alpha", "false_discoveries")
         rungs(self.name, self.edits)
         require_euclidean(self.divergence)
+        _ = self.drawn  # a level that no number of divisions reaches is refused at once
+
+    @property
+    def drawn(self) -> int:
+        """Random divisions: ``permutations``, or more where ``alpha`` needs more."""
+        return self.permutations if self.sequential else enough(self.permutations, self.alpha, TESTS)
 
     def fits(self) -> tuple[Compared]:
-        return (Compared(self.divergence, self.permutations),)
+        return (Compared(self.divergence, self.drawn),)
 
     def observation(self) -> EditedBank:
         return EditedBank(rungs(self.name, self.edits), self.samples, *self.fits(), self.alpha, self.sequential)
 
     def concluding(self, population: Population) -> float:
         count = len(population.images) + len(population.bank.images)
-        return count**2 * (population.codes.shape[1] + self.permutations) / OPERATIONS
+        return count**2 * (population.codes.shape[1] + self.drawn) / OPERATIONS
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         compared = population.learned(*self.fits())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import Literal
@@ -11,19 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.divergences import Cosine
-from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.points.counting import TIE, share_of_pairs_within, shares_within
+from holdfast.core.points.counting import TIE
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Verdict
 from holdfast.core.settings import number
-from holdfast.core.statistics.intervals import bounded_interval, jackknife
+from holdfast.evaluations.deployed.pairs import METHOD, Pairs
 from holdfast.protocol.population import Population
 
-CHOOSING = 4096
-"""At most so many images choose the thresholds: eight million pairs."""
+MOST = 4096
+"""Images of either half whose pairs count, at most: eight million pairs."""
 LEAST = 8
-"""So few images make no pairs worth a rate."""
+"""Fewer images, or groups of them, make no pairs worth a rate."""
 POINTS = 41
 
 
@@ -47,85 +46,86 @@ class Cut:
         return missed.masked_fill(distances.isnan() | isnan(self.distance), torch.nan)
 
 
-def halves(population: Population) -> tuple[Codes, Codes]:
-    """Return the codes of images that say what thresholds are worth, and of those that choose them; of copies one each.
+def halves(population: Population) -> tuple[list[int], list[int]]:
+    """Return the rows of images that say what thresholds are worth, and of those that choose them, both in random order.
 
-    The first are those that are edited and attacked, and others beside them.
+    No group of images is in both. The first of both are pairs of different images, and so on.
+    """
+    groups, sides = groups_of(population), (list[int](), list[int]())
+    side = dict[str, int]()
+    for image in population.shuffled.tolist():
+        sides[side.setdefault(groups[image], len(side) % 2)].append(image)
+    return sides
+
+
+def groups_of(population: Population) -> list[str]:
+    """Return the group of each image: what belongs together never counts as a false match."""
+    images = population.images
+    return list(images.ids if images.groups is None else map(str, images.groups))
+
+
+def pairs_of_halves(population: Population) -> tuple[Pairs, Pairs]:
+    """Return the pairs of images that say what thresholds are worth, and of those that choose them; of copies one each.
 
     Raises:
-        HoldfastError: there are too few images.
+        HoldfastError: there are too few images, or groups of them.
     """
-    order = population.shuffled.tolist()
-    originals = set(population.originals.tolist())
-    measuring, choosing = ([image for image in part if image in originals] for part in (order[::2], order[1::2]))
-    if min(len(measuring), len(choosing)) < LEAST // 2:
+    originals, groups = set(population.originals.tolist()), groups_of(population)
+    parts = [[image for image in part if image in originals] for part in halves(population)]
+    counts = [len({groups[image] for image in part}) for part in parts]
+    if min(counts) < LEAST // 2:
+        kind = "different images" if population.images.groups is None else "groups of different images"
         raise HoldfastError(
-            f"a threshold needs at least {LEAST} different images, half of them to choose it, and {population.images.name} "
-            f"has {len(measuring) + len(choosing)}; add images"
+            f"a threshold needs at least {LEAST} {kind}, half of them to choose it, and {population.images.name} "
+            f"has {sum(counts)}; add images"
         )
-    codes = population.codes.cpu().double()
-    return codes[measuring], codes[choosing[:CHOOSING]]
+    codes = population.codes.cpu()
+    measuring, choosing = (Pairs.of(codes[part[:MOST]], [groups[image] for image in part[:MOST]]) for part in parts)
+    return measuring, choosing
 
 
-def chosen_cuts(codes: Codes, rates: list[float]) -> list[Cut]:
+def chosen_cuts(pairs: Pairs, rates: Sequence[float]) -> list[Cut]:
     """Return the threshold of each rate: the smallest similarity at which no more than that share of pairs match."""
-    points = Cosine().embed(codes)
-    assert points is not None
-    points = points[points.isfinite().all(1)]
-    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square() / 2
-    return [_cut(distances, rate) for rate in rates]
+    return [_cut(pairs, rate) for rate in rates]
 
 
-def _cut(distances: Float[Tensor, "n n"], rate: float) -> Cut:
-    def similarity(rows: list[int]) -> float:
-        chosen = distances if len(rows) == len(distances) else distances[rows][:, rows]
-        upper = torch.ones_like(chosen, dtype=torch.bool).triu(1)
-        pairs = chosen[upper]
-        allowed = int(rate * len(pairs))
-        return 1 - float(pairs.kthvalue(allowed).values) if allowed else nan
-
-    value = similarity(list(range(len(distances))))
-    low, high = jackknife(similarity, len(distances)) if not isnan(value) else (nan, nan)
-    known = not (isnan(value) or isnan(low))
+def _cut(pairs: Pairs, rate: float) -> Cut:
+    allowed = int(rate * len(pairs))
+    value = float(pairs.distances[allowed - 1]) if allowed else nan
+    near, far = pairs.quantile_interval(rate) if allowed else (nan, nan)
     estimate = Estimate(
         quantity="threshold",
         conditions={"rate": number(rate)},
-        value=value,
-        low=max(-1.0, min(low, value)) if known else nan,
-        high=min(1.0, max(high, value)) if known else nan,
-        n=len(distances),
-        method="delete-a-group jackknife over images, 10 groups" if known else "no interval: too few pairs of images",
+        value=1 - value,
+        low=max(-1.0, 1 - max(far, value)),
+        high=min(1.0, 1 - min(near, value)),
+        n=int(pairs.sizes.sum()),
+        method=f"similarities at which the rate is not refuted: {METHOD}" if allowed else "undefined",
         unit="cosine similarity",
         claim=Claim.ESTIMATE,
         of="similarity above which no more than this rate of pairs of different images lie",
         better="neither",
         statistic="whole",
-        reason=f"a rate of {rate:g} needs at least {round(1 / rate)} pairs of images" if isnan(value) else None,
+        reason=None if allowed else f"a rate of {rate:g} needs at least {round(1 / rate)} pairs of images",
     )
-    return Cut(rate, 1 - value, estimate)
+    return Cut(rate, value, estimate)
 
 
-def false_match_rate(cut: Cut, codes: Codes) -> Estimate:
-    """Return the share of pairs of ``codes`` that match, with the interval of a mean over pairs that share images.
-
-    Each image takes part in as many pairs as there are others: hence twice its deviation (Hoeffding 1948).
-    """
+def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
+    """Return the share of ``pairs`` that match, with the interval of a mean over pairs that share images."""
     value = low = high = nan
-    if not isnan(cut.distance):
-        near = shares_within(Cosine(), torch.tensor([cut.distance], dtype=torch.float64), codes)[0].numpy()
-        value = float(near.mean())
-        ends = bounded_interval(2 * near - value, (-value, 2 - value))
-        low, high = max(0.0, ends[0]), min(1.0, ends[1])
+    if not isnan(cut.distance) and len(pairs):
+        count = pairs.within(cut.distance)
+        value = count / len(pairs)
+        low, high = pairs.interval(count, cut.rate)
     return Estimate(
         quantity="false_match_rate",
         conditions=cut.conditions,
         value=value,
         low=low,
         high=high,
-        n=len(codes),
-        method="Gaffke's bounds of each image's share of the others, twice its deviation"
-        if value == value
-        else "undefined",
+        n=int(pairs.sizes.sum()),
+        method=METHOD if value == value else "undefined",
         unit="share of pairs",
         claim=Claim.ESTIMATE,
         of="pairs of different images at least as similar as the threshold",
@@ -156,13 +156,13 @@ def supported(cut: Cut, measured: Estimate) -> Verdict:
     )
 
 
-def curves(copies: Float[Tensor, "n edits"], codes: Codes) -> tuple[Curve, ...]:
+def curves(copies: Float[Tensor, "n edits"], pairs: Pairs) -> tuple[Curve, ...]:
     """Return the shares of copies missed and of other images matched at thresholds from that of any pair to 1."""
     similarities = np.linspace(0.0, 1.0, POINTS)
     cuts = torch.tensor(1 - similarities, dtype=torch.float64)
     known = copies[~copies.isnan()]
     missed = [float((known * (1 - TIE) > cut).double().mean()) if len(known) else nan for cut in cuts.tolist()]
-    matched = share_of_pairs_within(Cosine(), cuts, codes[:CHOOSING]).tolist()
+    matched = [pairs.within(cut) / len(pairs) if len(pairs) else nan for cut in cuts.tolist()]
     return tuple(
         Curve(
             quantity=quantity,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, exp, log, nan
+from typing import Literal
 
 import numpy as np
 import torch
@@ -60,7 +61,19 @@ def beyond_support(
         if enough
         else f"{len(reference)} images before say how far usual ones are, and {fewest} are needed",
     )
-    return (outside, summarise(new_images, "share", "lower", "new_share")), (distance, usual, new_images)
+    return (outside, _share_of_new(new_images, len(reference), rate)), (distance, usual, new_images)
+
+
+def _share_of_new(new_images: Series, reference: int, rate: float) -> Estimate:
+    """Return the share of images declared new; undefined where no image could be, however far it were."""
+    share = summarise(new_images, "share", "lower", "new_share")
+    if 1 / (1 + reference) <= rate:
+        return share
+    reason = (
+        f"no image can be declared new: that needs {ceil(1 / rate) - 1} images before beside the half that is searched, "
+        f"and there are {reference}"
+    )
+    return share.model_copy(update={"value": nan, "low": nan, "high": nan, "method": "undefined", "reason": reason})
 
 
 @dataclass(frozen=True)
@@ -101,11 +114,19 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
         x=tuple(range(1, len(path) + 1)),
         y=tuple((path / log(10)).tolist()),
     )
-    shown = reached is not None
+    # The most that so few bets win, each on the most unusual rank there is.
+    reachable = float(log_capital(np.zeros(len(path))).max())
+    status: Literal["refuted", "no violation found", "unknown"] = "no violation found"
+    if reached is not None:
+        status = "refuted"
+    elif reachable < threshold:
+        status = "unknown"
     verdict = Verdict(
         question="Has nothing changed so far, however often one looked?",
-        status="refuted" if shown else "no violation found",
-        reason=f"the evidence reached {evidence.value:.3g}, and where the order of names says nothing of the images it ever "
+        status=status,
+        reason=f"{len(path)} images can win {exp(reachable):.3g} at most, and {1 / alpha:g} shows a change; wait for more"
+        if status == "unknown"
+        else f"the evidence reached {evidence.value:.3g}, and where the order of names says nothing of the images it ever "
         f"reaches {1 / alpha:g} with probability {alpha:g} at most",
         witness={"shown after": f"{reached + 1} images ({ids[reached]})"} if reached is not None else {},
     )

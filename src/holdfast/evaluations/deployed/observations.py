@@ -13,8 +13,10 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.deployed.comparison import Compared
+from holdfast.evaluations.deployed.false_matches import halves
 from holdfast.objectives.away import Away
 from holdfast.objectives.toward import Toward
+from holdfast.protocol.fits import LooksAt
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
@@ -31,8 +33,11 @@ class EditedImages(Observation):
     name = "edited-images"
     version = 1
 
+    def looks_at(self) -> LooksAt:
+        return "encoder" if self.edits else "codes"
+
     def rows(self, population: Population) -> list[int]:
-        return population.couples(self.samples)
+        return sorted(rivals(population, self.samples)) if self.edits else []
 
     def inputs(self, population: Population) -> int:
         return max(1, len(self.edits))
@@ -58,8 +63,11 @@ class EditedBank(Observation):
     version = 1
     uses_bank = True
 
+    def looks_at(self) -> LooksAt:
+        return "encoder" if self.edits else "codes"
+
     def rows(self, population: Population) -> list[int]:
-        return population.bank.choose(self.samples)
+        return population.bank.choose(self.samples) if self.edits else []
 
     def ids(self, population: Population) -> tuple[str, ...]:
         return population.bank.images.ids
@@ -80,31 +88,39 @@ class EditedBank(Observation):
 @final
 @dataclass(frozen=True)
 class AttackedMatches(Observation):
-    """Codes of images moved ``away`` from their own, and ``toward`` that of another image, their partner, under cosine.
-
-    No image is in two of the pairs.
-    """
+    """Codes of images moved ``away`` from their own, and ``toward`` that of a rival, under cosine."""
 
     ball: Ball
     attack: Attack
     samples: int
     name = "attacked-matches"
     version = 1
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
-        return population.couples(self.samples)
+        return sorted(rivals(population, self.samples))
 
     def forwards(self, population: Population) -> int:
         return 2 * (self.attack.forwards + 1)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        context = population.context(rows, population.partners[list(rows)].tolist())
+        other = rivals(population, self.samples)
+        context = population.context(rows, [other[row] for row in rows])
         moved = {}
         for objective in (Away(Cosine()), Toward(Cosine())):
             noise = context.noise.fork(objective.name)
             pixels = self.attack(context.encoder, context.pixels, objective(context), self.ball, noise)
             moved[objective.name] = population.encode(pixels).cpu()
         return moved
+
+
+def rivals(population: Population, count: int) -> dict[int, int]:
+    """Return up to ``count`` images that measure thresholds, each with one of another group that chooses them.
+
+    No image is in two of the pairs.
+    """
+    measuring, choosing = halves(population)
+    return dict(list(zip(measuring, choosing, strict=False))[:count])
 
 
 def edited(population: Population, rows: Sequence[int], edits: Sequence[Transform]) -> Observed:

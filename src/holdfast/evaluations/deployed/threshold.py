@@ -14,6 +14,7 @@ chosen on would look better than it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -33,8 +34,16 @@ from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.deployed.false_matches import Cut, chosen_cuts, curves, false_match_rate, halves, supported
-from holdfast.evaluations.deployed.observations import AttackedMatches, EditedImages
+from holdfast.evaluations.deployed.false_matches import (
+    Cut,
+    chosen_cuts,
+    curves,
+    false_match_rate,
+    groups_of,
+    pairs_of_halves,
+    supported,
+)
+from holdfast.evaluations.deployed.observations import AttackedMatches, EditedImages, rivals
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -60,8 +69,10 @@ class Threshold(Evaluation):
     samples: int = 200
     sizes = Sizes()
     name = "threshold"
-    version = 2
+    version = 3
     pictured = 0
+    partial = True
+    fewest = 0
     by_name = True
     title = "Threshold"
     heading = "Threshold of {encoders} on {images}"
@@ -103,7 +114,7 @@ class Threshold(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.cpu() for name, values in observed.items()}  # as all that is concluded here
-        measuring, choosing = halves(population)
+        measuring, choosing = pairs_of_halves(population)
         cuts = chosen_cuts(choosing, sorted({self.rate, *self.rates}, reverse=True))
         copies = self._distances_of_copies(population, rows, observed)
         recommended = next(cut for cut in cuts if cut.rate == self.rate)
@@ -131,15 +142,21 @@ class Threshold(Evaluation):
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
         """Return the different images that look most alike to the encoder: copies among them spoil the rates."""
-        originals = sorted(set(population.originals.tolist()))
+        originals, groups = sorted(set(population.originals.tolist())), groups_of(population)
         codes = population.codes[originals]
-        nearest = nearest_rows(Cosine(), codes, codes, 1, exclude=range(len(codes)))[:, 0]
-        apart = Cosine()(codes.double(), codes[nearest].double()).cpu()
+        largest = max(
+            Counter(groups[image] for image in originals).values()
+        )  # so that one of another group is among them
+        nearest = nearest_rows(Cosine(), codes, codes, largest, exclude=range(len(codes))).cpu().tolist()
         pairs = dict[frozenset[int], float]()
-        for place in apart.argsort().tolist():
-            pairs.setdefault(frozenset((originals[place], originals[int(nearest[place])])), float(apart[place]))
+        for place, near in enumerate(nearest):
+            image = originals[place]
+            other = next((each for each in near if groups[originals[each]] != groups[image]), None)
+            if other is not None:
+                apart = float(Cosine()(codes[[place]].double(), codes[[other]].double()))
+                pairs[frozenset((image, originals[other]))] = apart
         pictures = []
-        for pair, distance in [item for item in pairs.items() if len(item[0]) == 2][:SHOWN]:
+        for pair, distance in sorted(pairs.items(), key=lambda item: item[1])[:SHOWN]:
             names = sorted(pair, key=lambda image: population.images.ids[image])
             parts = {population.images.ids[image]: population.pixels([image])[0] for image in names}
             caption = f"different images of similarity {1 - distance:.3f}"
@@ -153,6 +170,8 @@ class Threshold(Evaluation):
         self, population: Population, rows: Sequence[int], observed: Observed
     ) -> Float[Tensor, "n edits"]:
         """Return cosine divergences of edited images from their originals; nan for edits that cannot be made."""
+        if not rows:
+            return population.codes.cpu().double().new_zeros(0, len(self._copies().edits))
         codes = self.observation().of(self._copies(), observed)["codes"].double()
         clean = population.codes[list(rows)].cpu().double()
         repeated = clean[:, None].expand_as(codes).flatten(0, 1)
@@ -170,8 +189,10 @@ class Threshold(Evaluation):
         mask = ~copies.isnan().all(0)
         missed = self._share("missed_copies", cut.conditions, cut.beyond(copies[:, mask]).mean(1))
         parts: list[tuple[Series, Statistic, str]] = [(missed, "mean", "missed_copies")]
-        clean = population.codes.cpu().double()
-        partners = population.partners[list(rows)].cpu()
+        if not rows:
+            return parts
+        clean, other = population.codes.cpu().double(), rivals(population, self.samples)
+        partners = [other[row] for row in rows]
         for ball in self.balls:
             attacked = self.observation().of(AttackedMatches(ball, self.attack, self.samples), observed)
             conditions = {**cut.conditions, "ball": str(ball), "attack": str(self.attack)}

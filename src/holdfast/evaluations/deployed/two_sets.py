@@ -19,8 +19,10 @@ from holdfast.core.noise import hashed_each
 from holdfast.core.statistics.clusters import numbered
 from holdfast.protocol.population import Population
 from holdfast.twosample.linearised import Clusters
-from holdfast.twosample.permutations import Weights, assignments
+from holdfast.twosample.permutations import Weights, assignments, smallest_p_value
 
+TESTS = 2
+"""Tests that decide together: the energy distance and the classifier."""
 LEAST = 4
 """So many images, or groups of images, each set must have: two to learn from and two to ask about."""
 
@@ -65,6 +67,15 @@ class TwoSets:
     def learning(self) -> Bool[Tensor, "s"]:
         """Which of ``points`` are learned from."""
         return torch.cat([self.before_half, self.after_half])
+
+    @cached_property
+    def smallest_p_value(self) -> float:
+        """The smallest p-value of drift that so few images allow, whatever their embeddings: of both tests, corrected."""
+        names = np.array(self.before_groups), np.array(self.after_groups)
+        asked = names[0][~self.before_half.numpy()], names[1][~self.after_half.numpy()]
+        (n, m), (p, q) = ([len(np.unique(groups)) for groups in sides] for sides in (names, asked))
+        energy, ranks = smallest_p_value(n, m, two_sided=True), smallest_p_value(p, q, two_sided=False)
+        return min(1.0, TESTS * min(energy, ranks))
 
     @cached_property
     def copies(self) -> Int[Tensor, "p 2"]:

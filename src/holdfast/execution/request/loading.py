@@ -20,7 +20,9 @@ from holdfast.encoders.builtin import TOUR as TOURED
 from holdfast.encoders.embeddings import SOURCE, Embeddings
 from holdfast.encoders.loading.reference import Options, named
 from holdfast.execution.request import Request, references
-from holdfast.protocol.bank import apart
+from holdfast.execution.request.catalog import evaluations
+from holdfast.protocol.bank import alongside, apart
+from holdfast.protocol.evaluation import with_bank
 
 TOUR = "builtin:digits"
 OWN = f"{SOURCE}:"
@@ -104,7 +106,7 @@ class Inputs:
                 images = images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
             if self.bank_named is None:
                 return images, None
-            return images, apart(self._bank(self.bank_named, encoder.domain, None), images)
+            return images, self._beside(self._bank(self.bank_named, encoder.domain, None), images)
         shown = next((each for each in self.encoders if not each.recorded), None)
         domain, geometry = (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
         images, bank = self.prepared(domain, geometry)
@@ -121,7 +123,29 @@ class Inputs:
         images = select(self.images_named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
         if self.bank_named is None:
             return images, None
-        return images, apart(self._bank(self.bank_named, domain, geometry), images)
+        return images, self._beside(self._bank(self.bank_named, domain, geometry), images)
+
+    def _beside(self, bank: Images, images: Images) -> Images:
+        """Return ``bank`` as the evaluations asked for need it: without copies of ``images``, or as it is to compare both.
+
+        Raises:
+            HoldfastError: both are asked for, and there are copies.
+        """
+        known = evaluations()
+        comparing = [name for name in self.request.only if name in known and known[name].compares_bank]
+        if not comparing:
+            return apart(bank, images)
+        others = [name for name in self.request.only if name in known and name not in comparing]
+        if others := [name for name in others if with_bank(known[name]())]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HoldfastWarning)
+                copies = len(bank) - len(apart(bank, images))
+            if copies:
+                raise HoldfastError(
+                    f"{comparing[0]} compares both sets with the {copies} images that are in both, and "
+                    f"{others[0]} searches a bank without them. Evaluate {comparing[0]} in a run of its own"
+                )
+        return alongside(bank, images)
 
     def _bank(self, named: str | Images, domain: Domain, geometry: Preprocessing | None) -> Images:
         limit, seed = self.request.bank_limit, self.request.seed
