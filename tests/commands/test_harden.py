@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.cli import run
 from holdfast.commands import harden
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.harden import agreement, agreement_of, parted
+from holdfast.commands.harden import agreement, agreement_of, budget, parted
 from holdfast.commands.harden.recipe import batch_of, recipe_for
 from holdfast.commands.stored_runs import read
 from holdfast.commands.train import train
@@ -67,7 +67,7 @@ def test_an_encoder_keeps_its_codes_and_its_report_has_both(tmp_path: Path) -> N
     hardened = hf.harden(original, digits(30), ball=BALL, epochs=2, rate=0.01, out=tmp_path / "made", progress=False)
     assert hardened.encoder.fingerprint != before == original.fingerprint
     assert {result.encoder.name for result in hardened.run} == {"small", "made"}
-    assert {result.evaluation for result in hardened.run} == {"breakaway", "displacement"}
+    assert {result.evaluation for result in hardened.run} == {"attack-radius", "breakaway", "displacement"}
     assert all(result.images.count == 6 for result in hardened.run)
     assert 0.9 < hardened.agreement["agreement"] < 1
 
@@ -122,16 +122,47 @@ def test_what_a_spent_budget_leaves_is_measured(tmp_path: Path, monkeypatch: pyt
         return EvaluatedRun((), (), tmp_path)
 
     monkeypatch.setattr(harden, "evaluate", measure)
-    original, taught = small(), digits(30)
-    settings: dict[str, Any] = {"ball": BALL, "epochs": 2, "out": tmp_path / "made", "progress": False}
-    with pytest.warns(HoldfastWarning, match=r"after 0 of 2 epochs and 1 of 3 steps .*what is measured now is the enc"):
+    original, taught = hf.load_encoder("builtin:digits-contrastive"), digits(30)
+    settings: dict[str, Any] = {"ball": BALL, "epochs": 2, "rate": 1e-3, "out": tmp_path / "made", "progress": False}
+    with pytest.warns(HoldfastWarning, match="after 0 of 2 epochs and 1 of 3 steps"):
         early = hf.harden(original, taught, budget=1e-6, **settings)
+    kept = hf.load_encoder(f"trained:{tmp_path / 'made'}")
+    pixels = taught.pixels(range(4))
+    assert torch.equal(kept(pixels), early.encoder(pixels)), "the encoder so far can be loaded"
     assert "1 of 3 steps" in early.unfinished
     assert 0.9 < early.agreement["agreement"] < 1
     done = hf.harden(original, taught, **settings)
     assert not done.unfinished
     assert [encoder.name for _, encoder in measured] == ["made (epoch 0, step 1)", "made"]
     assert measured[0][1].fingerprint != measured[1][1].fingerprint
+    assert hf.load_encoder(f"trained:{tmp_path / 'made'}").name == "made"
+
+
+def test_a_budget_takes_as_many_epochs_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, images = small(), digits(30)
+    taught, held = parted(images, None, 0)
+    recipe, moments = recipe_for(original, 24, BALL, epochs=50), count()
+    monkeypatch.setattr(budget, "monotonic", lambda: next(moments))
+    # Three steps of a second; the watch takes a second for 6 images, and health looks at 24 beside them.
+    epoch = 3 * 1 + (24 + 6) / 6
+    fitting = budget.epochs_within(
+        40.0, recipe, taught, len(held), original, "cpu", agreement_of(original, held, "cpu")
+    )
+    assert fitting == int(0.8 * 40 / epoch)
+
+
+def test_the_schedule_ends_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harden, "evaluate", lambda *_, **__: EvaluatedRun((), (), tmp_path))
+    monkeypatch.setattr(harden, "epochs_within", lambda *_: 2)
+    settings: dict[str, Any] = {"ball": BALL, "out": tmp_path / "made", "progress": False}
+    with pytest.warns(HoldfastWarning, match="2 of 417 epochs"):
+        done = hf.harden(small(), digits(30), budget=1000.0, **settings)
+    assert not done.unfinished
+    rates = [json.loads(line).get("rate") for line in (tmp_path / "made" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rates) == 3
+    assert rates[-1] < rates[1] / 2, "the cosine came down"
+    again = hf.harden(small(), digits(30), **settings)
+    assert again.encoder.fingerprint == done.encoder.fingerprint, "the same training goes on without a budget"
 
 
 HARDEN = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--limit", "40", "--eps", "0.1"]
@@ -163,8 +194,8 @@ def test_who_stops_the_measurement_is_told_that_training_is_complete(
 
     monkeypatch.setattr(harden, "evaluate", stopped)
     assert run([*HARDEN, "--epochs", "1", "--out", str(tmp_path / "made")]) == 130
-    *_, complete, last = capsys.readouterr().err.splitlines()
-    assert complete.startswith(f"training is complete, and trained:{tmp_path / 'made'} loads the encoder; ")
+    *_, which, last = capsys.readouterr().err.splitlines()
+    assert which.startswith(f"trained:{tmp_path / 'made'} ")
     assert last == "holdfast: stopped; everything finished is kept, and the same command continues from there"
     assert hf.load_encoder(f"trained:{tmp_path / 'made'}").name == "made"
 

@@ -69,9 +69,13 @@ def test_generator_is_left_alone():
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_weights_without_reset_are_refused_by_name():
-    with pytest.raises(HoldfastError, match="WithToken has weights but no reset_parameters"):
-        random_init(Encoder(WithToken().eval(), "token", DOMAIN))
+def test_weights_without_reset_keep_their_values_in_another_order():
+    module = WithToken().eval()
+    module.token.data = torch.arange(3.0)
+    fresh = next(random_init(Encoder(module, "token", DOMAIN), 1).module.parameters())
+    assert sorted(fresh.tolist()) == [0, 1, 2]
+    assert fresh.tolist() != [0, 1, 2]
+    assert module.token.tolist() == [0, 1, 2], "the original must stay"
 
 
 def test_nothing_to_draw_is_refused():

@@ -16,6 +16,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
+from holdfast.encoders.baseline import random_init
 from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 from holdfast.encoders.onnx.graph import OnnxModule, parse
 from holdfast.encoders.onnx.operators import OPERATORS
@@ -201,6 +202,17 @@ def test_doctor_finds_it_healthy_and_fingerprints_are_stable(file):
     checks = doctor.examine_loading(lambda: load(f"onnx:{file}?mean=0.5&std=0.5"))
     assert {check.status for check in checks} == {"ok"}
     assert "1 Conv" in next(check.sentence for check in checks if check.name == "layers")
+
+
+def test_weights_are_drawn_anew_for_a_random_baseline(file):
+    encoder = load(f"onnx:{file}")
+    drawn, other = random_init(encoder, 1), random_init(encoder, 2)
+    pixels = torch.rand(3, 1, 8, 8)
+    assert drawn.domain == encoder.domain
+    assert drawn(pixels).isfinite().all()
+    assert len({each.fingerprint for each in (encoder, drawn, other)}) == 3
+    assert not torch.allclose(drawn(pixels), encoder(pixels), rtol=0.1)
+    assert 0.1 < drawn(pixels).norm() / encoder(pixels).norm() < 10, "the scale stays"
 
 
 def test_fingerprint_sees_the_graph(tmp_path):

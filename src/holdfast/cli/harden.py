@@ -101,8 +101,7 @@ def command(
         f"On clean images the codes have a cosine similarity of {kept['agreement']:.3f} to what they were, and "
         f"{kept['neighbours_kept']:.1%} of the images have the same nearest neighbour."
     )
-    if not hardened.unfinished:
-        print(f"Encoder: trained:{out}")
+    print(f"Encoder: trained:{out}")
     print(f"Report: {hardened.run.report()}")
     spent, failed = by_budget(hardened.run.failures)
     if failed:
@@ -126,15 +125,12 @@ def _compare(folder: Path, run: EvaluatedRun) -> None:
 
 @contextmanager
 def _stopped_while_measuring(out: Path) -> Iterator[None]:
-    """Say where training had ended before somebody stopped the command that there is an encoder."""
+    """Say which encoder there is if the command is stopped."""
     try:
         yield
     except KeyboardInterrupt:
         from holdfast.encoders.trained import CARD  # loaded here, because it needs torch
 
         if (out / CARD).exists():
-            print(
-                f"training is complete, and trained:{out} loads the encoder; the same command goes on with measuring",
-                file=sys.stderr,
-            )
+            print(f"trained:{out} loads the encoder so far; the same command goes on", file=sys.stderr)
         raise

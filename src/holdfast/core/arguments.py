@@ -103,7 +103,7 @@ def _check_part(part: nn.Module, name: str) -> None:
         return
     if kind.__name__ == "OptimizedModule":  # whose import takes seconds
         raise HoldfastError(
-            f"{name}: torch.compile hides a module's code, got {kind.__name__}. Pass the torch.nn.Module that it was made of."
+            f"{name}: torch.compile hides a module's code, got {kind.__name__}. Pass the nn.Module it was made of."
         )
     if kind.__name__ == "GuardsFn":
         raise HoldfastError(

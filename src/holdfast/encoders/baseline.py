@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from holdfast.core.copies import copied
@@ -60,12 +61,14 @@ def raw_pixels(domain: Domain) -> Encoder:
 def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
     """Return ``encoder`` with all weights drawn anew, each module by its own ``reset_parameters``.
 
+    A module without that method, as the graph of an ONNX file, gets the entries of each of its tensors in random order.
+
     Raises:
-        HoldfastError: there are no weights, or a module has weights of its own but no ``reset_parameters``.
+        HoldfastError: there are no weights.
     """
     if not encoder.parameters:
         raise HoldfastError(f"{encoder.name} has no weights to draw anew; leave its random baseline out")
-    module = seeded(lambda: _reset(copied(encoder.module).cpu(), encoder.name), seed)
+    module = seeded(lambda: _reset(copied(encoder.module).cpu()), seed)
     return Encoder(
         module,
         f"{encoder.name} (random weights)",
@@ -76,15 +79,16 @@ def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
     )
 
 
-def _reset(module: nn.Module, name: str) -> nn.Module:
+def _reset(module: nn.Module) -> nn.Module:
     for part in module.modules():
         # nn.MultiheadAttention spells it with an underscore.
         reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
         if callable(reset):
             reset()
-        elif next(part.parameters(recurse=False), None) is not None:
-            raise HoldfastError(
-                f"{name} cannot be re-initialised: {type(part).__name__} has weights but no reset_parameters; "
-                "load an untrained one from its source instead, as in timm:NAME?pretrained=false"
-            )
+            continue
+        for weight in part.parameters(recurse=False):
+            # Nothing says how they were drawn once. Their own values have the right scale, and variances stay positive.
+            # ``data`` gets other memory, because a graph may keep a constant of the same memory as a setting.
+            order = torch.randperm(weight.numel())
+            weight.data = weight.data.flatten()[order].view_as(weight)
     return module

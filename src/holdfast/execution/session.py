@@ -20,7 +20,7 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import leads
 from holdfast.execution.engines.requested import engine_of, left_to_threads, run_settings
 from holdfast.execution.request import Request, planned
-from holdfast.execution.request.informative_radii import changed, informative_radii, left_open
+from holdfast.execution.request.informative_radii import changed, in_informative_balls, left_open
 from holdfast.execution.request.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request.plan import adapt_plan
 from holdfast.execution.table import fill_table, refuse_same_names
@@ -112,16 +112,12 @@ class Session:
 
     def in_informative_balls(self, engine: Engine, progress: Progress | None) -> tuple[Sequence[Evaluation], str]:
         """Return the plan with radii that tell the encoders apart where nobody named any, and why."""
-        free = left_open(self.request, self.plan)
-        if not free:
+        if not left_open(self.request, self.plan):
             return self.plan, ""
         work = Computing(self.store, engine, progress, Deadline(Forecast({}), None, self.began))
-        chosen = informative_radii(self.request, free, self.inputs, self.run, work)
-        if chosen is None:
-            return self.plan, ""
-        plan = [chosen.of(evaluation) if evaluation in free else evaluation for evaluation in self.plan]
-        earlier = EARLIER if changed(self.store.results(), plan) else ""
-        return plan, chosen.sentence + earlier
+        plan, reason = in_informative_balls(self.request, self.plan, self.inputs, self.run, work)
+        earlier = EARLIER if reason and changed(self.store.results(), plan) else ""
+        return plan, reason + earlier
 
 
 def _warn_of_damage(store: Store) -> None:

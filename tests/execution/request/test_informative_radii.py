@@ -39,7 +39,8 @@ def test_radii_are_those_at_which_the_strongest_loses_some_images() -> None:
     assert chosen is not None
     assert [str(ball) for ball in chosen.balls] == ["linf:0.3/255", "linf:0.5/255"]
     assert all(LEAST <= lost(radii["strong"], ball.radius) <= MOST for ball in chosen.balls)
-    assert "where strong, the strongest, loses" in chosen.sentence
+    assert "strong" in chosen.sentence
+    assert "weak" not in chosen.sentence
     assert choose(dict(reversed(radii.items())), DEFAULTS) == chosen, "the order of encoders"
 
 
@@ -101,9 +102,56 @@ def test_radii_that_somebody_names_and_those_of_protocols_stay() -> None:
 
     assert free(only=("displacement", "overlap", "geometry")) == ["displacement", "overlap"]
     assert free(only=("displacement", "overlap"), settings={"overlap": {"balls": ["linf:0.2"]}}) == ["displacement"]
-    assert not free(only=("attack-radius",)), "it reports nothing at fixed radii"
     for fixed in ({"eps": ("0.25/255",)}, {"ball": ("l2:0.5",)}, {"suite": "standard"}, {"suite": "full"}):
         assert not free(only=("displacement",), **fixed)
+
+
+def test_evaluations_that_search_radii_are_no_reason_to_choose_some() -> None:
+    cheap = {"attack-radius": {"samples": 2, "events": ["retrieval"], "attack": "u-fgsm", "fixed": ["u-fgsm"]}}
+    run = hf.evaluate(sharp("a", 20.0), pictures(8), only="attack-radius", settings=cheap, progress=False)
+    assert "radii" not in run.results[0].provenance
+    assert run.results[0].settings["balls"] == ["linf:0.05", "linf:0.1"]
+
+
+def test_a_default_far_beyond_the_median_does_not_stay_where_a_few_images_are_far_from_all_others() -> None:
+    radii = [0.1 / 255] * 4 + [0.3 / 255] * 4 + [44 / 255] * 4
+    chosen = choose({"a": radii}, [Linf(0.05)])
+    assert chosen is not None
+    assert LEAST <= lost(radii, 0.05) <= MOST, "a vacuous case"
+    assert chosen.balls[0].radius < 1 / 255
+
+
+def test_an_encoder_that_is_never_lost_leaves_the_choice_to_the_others() -> None:
+    chosen = choose({"blank": [inf] * 8, "a": [0.9 / 255, 0.95 / 255, 1.0 / 255]}, DEFAULTS)
+    assert chosen is not None
+    assert all(0.5 < 255 * ball.radius <= 1 for ball in chosen.balls)
+
+
+def test_probes_under_attack_get_radii_at_which_they_lose_some_images(tmp_path: Path) -> None:
+    # Two classes that differ by little: a probe is lost long before an image is nearer to one of a distant bank.
+    labels = torch.arange(40) % 2
+    images = (0.5 + 0.002 * torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(1))).clamp(0, 1)
+    images += 0.001 * (2.0 * labels - 1)[:, None, None, None]
+    bank = images + 0.002 * torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
+    bank[:, :, :4] += 0.3  # no image of the bank is near one that is measured
+    flat = hf.Encoder(nn.Flatten(), "flat", hf.Domain((1, 8, 8)))
+    named: dict[str, Any] = {
+        "bank": hf.Images(bank.clamp(0, 1), labels=labels),
+        "settings": {
+            "breakaway": {"samples": 4, "attacks": ["u-fgsm"]},
+            "robust-accuracy": {"probes": ["linear"], "attacks": ["u-fgsm"]},
+        },
+        "progress": False,
+        "workers": 1,
+        "out": tmp_path,
+    }
+    run = hf.evaluate(flat, hf.Images(images, labels=labels), only=("robust-accuracy", "breakaway"), **named)
+    assert not run.failures, run.failures
+    accuracy = next(result for result in run.results if result.evaluation == "robust-accuracy")
+    kept = [each.value for each in accuracy.estimates if each.quantity == "robust_accuracy"]
+    assert any(1 - MOST <= value <= 1 - LEAST for value in kept), kept
+    balls = {result.evaluation: result.settings["balls"] for result in run.results}
+    assert balls["robust-accuracy"] != balls["breakaway"]
 
 
 def test_a_further_encoder_may_change_the_radii_and_that_is_said(tmp_path: Path) -> None:

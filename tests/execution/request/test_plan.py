@@ -14,6 +14,7 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.execution.request import Request, planned
+from holdfast.execution.request.loading import encoders_of
 from holdfast.execution.request.plan import drop_unreachable
 from holdfast.execution.request.suites import HEAVY, TOTAL
 from holdfast.protocol.evaluation import learning, parts
@@ -68,3 +69,12 @@ def test_pixels_beside_a_network_too_large_for_bounds_bring_no_proofs_back() -> 
     }
     assert drop_unreachable(Request(), whole, [large, small]) == whole, "vacuous: they are left out of every run"
     assert drop_unreachable(Request(), whole, [raw_pixels(domain)]) == whole
+
+
+def test_an_encoder_without_weights_leaves_its_random_baseline_out() -> None:
+    flat, domain = Encoder(nn.Flatten(), "flat", Domain((1, 8, 8))), Domain((1, 8, 8))
+    network = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "network", domain)
+    request = Request(encoders=("flat", "network"), baselines=("random",), images="builtin:digits")
+    with pytest.warns(HoldfastWarning, match="flat"):
+        encoders = encoders_of(request, {"flat": flat, "network": network})
+    assert [encoder.name for encoder in encoders] == ["flat", "network", "network (random weights)"]

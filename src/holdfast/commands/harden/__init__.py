@@ -5,7 +5,7 @@
 The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), the second, of the images themselves, that
 of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``recipe`` chooses the settings. A part of the
 images is kept from training. On them the new codes are held against the old ones after each epoch, and both encoders are
-attacked in the end.
+attacked in the end: in the ball, and at the smallest radius that an attack needs.
 
 OUT/
   ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.harden.budget import begun_epochs, epochs_within
 from holdfast.commands.harden.recipe import LEAST_BATCH, recipe_for
 from holdfast.commands.inputs import (
     NamedEncoder,
@@ -49,6 +51,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders import Options
+from holdfast.evaluations.attacked.attack_radius import AttackRadius
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
@@ -70,7 +73,9 @@ FEWEST = 20
 PART = 128
 TRAINING_SHARE = 0.5
 """Of a budget, at most; the rest is for measuring."""
-ATTACKED = (Breakaway.name, Displacement.name)
+ATTACKED = (AttackRadius.name, Breakaway.name, Displacement.name)
+FAR = 100
+"""Attack radii in other norms than linf are searched up to this multiple of the radius to resist."""
 SMOOTHED = (SmoothedRetrieval.name, FeatureSmoothing.name)
 """What is measured of an encoder hardened for noise."""
 FOLDER = "before-after"
@@ -132,8 +137,8 @@ def harden(
         limit: at most so many images, chosen by ``seed``.
         seed: decides every random choice.
         device: where torch computes.
-        budget: seconds for everything. Training has half of them at most; what it made by then is measured in the rest, and
-            the same call goes on with both.
+        budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
+            it ends early, ``out`` holds the encoder so far, which is measured; the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
         workers: measure in so many processes of this machine; ``auto``: in as many as pay.
         arch: ``package.module:factory``, which builds the module of a checkpoint.
@@ -175,17 +180,30 @@ def harden(
     taught, held_out = parted(selected, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
-    recipe = recipe_for(
+    recipe_of = partial(
+        recipe_for,
         original,
         len(taught),
         resisted,
-        epochs=epochs,
         rate=rate,
         certified=certified,
         noise=noise,
         seed=seed,
         settings=settings,
     )
+    free = epochs is None and "epochs" not in (settings or {})
+    epochs = begun_epochs(out) if free else epochs
+    recipe = recipe_of(epochs=epochs)
+    if free and epochs is None and (available := left(TRAINING_SHARE)) is not None:
+        fitting = epochs_within(available, recipe, taught, len(held_out), original, device, watch)
+        if fitting < recipe.epochs:
+            warnings.warn(
+                f"budget: {fitting} of {recipe.epochs} epochs fit, and the schedule ends with them. Give a larger budget "
+                "or the number of epochs for more",
+                HoldfastWarning,
+                stacklevel=2,
+            )
+            recipe = recipe_of(epochs=fitting)
     hardened, unfinished = _trained(
         recipe,
         taught,
@@ -239,7 +257,12 @@ def _measured(
 ) -> dict[str, Any]:
     """Return what is measured before and after."""
     if noise is None:
-        return {"only": (*ATTACKED, CertifiedRadius.name) if certified else ATTACKED, "ball": ball}
+        assert ball is not None
+        radius: dict[str, Any] = {"events": ("retrieval",)}
+        if not isinstance(ball, Linf):
+            radius["widest"] = replace(ball, radius=FAR * ball.radius)
+        only = (*ATTACKED, CertifiedRadius.name) if certified else ATTACKED
+        return {"only": only, "ball": ball, "settings": {AttackRadius.name: radius}}
     settings = {name: {"sigma": noise, "radii": (noise,)} for name in SMOOTHED}
     if held_out.labels is None or bank is None:
         return {"only": SMOOTHED, "settings": settings}

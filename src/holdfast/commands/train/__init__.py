@@ -27,6 +27,7 @@ from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.computing.tuning import keep_freed_memory
 from holdfast.training.gathering import rank
 from holdfast.training.loop import checkpoints
+from holdfast.training.loop.health import lost
 from holdfast.training.loop.training import Training, Watch
 from holdfast.training.recipe import Recipe, read_settings
 from holdfast.transforms.base import Transform
@@ -97,7 +98,8 @@ def train(
             the checkpoint before is kept.
         AgreementLostError: codes are no longer what they were, by what ``watch`` measures; ``out`` holds the encoder of the
             last epoch in which they were.
-        BudgetSpentError: the budget ended before training did; the same call goes on.
+        BudgetSpentError: the budget ended before training did; the same call goes on. If it trains an encoder further,
+            ``out`` holds the encoder so far.
     """
     refuse_blanks(locals())
     keep_freed_memory()
@@ -136,9 +138,15 @@ def train(
         try:
             training.run()
         except BudgetSpentError as error:
+            if lost(training.curve[-1]) and training.sound_weights:
+                training.encoder.load_state_dict(training.sound_weights)
             encoder = record.encoder(training.encoder)
             encoder.name = f"{encoder.name} (epoch {training.epoch}, step {training.step})"
             encoder.source = MADE_IN_PYTHON
+            if (
+                inputs.start is not None and folder is not None and rank() == 0
+            ):  # it was an encoder before the first step
+                record.finish(encoder, training.curve, training.started)
             raise UnfinishedError(str(error), encoder) from error
         except AgreementLostError as error:
             if folder is None or not error.epoch or rank() != 0:

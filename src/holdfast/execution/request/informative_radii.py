@@ -1,9 +1,13 @@
-"""Radii at which the encoders of a run differ, chosen before anything else where nobody asked for any.
+"""Radii at which the encoders of a run differ, chosen before anything else if no radius was asked for.
 
-At too large a radius every encoder loses all images, and at too small a one none: nothing tells them apart. So the smallest
-change after which an image is mistaken is searched for first, on a few images of each encoder, and radii are taken within
-which the strongest, the one of the largest median, loses some of them and keeps others. The radii that evaluations have by
-themselves stay where they do that already.
+At too large a radius every encoder loses all images, and at too small a one none: nothing tells them apart. So the run
+first searches, on a few images of each encoder, the smallest change after which an image matches another image. It then
+takes radii within which the strongest encoder, the one of the largest median, loses some images and keeps others. The radii
+that evaluations have by themselves stay where they do that already.
+
+An attack on a probe succeeds at another scale than an attack on the nearest neighbour: a reference set of other scenes is
+far away, and a decision boundary may be near. So evaluations of probes under attack get radii of their own, at which probes
+lose some images.
 
 Which images are looked at, and what is found, follows from encoders, images and seed, and is kept in the store: whoever goes
 on, names the encoders in another order, has a budget or more workers gets the same radii.
@@ -27,21 +31,29 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Encoder
 from holdfast.core.operations import operations
 from holdfast.core.records import Result
-from holdfast.core.run_settings import RunSettings
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.encoders.baseline import is_baseline
 from holdfast.evaluations.attacked.attack_radius import Radii
+from holdfast.evaluations.probed.probe_radius import ProbeRadii
 from holdfast.execution.computing import Computing
+from holdfast.execution.computing.fitting import learn_all
 from holdfast.execution.computing.shards import read_observed
 from holdfast.execution.request import Request
 from holdfast.execution.request.loading import Inputs
 from holdfast.execution.request.suites import HEAVY
+from holdfast.probes.base import Probe
 from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, plain
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from holdfast.report import text
 from holdfast.store.store import StoreError
 
 log = logging.getLogger("holdfast")
 LEAST, MOST = 0.2, 0.8
-"""A radius is informative within which the strongest encoder loses at least and at most so large a share of the images."""
+"""A radius is informative within which the strongest encoder loses at least and at most this fraction of the images ..."""
+FAR = 4
+"""... and that is at most this multiple of its median. With a reference set that lacks neighbours of some images, 12.75/255
+lost 67% of the images of a network whose median was 0.2/255: every other number is at its end there."""
 AIMS = {1: (0.5,), 2: (1 / 3, 2 / 3)}
 """The shares that it loses, as nearly as a readable radius allows, by how many radii are measured."""
 STEPS = (1, 2, 3, 5, 10)
@@ -54,7 +66,7 @@ IMAGES, FEW = 32, 12
 @final
 @dataclass(frozen=True)
 class InformativeRadii:
-    """The balls to measure in, and in a sentence why."""
+    """The balls to measure in, and which encoder loses how much there."""
 
     balls: tuple[Ball, ...]
     sentence: str
@@ -69,89 +81,128 @@ def left_open(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:
     """Return the evaluations of ``plan`` whose radii nobody has fixed: of quick alone, other suites are protocols."""
     if request.suite != "quick" or request.eps or request.ball:
         return []
-    free = [
+    return [
         evaluation
         for evaluation in plan
         if attacks_in_balls(type(evaluation))
         and "balls" not in request.settings.get(evaluation.name, {})
         and all(isinstance(ball, Linf) for ball in vars(evaluation)["balls"])
     ]
-    # Those that search radii report nothing at fixed ones.
-    return free if any(not hasattr(evaluation, "widest") for evaluation in free) else []
 
 
-def informative_radii(
+def in_informative_balls(
     request: Request, plan: Sequence[Evaluation], inputs: Inputs, run: RunSettings, work: Computing
-) -> InformativeRadii | None:
-    """Return the radii for evaluations that are left open; nothing where no encoder tells any.
+) -> tuple[list[Evaluation], str]:
+    """Return ``plan`` with radii that tell the encoders apart where none were asked for, and which these are.
 
     Raises:
         StoreError: the store cannot be written.
     """
+    free = left_open(request, plan)
+    probed = [evaluation for evaluation in free if _probes(evaluation)]
+    kinds = {"Attacks": [evaluation for evaluation in free if not _probes(evaluation)], "Attacks on probes": probed}
+    plan, sentences = list(plan), []
+    for what, group in kinds.items():
+        # Those that search radii report nothing at fixed ones.
+        if all(hasattr(evaluation, "widest") for evaluation in group):
+            continue
+        balls = tuple(dict.fromkeys(ball for evaluation in group for ball in vars(evaluation)["balls"]))
+        probes = tuple(dict.fromkeys(probe for evaluation in group for probe in _probes(evaluation)))
+        chosen = choose(_radii_by_name(request, probes, inputs, run, work), balls, what)
+        if chosen is not None:
+            plan = [chosen.of(evaluation) if evaluation in group else evaluation for evaluation in plan]
+            sentences.append(chosen.sentence)
+    return plan, f"No radius was asked for. {' '.join(sentences)} --eps sets others." if sentences else ""
+
+
+def _probes(evaluation: Evaluation) -> tuple[Probe, ...]:
+    return getattr(evaluation, "probes", ())
+
+
+def _radii_by_name(
+    request: Request, probes: tuple[Probe, ...], inputs: Inputs, run: RunSettings, work: Computing
+) -> dict[str, list[float]]:
+    """Return for each encoder, and each of its ``probes`` if there are some, the radii at which its images are lost."""
     attack = SquareAttack(queries=100) if request.black_box else GradientAttack(steps=5)
-    encoders = [each for each in inputs.encoders if not each.source.startswith("baseline:")] or inputs.encoders
-    heavy = max(map(operations, encoders)) >= HEAVY
+    encoders = [each for each in inputs.encoders if not is_baseline(each)] or inputs.encoders
+    count = FEW if max(map(operations, encoders)) >= HEAVY else IMAGES
     radii = {}
     for encoder in encoders:
-        try:
-            radii[encoder.name] = _radii(encoder, attack, FEW if heavy else IMAGES, inputs, run, work)
-        except StoreError:
-            raise
-        except Exception:  # its examination says what is wrong with it
-            log.debug("no radii of %s", encoder.name, exc_info=True)
-    balls = dict.fromkeys(ball for evaluation in plan for ball in vars(evaluation)["balls"])
-    return choose(radii, tuple(balls))
+        for probe in probes or [None]:
+            try:
+                search = _search(probe, attack, count)
+                values = _radii(encoder, search, inputs, run, work)
+            except StoreError:
+                raise
+            except Exception:  # its examination says what is wrong with it
+                log.debug("no radii of %s", encoder.name, exc_info=True)
+            else:
+                radii[encoder.name if probe is None else f"{probe} on {encoder.name}"] = values
+    return radii
+
+
+def _search(probe: Probe | None, attack: Attack, count: int) -> Radii | ProbeRadii:
+    if probe is None:
+        return Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
+    return ProbeRadii(probe, WIDEST, attack, (), (), L2Distance(), count)
 
 
 def _radii(
-    encoder: Encoder, attack: Attack, count: int, inputs: Inputs, run: RunSettings, work: Computing
+    encoder: Encoder, search: Radii | ProbeRadii, inputs: Inputs, run: RunSettings, work: Computing
 ) -> list[float]:
-    """Return the radii at which the first images of ``encoder`` are mistaken."""
+    """Return the radii at which images of ``encoder`` are lost; a probe loses those alone that it gets right when clean."""
     images, bank, others = inputs.images(encoder), inputs.bank(encoder), None
     if bank is not None:
         others = Population(encoder, bank, run)
         others = Population(encoder, bank, run, work.codes(others, "codes of the bank"))
     codes = work.codes(Population(encoder, images, run), "codes")
     population = Population(encoder, images, run, codes, bank=others)
-    search = Radii("retrieval", WIDEST, attack, L2Distance(), 10, (), (), attack, count)
+    learned: dict[Fit[Any], Observed | Exception] = {}
+    learn_all(work, population, search.fits(), learned)
+    population = Population(encoder, images, run, codes, learned, others)
     work.compute(search, population, "radii to measure at")
     radii = read_observed(search, population, search.rows(population), work.store)["radius"].tolist()
-    return [radius for radius in radii if not isnan(radius)]
+    return [radius for radius in radii if not isnan(radius) and (radius > 0 or isinstance(search, Radii))]
 
 
-def choose(radii: Mapping[str, Sequence[float]], defaults: Sequence[Ball]) -> InformativeRadii | None:
-    """Return ``defaults`` where they are informative, else as many balls at most that are.
+def choose(
+    radii: Mapping[str, Sequence[float]], defaults: Sequence[Ball], what: str = "Attacks"
+) -> InformativeRadii | None:
+    """Return ``defaults`` where they are informative, else as many balls at most that are; nothing where no ball is.
+
+    The strongest decides; one that loses no image within the widest ball tells no radius, and the next one decides.
 
     Args:
         radii: of some images of each encoder, infinite where one was not lost.
         defaults: what is measured where nothing is chosen.
+        what: is measured there, as the sentence calls it.
 
     Example:
         >>> choose({"weak": [0.001, 0.002], "strong": [0.0021, 0.004, 0.006]}, [Linf(0.1)]).balls
         (Linf(radius=0.00392156862745098),)
     """
-    medians = {name: quantile(values, 0.5) for name, values in radii.items() if values}
-    if not medians:
-        return None
-    strongest = max(medians, key=lambda name: (medians[name], name))
-    values = radii[strongest]
-    balls = tuple(defaults)
-    if not any(LEAST <= lost(values, ball.radius) <= MOST for ball in balls):
-        aims = [quantile(values, share) for share in AIMS[min(2, len(balls))]]
-        balls = tuple(dict.fromkeys(Linf(readable(aim, values)) for aim in aims if 0 < aim <= WIDEST.radius))
-    if not balls:
-        return None
-    shares = text.listed([f"{lost(values, ball.radius):.0%}" for ball in balls])
-    who = strongest if len(radii) == 1 else f"{strongest}, the strongest,"
-    return InformativeRadii(
-        balls,
-        f"No radius was asked for: attacks are measured at {text.listed(list(map(str, balls)))}, where {who} loses {shares} "
-        f"of {len(values)} images; --eps sets others.",
-    )
+    known = {name: values for name, values in radii.items() if values}
+    for name in sorted(known, key=lambda name: (quantile(known[name], 0.5), name), reverse=True):
+        if balls := _informative(known[name], defaults):
+            shares = text.listed([f"{lost(known[name], ball.radius):.0%}" for ball in balls])
+            who = name if len(known) == 1 else f"{name}, the strongest,"
+            spelled = text.listed(list(map(str, balls)))
+            sentence = f"{what} are measured at {spelled}, where {who} loses {shares} of {len(known[name])} images."
+            return InformativeRadii(balls, sentence)
+    return None
+
+
+def _informative(radii: Sequence[float], defaults: Sequence[Ball]) -> tuple[Ball, ...]:
+    """Return ``defaults`` if one of them tells something at these ``radii``, else readable ones that do."""
+    far = FAR * quantile(radii, 0.5)
+    if any(LEAST <= lost(radii, ball.radius) <= MOST and ball.radius <= far for ball in defaults):
+        return tuple(defaults)
+    aims = [quantile(radii, share) for share in AIMS[min(2, len(defaults))]]
+    return tuple(dict.fromkeys(Linf(readable(aim, radii)) for aim in aims if 0 < aim <= WIDEST.radius))
 
 
 def lost(radii: Sequence[float], radius: float) -> float:
-    """Return the share of images that are lost within ``radius``."""
+    """Return the fraction of images that are lost within ``radius``."""
     return float(np.mean(np.asarray(radii) <= radius))
 
 

@@ -23,6 +23,7 @@ from holdfast.execution.request import Request, references
 from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.bank import alongside, apart
 from holdfast.protocol.evaluation import with_bank
+from holdfast.report.text import listed
 
 TOUR = "builtin:digits"
 OWN = f"{SOURCE}:"
@@ -271,7 +272,17 @@ def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
             baselines.append(pixels)
     if "random" in request.baselines:
         drawn: dict[str, tuple[Encoder, list[str]]] = {}
+        without = [encoder.name for encoder in encoders if not encoder.parameters]
+        if without:
+            warnings.warn(
+                f"random baseline: left out for {listed(without)}, which {'has' if len(without) == 1 else 'have'} no "
+                "weights to draw anew",
+                HoldfastWarning,
+                stacklevel=2,
+            )
         for encoder in encoders:
+            if not encoder.parameters:
+                continue
             fresh = random_init(encoder, request.seed)
             drawn.setdefault(fresh.fingerprint, (fresh, []))[1].append(encoder.name)
         for fresh, alike in drawn.values():  # one architecture has one random baseline

@@ -172,7 +172,11 @@ class Training:
         if somewhere(self.interruption.requested, self.fabric.device) or self.until == inf:
             return KeyboardInterrupt()
         done = f"{self.epoch} of {self.recipe.epochs} epochs and {self.step} of {self.feed.steps} steps of the next"
-        advice = f"what is in {self.folder} is no encoder yet; run the same command again to go on"
+        so_far = isinstance(self.recipe.architecture, LoadedEncoder)  # it was an encoder before the first step
+        state = (
+            f"trained:{self.folder} is the encoder so far" if so_far else f"what is in {self.folder} is no encoder yet"
+        )
+        advice = f"{state}; run the same command again to go on"
         return BudgetSpentError(f"the budget was spent after {done} ({self.progress:.0%} of the training); {advice}")
 
     def _run_epoch(self) -> None:
