@@ -230,7 +230,7 @@ def test_training_mode_is_warned_of_where_it_matters():
 
 def test_a_module_that_cannot_be_copied_is_refused():
     module = nn.Flatten()
-    module.lock = Lock()
+    vars(module)["lock"] = Lock()
     with pytest.raises(HoldfastError, match="net cannot be copied"):
         encoder(module)
 

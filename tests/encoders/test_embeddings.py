@@ -197,9 +197,9 @@ def test_numbers_in_text_are_no_names_where_one_is_missing(value, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["ids", "groups"])
-def test_ids_and_groups_that_are_missing_are_no_names(what):
+def test_ids_and_groups_that_are_missing_are_no_names(what: str) -> None:
     with pytest.raises(HoldfastError, match=rf"{what} .*row 1"):
-        read_codes(np.eye(3), **{what: [1.0, float("nan"), 2.0]})
+        partial(read_codes, np.eye(3), **{what: [1.0, float("nan"), 2.0]})()
 
 
 @pytest.mark.parametrize("value", [float("nan"), None, 0.5])
