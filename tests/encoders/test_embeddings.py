@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -198,8 +200,9 @@ def test_numbers_in_text_are_no_names_where_one_is_missing(value, tmp_path):
 
 @pytest.mark.parametrize("what", ["ids", "groups"])
 def test_ids_and_groups_that_are_missing_are_no_names(what):
+    given: dict[str, Any] = {what: [1.0, float("nan"), 2.0]}
     with pytest.raises(HoldfastError, match=rf"{what} .*row 1"):
-        read_codes(np.eye(3), **{what: [1.0, float("nan"), 2.0]})
+        read_codes(np.eye(3), **given)
 
 
 @pytest.mark.parametrize("value", [float("nan"), None, 0.5])
