@@ -221,3 +221,15 @@ def test_a_processor_of_the_repositorys_own_code_is_followed(network, photos, tm
     with torch.no_grad():
         hidden = [network(**processor(image, return_tensors="pt")).last_hidden_state for image in opened(photos)]
     assert distance(embeddings(encoder, photos), [each.mean((2, 3)) for each in hidden]) <= EQUAL
+
+
+def test_a_line_of_pixels_does_not_fill_the_memory(network, tmp_path):
+    from PIL import Image
+
+    network.save_pretrained(tmp_path)
+    made("CLIPImageProcessor", {}).save_pretrained(tmp_path)
+    geometry = load(f"hf:{tmp_path}").geometry
+    assert geometry is not None
+    assert geometry(Image.new("RGB", (1, 900))).shape == (224, 224, 3)
+    with pytest.raises(HoldfastError, match="elongated"):
+        geometry(Image.new("RGB", (1, 60_000)))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load, sources
 from holdfast.encoders.loading.inputs import numbers, sizes
 from holdfast.encoders.loading.reference import require, split
+from holdfast.encoders.loading.weights import WeightSettings, read_weights
 from tests.outside import looked_anew
 
 
@@ -107,3 +111,12 @@ def test_new_file_in_the_package_is_an_adapter(tmp_path, monkeypatch):
         encoder = load("mine:anything")
     assert isinstance(encoder, Encoder)
     assert (encoder.name, encoder.source) == ("anything", "mine:anything")
+
+
+def test_a_setting_is_given_once_unless_it_takes_several(tmp_path):
+    with pytest.raises(HoldfastError, match="'shape' is given twice"):
+        load("baseline:pixels?shape=1x8x8&shape=1x4x4")
+    base, settings = split("file.pt?drop=fc.&drop=queue&key=model", WeightSettings)
+    assert (base, settings.drop, settings.key) == ("file.pt", ("fc.", "queue"), "model")
+    save_file({name: torch.zeros(1) for name in ("fc.w", "queue", "body.w")}, tmp_path / "weights.safetensors")
+    assert [*read_weights(tmp_path / "weights.safetensors", replace(settings, key=None))] == ["body.w"]

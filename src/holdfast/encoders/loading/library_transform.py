@@ -34,6 +34,8 @@ PROBED = ((131, 97), (200, 301), (64, 500), (901, 641))
 SOLID = (96, 96)
 TOLERANCE = 0.02
 """Largest difference in grey levels (1/255) that is put down to rounding."""
+MOST_PIXELS = 256_000_000
+"""Pixels that a picture may have after its shorter side is resized."""
 SPELLED = ("size", "crop_size", "resize_size", "input_size", "crop_pct", "crop_mode", "resize_mode")
 FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """As Pillow numbers them."""
@@ -56,6 +58,11 @@ class LibraryTransform(Preprocessing):
     crop: tuple[int, int]
 
     def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "rows columns c"]:
+        # Enlarging all of a line of pixels, of which the crop shows the middle, would fill the memory.
+        if max(self.crop) ** 2 * max(image.size) / min(image.size) > MOST_PIXELS:
+            raise HoldfastError(
+                f"a picture of {sizes(image.size[::-1])} pixels is too elongated; leave the picture out"
+            )
         pixels = _resizer(self.library, self.kind, self.settings)(image)
         if pixels.shape[:2] != self.crop:
             raise HoldfastError(

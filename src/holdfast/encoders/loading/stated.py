@@ -9,6 +9,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders.loading.inputs import numbers
 
+NOT_STATED = "not stated"
 FITS = ("shortest", "longest", "squash")
 
 
@@ -54,9 +55,9 @@ class PreprocessingSettings:
 
 
 def told(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` after its caution, if it has one, was made a warning and stands in its record."""
+    """Return ``encoder`` after warning of what nobody stated, which its record then says."""
     if encoder.caution:
         warnings.warn(encoder.caution, HoldfastWarning, stacklevel=4)
         if "normalisation" in encoder.caution:
-            encoder.normalisation = f"not stated ({encoder.normalisation} is assumed)"
+            encoder.normalisation = f"{NOT_STATED} ({encoder.normalisation} is assumed)"
     return encoder

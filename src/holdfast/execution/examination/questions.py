@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.encoders.loading.stated import NOT_STATED
 from holdfast.encoders.onnx.graph import OnnxModule
 from holdfast.execution.examination.inputs import are_probabilities, better_normalisation, classifier, problems
 
@@ -187,6 +188,8 @@ def _normalisation(examinee: Examinee) -> Answer:
     encoder = examinee.encoder
     inside = [part for part in encoder.module.modules() if isinstance(part, Normalised)]
     doubts = problems(encoder, inside[0]) if inside else []
+    if inside and encoder.normalisation.startswith(NOT_STATED):
+        doubts.append(f"{encoder.normalisation}; state mean and std in the reference, or every number may be off")
     if examinee.real and (better := better_normalisation(encoder, examinee.pixels, examinee.codes)):
         doubts.append(better)
     if doubts:
