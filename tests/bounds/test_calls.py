@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,9 +49,9 @@ MODES: dict[str, tuple[Callable[[Tensor], bool], str]] = {
     "single precision": (lambda x: x.dtype == torch.float32, "32 than the graph"),
     "double precision": (lambda x: x.dtype == torch.float64, "32 than the graph"),
     "more images than probes": (lambda x: len(x) >= 13, "in a batch of 13"),
-    "the batch of a run": (lambda x: len(x) > 200, "in a batch of 256"),
+    "the batch of a run": (lambda x: len(x) > 200, "in a batch of 224"),
     "a hundred images": (lambda x: len(x) == 100, "in a batch of 100"),
-    "large batches": (lambda x: len(x) > 600, "in a batch of 1000"),
+    "large batches": (lambda x: len(x) > 600, "in a batch of 800"),
     "gradients": (lambda x: torch.is_grad_enabled() and not torch.compiler.is_exporting(), "where gradients are on"),
     "images with gradients": (lambda x: x.requires_grad, "where images need gradients"),
     "inference mode": (lambda x: torch.is_inference_mode_enabled(), "in inference mode"),
@@ -59,6 +60,14 @@ MODES: dict[str, tuple[Callable[[Tensor], bool], str]] = {
     "strides": (lambda x: x.stride()[-1] == 16 * len(x) or x.stride()[-1] == 2, "in memory"),
     "contiguity": (lambda x: not x.is_contiguous(), "in memory"),
     "offsets": (lambda x: x.storage_offset() > 0, "parts of others in memory"),
+    "four images": (lambda x: len(x) == 4, "in a batch of 4"),
+    "24 images": (lambda x: len(x) == 24, "in a batch of 24"),
+    "50 images": (lambda x: len(x) == 50, "in a batch of 50"),
+    "200 images": (lambda x: len(x) == 200, "in a batch of 200"),
+    "multiples of seven": (lambda x: len(x) % 7 == 0, "in a batch of 7"),
+    "computed images": (lambda x: x.grad_fn is not None, "where images are computed"),
+    "another thread": (lambda x: threading.current_thread() is not threading.main_thread(), "in another thread"),
+    "the default type": (lambda x: torch.get_default_dtype() == torch.float64, "default type is float64"),
     "a larger batch in double precision": (
         lambda x: x.dtype == torch.float64 and len(x) == 32,
         "64 in a batch of 32",

@@ -115,10 +115,31 @@ def test_a_mean_is_a_sum_first(after: Callable[[Tensor], Tensor]) -> None:
     assert lower_bound(executed.encoder, x, rows, Linf(0.1), "crown", "executed").isneginf().all()
 
 
+def test_convolutions_without_onednn_are_refused_where_nnpack_may_compute_them() -> None:
+    """NNPACK's transforms round more than a sum of products does: executed bounds were crossed in batches of 16."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.nnpack.is_available()):
+        pytest.skip("this torch has no NNPACK, or no oneDNN to be without")
+    convolution = Encoder(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).eval(), "convolution", Domain((1, 8, 8)))
+    executed_encoder(convolution, torch.float32, "cpu")
+    with torch.backends.mkldnn.flags(enabled=False):
+        executed_encoder(encoder_of(torch.relu), torch.float32, "cpu")  # which convolves nothing
+        executed_encoder(convolution, torch.bfloat16, "cpu")
+        with pytest.raises(HoldfastError, match="NNPACK"):
+            executed_encoder(convolution, torch.float32, "cpu")  # though it is kept
+        with torch.backends.nnpack.flags(enabled=False):
+            executed_encoder(convolution, torch.float32, "cpu")
+    executed_encoder(convolution, torch.float32, "cpu")
+
+
 def test_factors_of_less_than_float32_are_refused() -> None:
     torch.set_float32_matmul_precision("medium")
     try:
         with pytest.raises(HoldfastError, match="factors of less than float32"):
             executed_encoder(encoder_of(torch.relu), torch.float32, "cpu")
+        torch.set_float32_matmul_precision("highest")
+        executed_encoder(kept := encoder_of(torch.relu), torch.float32, "cpu")
+        torch.set_float32_matmul_precision("medium")
+        with pytest.raises(HoldfastError, match="factors of less than float32"):
+            executed_encoder(kept, torch.float32, "cpu")
     finally:
         torch.set_float32_matmul_precision("highest")

@@ -8,7 +8,9 @@ memory is laid out in other ways. A module may ask about any of these, so it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -21,8 +23,8 @@ from holdfast.core.whole_float32 import factors_are_rounded
 
 EXACT = (torch.float32, torch.float64)
 """Precisions whose rounding certificates may leave out."""
-SIZES = (1, 2, 3, 5, 8, 13, 16, 32, 64, 100, 128, 256, 512, 1000)
-"""Batches that are tried, as far as ``ENTRIES`` reach."""
+SIZES = (*range(1, 65), 96, 98, 100, 125, 128, 150, 192, 196, 200, 224, 250, 256, 300, 400, 500, 512, 600, 800, 1000)
+"""Batches that are tried, as far as ``ENTRIES`` reach: those of up to 64 images, and usual larger ones."""
 ENTRIES = 2**25  # of nodes in a batch: encoders of up to a hundred thousand are tried in batches of 256
 FEW = 32
 """The largest batch that is tried of a copy, which attacks and witnesses alone are computed with."""
@@ -113,6 +115,27 @@ def _within(context: Callable[[], AbstractContextManager[object]], leaf: bool) -
     return execute
 
 
+def _computed(encoder: Encoder, pixels: Pixels) -> Codes:
+    """Call ``encoder`` on images that were computed, as the steps of an attack are."""
+    with torch.enable_grad():
+        return encoder.forward(pixels.clone().requires_grad_() * 1)
+
+
+def _in_a_thread(encoder: Encoder, pixels: Pixels) -> Codes:
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(call, encoder, pixels).result()
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _laid_out(arrange: Callable[[Pixels], Pixels]) -> Execute:
     def execute(encoder: Encoder, pixels: Pixels) -> Codes:
         with torch.no_grad():
@@ -138,7 +161,11 @@ MODES: dict[str, Execute] = {
     "where gradients are on": _within(torch.enable_grad, False),
     "where images need gradients": _within(torch.enable_grad, True),
     "where images need gradients that are off": _within(torch.no_grad, True),
+    "where images are computed from others": _computed,
     "in inference mode": _within(torch.inference_mode, False),
+    "in another thread": _in_a_thread,
+    "where the default type is float64": _within(partial(_default, torch.float64), False),
+    "where the default type is float32": _within(partial(_default, torch.float32), False),
     "with channels last in memory": _laid_out(_channels_last),
     "with images transposed in memory": _laid_out(_transposed),
     "with images that are parts of others in memory": _laid_out(_every_second),

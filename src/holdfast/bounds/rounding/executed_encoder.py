@@ -155,10 +155,12 @@ def executed_encoder(
         HoldfastError: it cannot be bounded, or nothing is known of the rounding of an operation.
     """
     device = torch.empty(0, device=device).device
+    _check_sums(encoder.name, precision, device, sums)
     kept, key = _EXECUTED.setdefault(encoder, {}), (precision, device, sums)
     if key not in kept or kept[key][0] != state(encoder.module):
         built = _executed(encoder, precision, device, sums)
         kept[key] = state(encoder.module), built
+    _check_convolutions(kept[key][1], precision, device)
     return kept[key][1]
 
 
@@ -169,7 +171,6 @@ def _executed(
         raise HoldfastError(
             f"{encoder.name} would be executed under autocast, whose casts are not traced; leave it first"
         )
-    _check_sums(encoder.name, precision, device, sums)
     executed = encoder.to(device, precision)
     if executed is encoder:  # which what is known of it must not keep alive
         executed = copy(encoder)
@@ -192,6 +193,28 @@ def _executed(
     check_graph(reference, graph, pixels.double(), codes, allowed)
     check_executed(executed, pixels, codes, allowed, ENTRIES // real.entries)
     return built
+
+
+def _check_convolutions(executed: ExecutedEncoder, precision: torch.dtype, device: torch.device) -> None:
+    """Raise if torch may compute convolutions by NNPACK, whose transforms (Winograd, Fourier) round more than is bounded.
+
+    Without oneDNN it does so in batches of 16 or more images.
+    """
+    nnpack: Any = torch.backends.nnpack
+    may = (
+        device.type == "cpu" and precision == torch.float32 and nnpack.is_available() and torch._C._get_nnpack_enabled()
+    )
+    onednn: Any = torch.backends.mkldnn
+    if (
+        may
+        and not (onednn.is_available() and onednn.enabled)
+        and any("conv" in step.name for step in executed.graph.steps)
+    ):
+        raise HoldfastError(
+            f"{executed.encoder.name} would be executed with convolutions of NNPACK, whose rounding has no bound; set "
+            "torch.backends.mkldnn.enabled to True, or torch.backends.nnpack.set_flags(False), to certify it as executed in "
+            "float32"
+        )
 
 
 def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: torch.dtype | None) -> None:
