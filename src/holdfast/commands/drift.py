@@ -100,10 +100,16 @@ def drift(
         True
     """
     refuse_blanks(locals())
-    measured, images, bank = (encoder, after, before) if encoder is not None else _stored(before, after)
+    if encoder is None:
+        measured: NamedImages | None = None
+        encoder, bank = _stored(before, after)
+    elif isinstance(before, Embeddings) or isinstance(after, Embeddings):
+        raise HoldfastError("encoder: stored embeddings take none, got one. Leave it out")
+    else:
+        measured, bank = after, before
     run = evaluate_one(
+        encoder,
         measured,
-        images,
         bank=bank,
         only=Drift.name,
         settings={
@@ -132,7 +138,7 @@ def drift(
     return Drifted(run, run.results[0])
 
 
-def _stored(before: NamedImages | Embeddings, after: NamedImages | Embeddings) -> tuple[Embeddings, None, Images]:
+def _stored(before: NamedImages | Embeddings, after: NamedImages | Embeddings) -> tuple[Embeddings, NamedImages]:
     """Return embeddings after, and those before as the bank.
 
     Raises:
@@ -143,7 +149,7 @@ def _stored(before: NamedImages | Embeddings, after: NamedImages | Embeddings) -
         raise HoldfastError(f"before and after hold the same {len(first.stored)} embeddings. Name two different sets")
     # Rows of one name may be of different images, so those before get names of their own.
     named = replace(first.stored, ids=tuple(f"before:{name}" for name in first.stored.ids))
-    return second, None, named.images()
+    return second, named.images()
 
 
 def _embeddings(named: NamedImages | Embeddings) -> Embeddings:

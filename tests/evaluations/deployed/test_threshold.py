@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.statistics.coverage_pairs import drawn, row
+from benchmarks.statistics import coverage_pairs
 from torch import nn
 
 import holdfast as hf
@@ -180,7 +180,7 @@ def test_the_variance_is_that_of_pairs_that_share_groups() -> None:
 def test_false_matches_are_known_within_a_few_times_their_rate() -> None:
     """Bounds that allow for any image not seen are 15 times as wide as this rate or more, and never say that it is kept."""
     rng = np.random.default_rng(0)
-    pairs = drawn("even", 150, rng)
+    pairs = coverage_pairs.drawn("even", 150, rng)
     low, high = pairs.interval(round(0.001 * len(pairs)), 0.001)
     assert 0 < low < 0.001 < high < 0.003
     assert pairs.interval(0, 0.001)[1] < 0.001
@@ -191,7 +191,7 @@ def test_false_matches_are_known_within_a_few_times_their_rate() -> None:
 @pytest.mark.parametrize("law", ["even", "clusters", "hubs", "heavy"])
 def test_intervals_of_thresholds_and_false_matches_cover(law: str, images: int, rate: float) -> None:
     draws = 80
-    found = row(law, images, rate, draws)
+    found = coverage_pairs.row(law, images, rate, draws)
     least = 0.92 - 3 * (0.92 * 0.08 / draws) ** 0.5
     assert found.threshold >= least, found
     assert found.matches >= least, found
