@@ -87,7 +87,9 @@ def arguments() -> Namespace:
     parser.add_argument("--harden-size", type=int, default=64, help="pixels a side of the encoder that is hardened")
     parser.add_argument("--epochs", type=int, default=10, help="how often hardening sees each image")
     parser.add_argument("--eps", default="1/255", help="radius that hardening resists")
-    parser.add_argument("--require", default="breakaway.breakaway_risk@1/255<=0.2", help="the gate for the hardened encoder")
+    parser.add_argument(
+        "--require", default="breakaway.breakaway_risk@1/255<=0.2", help="the gate for the hardened encoder"
+    )
     return parser.parse_args(sys.argv[1:])
 
 
