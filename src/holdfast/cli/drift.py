@@ -13,7 +13,10 @@ from holdfast.cli.terminal.one_result import show_result
 def command(
     before: Annotated[str, typer.Argument(help="The images that are as they should be: a folder or a reference.")],
     after: Annotated[str, typer.Argument(help="Those in question.")],
-    encoder: Annotated[str, typer.Option(help="source:name, as in timm:resnet50: whose codes are compared.")],
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="source:name, as in timm:resnet50 (default: both sets are files of embeddings)."),
+    ] = None,
     alpha: Annotated[float, typer.Option(help="The share of false alarms among sets that are alike.")] = 0.05,
     sequential: Annotated[
         bool, typer.Option("--sequential", help="Let the test decide that may be looked at after every image.")

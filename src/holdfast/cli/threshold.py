@@ -13,7 +13,7 @@ from holdfast.cli.terminal.one_result import show_result
 
 def command(
     encoder: flags.Encoder,
-    images: flags.Images[str],
+    images: flags.Images[str | None] = None,
     rate: Annotated[float, typer.Option(help="The share of pairs of different images that may match.")] = 0.001,
     rates: Annotated[list[float] | None, typer.Option(help="Further rates, of the table; repeatable.")] = None,
     edits: Annotated[

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from torch import Tensor
 
 from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import NamedEncoder, NamedImages
 from holdfast.core.divergences import DIVERGENCES, Divergence
-from holdfast.core.errors import refuse_blanks
+from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.images import Images
 from holdfast.core.records import Result
 from holdfast.core.settings import names_of, read
+from holdfast.encoders import load
+from holdfast.encoders.embeddings import SOURCE, Embeddings
 from holdfast.evaluations.deployed.drift import Drift
 from holdfast.evaluations.deployed.two_sets import divergences
 from holdfast.execution.engines.requested import Workers
@@ -33,9 +38,9 @@ class Drifted:
 
 
 def drift(
-    before: NamedImages,
-    after: NamedImages,
-    encoder: NamedEncoder,
+    before: NamedImages | Embeddings,
+    after: NamedImages | Embeddings,
+    encoder: NamedEncoder | None = None,
     *,
     alpha: float = Drift.alpha,
     sequential: bool = False,
@@ -60,7 +65,8 @@ def drift(
     Args:
         before: the images that are as they should be: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
         after: the images to test, as ``before``; images that are in both sets stay in both.
-        encoder: whose codes are compared, at hand or by reference.
+        encoder: whose embeddings are compared, at hand or by reference. None: both sets are stored embeddings (files,
+            references ``embeddings:FILE``, ``Embeddings`` or tensors (n, d)), and no edit is tried.
         alpha: the share of false alarms among sets that are alike.
         sequential: let the test decide that may be looked at after every image, for a folder that grows: ``after`` is then
             read in the order of its names.
@@ -94,10 +100,17 @@ def drift(
         True
     """
     refuse_blanks(locals())
+    if encoder is None:
+        measured: NamedImages | None = None
+        encoder, bank = _stored(before, after)
+    elif isinstance(before, Embeddings) or isinstance(after, Embeddings):
+        raise HoldfastError("encoder: stored embeddings take none, got one. Leave it out")
+    else:
+        measured, bank = after, before
     run = evaluate_one(
         encoder,
-        after,
-        bank=before,
+        measured,
+        bank=bank,
         only=Drift.name,
         settings={
             Drift.name: {
@@ -123,6 +136,32 @@ def drift(
         progress=progress,
     )
     return Drifted(run, run.results[0])
+
+
+def _stored(before: NamedImages | Embeddings, after: NamedImages | Embeddings) -> tuple[Embeddings, NamedImages]:
+    """Return embeddings after, and those before as the bank.
+
+    Raises:
+        HoldfastError: one cannot be read, or both are the same.
+    """
+    first, second = (_embeddings(each) for each in (before, after))
+    if first.stored.fingerprint == second.stored.fingerprint:
+        raise HoldfastError(f"before and after hold the same {len(first.stored)} embeddings. Name two different sets")
+    # Rows of one name may be of different images, so those before get names of their own.
+    named = replace(first.stored, ids=tuple(f"before:{name}" for name in first.stored.ids))
+    return second, named.images()
+
+
+def _embeddings(named: NamedImages | Embeddings) -> Embeddings:
+    if isinstance(named, Embeddings):
+        return named
+    if isinstance(named, Tensor):
+        return Embeddings(named)
+    if isinstance(named, Images):
+        raise HoldfastError("encoder: images need one, got none. Name it, as in builtin:digits-contrastive")
+    loaded = load(f"{SOURCE}:{str(named).removeprefix(f'{SOURCE}:')}")
+    assert isinstance(loaded, Embeddings)
+    return loaded
 
 
 def _divergence(named: str | Divergence) -> str | Divergence:

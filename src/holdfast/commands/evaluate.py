@@ -162,7 +162,7 @@ def evaluate(
     return run
 
 
-def evaluate_one(encoder: NamedEncoder, images: NamedImages, **keywords: Any) -> EvaluatedRun:
+def evaluate_one(encoder: NamedEncoder, images: NamedImages | None, **keywords: Any) -> EvaluatedRun:
     """Return the run of one encoder and one evaluation, for verbs that ask one question; ``keywords`` as for ``evaluate``.
 
     Raises:

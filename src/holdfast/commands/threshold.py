@@ -35,7 +35,7 @@ class Thresholds:
 
 def threshold(
     encoder: NamedEncoder,
-    images: NamedImages,
+    images: NamedImages | None = None,
     *,
     rate: float = Threshold.rate,
     rates: float | Sequence[float] = Threshold.rates,
@@ -61,7 +61,8 @@ def threshold(
 
     Args:
         encoder: at hand or by reference.
-        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; exact copies count once.
+        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; exact copies count once. None for stored
+            embeddings (``embeddings:FILE``), of which no copies are made: the threshold and its false matches alone.
         rate: the share of pairs of different images that may match, for which a threshold is recommended.
         rates: further rates, of a table.
         edits: what makes everyday copies, separated by commas: edits on a ladder and common corruptions.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import Transform, versions
+
+Measured = TypeVar("Measured", bound="Evaluation")
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,16 @@ def circumstances(
 
 def _flat(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fields_without: str) -> Measured:
+    """Return ``evaluation`` without entries in these fields if all ``encoders`` stand for stored embeddings."""
+    if not encoders or not all(encoder.recorded for encoder in encoders):
+        return evaluation
+    alone = copy(evaluation)  # not made anew: a user's empty list is a mistake, which is refused
+    for name in fields_without:
+        object.__setattr__(alone, name, ())
+    return alone
 
 
 def attacks_in_balls(kind: type[Evaluation]) -> bool:

@@ -6,8 +6,10 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from benchmarks.statistics import coverage_pairs
 from torch import nn
 
 import holdfast as hf
@@ -173,6 +175,28 @@ def test_the_variance_is_that_of_pairs_that_share_groups() -> None:
         total += sum(mine * other for two, other in zip(ends, left, strict=True) if one & two)
     expected = total * 6 / 5 / (share * (1 - share) * len(pairs))
     assert pairs.effect(count) == pytest.approx(max(1, expected))
+
+
+def test_false_matches_are_known_within_a_few_times_their_rate() -> None:
+    """Bounds that allow for any image not seen are 15 times as wide as this rate or more, and never say that it is kept."""
+    rng = np.random.default_rng(0)
+    pairs = coverage_pairs.drawn("even", 150, rng)
+    low, high = pairs.interval(round(0.001 * len(pairs)), 0.001)
+    assert 0 < low < 0.001 < high < 0.003
+    assert pairs.interval(0, 0.001)[1] < 0.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("images", "rate"), [(100, 0.01), (300, 0.001)])
+@pytest.mark.parametrize("law", ["even", "clusters", "hubs", "heavy"])
+def test_intervals_of_thresholds_and_false_matches_cover(law: str, images: int, rate: float) -> None:
+    draws = 80
+    found = coverage_pairs.row(law, images, rate, draws)
+    least = 0.92 - 3 * (0.92 * 0.08 / draws) ** 0.5
+    assert found.threshold >= least, found
+    assert found.matches >= least, found
+    assert found.wrong <= 0.05
+    assert found.ratio < 6
 
 
 @pytest.mark.slow

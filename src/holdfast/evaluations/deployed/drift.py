@@ -17,6 +17,7 @@ from typing import final
 import numpy as np
 
 from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.encoder import Encoder
 from holdfast.core.pictures import row
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
@@ -27,7 +28,7 @@ from holdfast.evaluations.deployed.moved import by_direction
 from holdfast.evaluations.deployed.new_images import beyond_support
 from holdfast.evaluations.deployed.observations import EditedBank
 from holdfast.evaluations.deployed.two_sets import TESTS, placed, require_euclidean
-from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.evaluation import Evaluation, of_embeddings_alone
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
@@ -94,11 +95,15 @@ class Drift(Evaluation):
         """Random divisions: ``permutations``, or more where ``alpha`` needs more."""
         return self.permutations if self.sequential else enough(self.permutations, self.alpha, TESTS)
 
+    def among(self, encoders: Sequence[Encoder]) -> Drift:
+        return of_embeddings_alone(self, encoders, "edits")
+
     def fits(self) -> tuple[Compared]:
         return (Compared(self.divergence, self.drawn),)
 
     def observation(self) -> EditedBank:
-        return EditedBank(rungs(self.name, self.edits), self.samples, *self.fits(), self.alpha, self.sequential)
+        edits = rungs(self.name, self.edits) if self.edits else ()
+        return EditedBank(edits, self.samples, *self.fits(), self.alpha, self.sequential)
 
     def concluding(self, population: Population) -> float:
         count = len(population.images) + len(population.bank.images)
@@ -129,6 +134,8 @@ class Drift(Evaluation):
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
         """Return the images farthest from all of the bank, each beside the one of the bank nearest to it."""
+        if population.encoder.recorded:
+            return ()
         sets = population.learned(*self.fits()).sets
         far = np.argsort(-np.array(findings.series[0].values), kind="stable")[:SHOWN].tolist()
         pictures = []

@@ -27,6 +27,7 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import row
 from holdfast.core.points.counting import nearest_rows
@@ -44,7 +45,7 @@ from holdfast.evaluations.deployed.false_matches import (
     supported,
 )
 from holdfast.evaluations.deployed.observations import AttackedMatches, EditedImages, rivals
-from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.evaluation import Evaluation, of_embeddings_alone
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -108,6 +109,9 @@ class Threshold(Evaluation):
             raise HoldfastError(f"{self.name}: a rate of false matches lies between 0 and 1, got {wrong[0]}")
         rungs(self.name, self.edits)
 
+    def among(self, encoders: Sequence[Encoder]) -> Threshold:
+        return of_embeddings_alone(self, encoders, "edits", "balls")
+
     def observation(self) -> Joint:
         attacks = (AttackedMatches(ball, self.attack, self.samples) for ball in self.balls)
         return Joint((self._copies(), *attacks))
@@ -142,6 +146,8 @@ class Threshold(Evaluation):
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
         """Return the different images that look most alike to the encoder: copies among them spoil the rates."""
+        if population.encoder.recorded:
+            return ()
         originals, groups = sorted(set(population.originals.tolist())), groups_of(population)
         codes = population.codes[originals]
         largest = max(
@@ -164,7 +170,7 @@ class Threshold(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _copies(self) -> EditedImages:
-        return EditedImages(rungs(self.name, self.edits), self.samples)
+        return EditedImages(rungs(self.name, self.edits) if self.edits else (), self.samples)
 
     def _distances_of_copies(
         self, population: Population, rows: Sequence[int], observed: Observed

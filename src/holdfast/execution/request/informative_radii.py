@@ -86,6 +86,7 @@ def left_open(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:
         for evaluation in plan
         if attacks_in_balls(type(evaluation))
         and "balls" not in request.settings.get(evaluation.name, {})
+        and vars(evaluation)["balls"]  # none where stored embeddings alone are measured
         and all(isinstance(ball, Linf) for ball in vars(evaluation)["balls"])
     ]
 

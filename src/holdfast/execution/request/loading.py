@@ -162,8 +162,8 @@ def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encode
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
     if loaded.recorded:
         raise HoldfastError(
-            f"{loaded.name} holds codes alone, and this takes the encoder that made them; only evaluate and parity can do "
-            "with codes"
+            f"{loaded.name} holds codes alone, and this takes the encoder that made them; only evaluate, parity, "
+            "drift and threshold can do with codes"
         )
     if isinstance(encoder, str):
         return loaded
