@@ -90,6 +90,7 @@ def test_a_stopped_run_goes_on_and_keeps_its_answers(folder, tmp_path, monkeypat
         assert sorted(line[2] for line in csv.reader(file)) == ["sat", "unknown", "unsat"]
 
 
+@pytest.mark.slow
 def test_answers_are_computed_again_once_a_file_has_changed(folder, tmp_path):
     list(answers(folder, out=tmp_path / "out", **SETTINGS))
     (folder / "unsat.vnnlib").write_text(query([1.0, 1.0], [2.0, 2.0], 3.0))
@@ -98,6 +99,7 @@ def test_answers_are_computed_again_once_a_file_has_changed(folder, tmp_path):
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"attack": "pgd:steps=6"}, {"list": "good.onnx,sat.vnnlib,60"}])
 def test_answers_to_another_list_or_settings_are_not_overwritten(folder, tmp_path, change):
+    (folder / "instances.csv").write_text("bad.onnx,sat.vnnlib,60")  # which is answered without bounds
     list(answers(folder, out=tmp_path / "out", **SETTINGS))
     before = (tmp_path / "out" / "results.csv").read_bytes()
     if "list" in change:
@@ -114,6 +116,7 @@ def alone(folder: Path, text: str, **said: Any) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_an_input_that_no_float32_holds_is_found(tmp_path):
     total(tmp_path / "net.onnx")
     lines = ["(declare-const X_0 Real)", "(declare-const X_1 Real)", "(declare-const Y_0 Real)"]
@@ -129,12 +132,14 @@ def test_an_input_that_no_float32_holds_is_found(tmp_path):
     assert alone(tmp_path, edge).answer == "unknown"
 
 
+@pytest.mark.slow
 def test_a_network_is_not_probed_outside_the_box(tmp_path):
     nodes = [helper.make_node("Log", ["x"], ["l"]), helper.make_node("MatMul", ["l", "w"], ["y"])]
     network(tmp_path / "net.onnx", nodes, w=np.ones((2, 1), np.float32))
     assert alone(tmp_path, query([1.0, 1.0], [2.0, 2.0], 0.5)).answer == "sat"
 
 
+@pytest.mark.slow
 def test_random_inputs_reach_what_has_no_slope_elsewhere(tmp_path):
     """The output is 1 but in 2% of the box, so that an attack has no direction."""
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["s"]), helper.make_node("Relu", ["s"], ["r"])]
@@ -173,6 +178,7 @@ class Wandering(Attack):
             torch.ones(1).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endless", [{"method": Endless()}, {"attack": Wandering()}])
 def test_neither_bounds_nor_attacks_pass_the_time_of_a_query(endless, tmp_path):
     total(tmp_path / "net.onnx")
@@ -182,6 +188,7 @@ def test_neither_bounds_nor_attacks_pass_the_time_of_a_query(endless, tmp_path):
     assert found.answer in ("unknown", "unsat" if "attack" in endless else "unknown")
 
 
+@pytest.mark.slow
 def test_compressed_files_are_read_under_their_own_names(tmp_path):
     total(tmp_path / "net.onnx")
     for name, content in (
