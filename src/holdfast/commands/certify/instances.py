@@ -1,64 +1,42 @@
-"""Benchmarks of verifiers, answered by our bounds and attacks: an ONNX network and a VNN-LIB query for each instance.
+"""Benchmarks of verifiers: an ONNX network and a VNN-LIB query for each instance, answered one after another.
 
-A query is ``unsat`` once each of its disjuncts is: one of its inequalities, or their sum, is proved to be violated by all
-inputs of its box. It is ``sat`` once an attack reaches an input in the box whose outputs satisfy all inequalities of a
-disjunct: in real numbers, and in float32 for any order of summation. Otherwise it is ``unknown``.
+answers.json   what the folder holds: list and settings, and every finished answer; a run that was stopped goes on from it
+results.csv    network, query, answer, seconds, as in competitions of verifiers
+counterexamples/NETWORK-QUERY.txt   the input of each query that is ``sat``
 """
 
 from __future__ import annotations
 
-import copy
 import csv
+import gzip
+import hashlib
+import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn import functional
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import Method, read_method
-from holdfast.bounds.methods.base import vacuous_unless_finite
-from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import Box
-from holdfast.commands.certify.counterexamples import UNCERTAIN, codes_in_float32, highest
-from holdfast.commands.certify.queries import counterexample_text, inside
-from holdfast.commands.certify.vnnlib import Disjunct, read
+from holdfast.commands.certify.problem import Answer, Problem, WithOne
+from holdfast.commands.certify.queries import counterexample_text
+from holdfast.commands.certify.vnnlib import read
 from holdfast.core.arguments import check_whole
-from holdfast.core.balls import Linf
-from holdfast.core.encoder import Codes, Domain, Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, refuse_blanks
-from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, onnx
 from holdfast.encoders.loading.reference import existing, first_line
-from holdfast.evaluations.certified.pairwise.pairs import traced
 from holdfast.store.store import Store
+
+__all__ = ["Answer", "answers", "verify"]
 
 SECONDS = 60.0
 """For a query in whose line no time stands."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is known of one query: ``unsat`` is proved, ``sat`` has a counterexample, ``unknown`` has a reason."""
-
-    network: str
-    query: str
-    answer: Literal["unsat", "sat", "unknown"]
-    seconds: float
-    """By the clock, with what was loaded for it."""
-    reason: str = ""
-    counterexample: Tensor | None = None
-    """An input (*shape) of the box in float32."""
-    outputs: tuple[float, ...] = ()
-    """What the network computes of it in float32."""
 
 
 def verify(
@@ -105,58 +83,56 @@ def answers(
     lines = [line for line in csv.reader(_text(existing(str(path))).splitlines()) if line]
     if not lines or any(len(line) not in (2, 3) for line in lines):
         raise HoldfastError(f"{path} is no list of instances; each line names a network, a query and seconds")
-    loaded = cache(lambda network: _network(path.parent / network))
-    results = list[Answer]()
+    asked = {"instances": lines, "method": str(method), "attack": str(attack), "neurons": neurons, "seed": seed}
+    folder = _Folder.of(Path(out), asked) if out is not None else None
+    loaded = cache(lambda network: onnx.load(str(_packed(path.parent / network)), Options()))
     for network, query, *seconds in lines:
-        began = time.monotonic()
+        began, digest = time.monotonic(), _digest(path.parent, network, query, seconds)
+        if folder and (known := folder.finished.get(digest)):
+            yield known
+            continue
+        lasting = True
         try:
-            problem = _Problem(loaded(network), method, attack, neurons, seed, _seconds(seconds, path))
-            answer = problem.answer(network, query, _text(path.parent / query))
-        except (HoldfastError, OSError) as error:  # one that cannot be read or bounded leaves the others
-            answer = Answer(network, query, "unknown", 0.0, first_line(error))
-        results.append(replace(answer, seconds=time.monotonic() - began))
-        if out is not None:
-            _write(results, Store(Path(out)))
-        yield results[-1]
+            text = _text(_packed(path.parent / query))
+            encoder: Encoder = loaded(network)
+            module = WithOne(encoder.module).eval()
+            problem = Problem(
+                module, Path(network).stem, encoder.domain.shape, read(text, query), method, attack, neurons, seed, began,
+                _seconds(seconds, path),
+            )  # fmt: skip
+            answer = problem.answer(network, query)
+        except (
+            Exception
+        ) as error:  # of one that cannot be read, run or bounded, whatever torch says; it leaves the others
+            kind = "" if isinstance(error, HoldfastError | OSError) else f"{type(error).__name__}: "
+            answer, lasting = Answer(network, query, "unknown", 0.0, f"{kind}{first_line(error)}"), False
+        answer = replace(answer, seconds=time.monotonic() - began)
+        if folder:
+            folder.add(answer, digest if lasting else None)
+        yield answer
+
+
+def _packed(path: Path) -> Path:
+    """Return ``path``, or the same compressed if there is only that."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.exists() and not path.exists() else path
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise HoldfastError(f"{path} is no text in UTF-8; unpack it if it is compressed") from error
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise HoldfastError(f"{path} is no text in UTF-8 ({first_line(error)}). Copy or unpack it again.") from error
 
 
-class _WithOne(nn.Module):
-    """A network with one more output, which is 1: an inequality's constant is then a coefficient like any other."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.pad(self.module(x), (0, 1), value=1.0)
-
-
-class _Boxed(nn.Module):
-    """A network as a function of ``delta`` in [-1, 1], which stands for an input between the ends of a box."""
-
-    def __init__(self, module: nn.Module, box: Box) -> None:
-        super().__init__()
-        self.module, self.box = module, box
-
-    def inputs(self, delta: Tensor) -> Tensor:
-        low, high = self.box
-        return torch.minimum(torch.maximum((low + high) / 2 + (high - low) / 2 * delta, low), high)
-
-    def forward(self, delta: Tensor) -> Tensor:
-        return self.module(self.inputs(delta))
-
-
-def _network(path: Path) -> Encoder:
-    """Return the network in the file ``path``, of inputs in any range, with one more output."""
-    encoder = onnx.load(str(path), Options())
-    return Encoder(_WithOne(encoder.module), path.stem, Domain(encoder.domain.shape, -torch.inf, torch.inf))
+def _digest(folder: Path, *line: Any) -> str:
+    """Return a hash of a line and of the files that it names, as far as they exist."""
+    files = [_packed(folder / name) for name in line[:2]]
+    contents = [file.read_bytes() if file.is_file() else b"" for file in files]
+    return hashlib.sha256(
+        b"\0".join([repr(line).encode(), *(hashlib.sha256(each).digest() for each in contents)])
+    ).hexdigest()
 
 
 def _seconds(cells: list[str], path: Path) -> float:
@@ -166,112 +142,60 @@ def _seconds(cells: list[str], path: Path) -> float:
         raise HoldfastError(f"{path} gives a query {cells[0]!r} seconds; expected a number") from error
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """A network and how its queries are answered."""
+@dataclass
+class _Folder:
+    """What is kept of a benchmark: the answers so far, and those among them that need not be computed again."""
 
-    encoder: Encoder
-    method: Method
-    attack: Attack
-    neurons: int
-    seed: int
-    seconds: float
+    store: Store
+    asked: dict[str, Any]
+    finished: dict[str, Answer]
+    """By the hash of what was asked."""
+    answers: list[Answer]
 
-    def answer(self, network: str, query: str, text: str) -> Answer:
-        """Return the answer to the query ``text``, in which no time stands yet."""
-        disjuncts, shape = read(text, query), self.encoder.domain.shape
-        features = self.encoder(torch.zeros(1, *shape)).shape[1] - 1
-        for disjunct in disjuncts:
-            sizes = len(disjunct.low), disjunct.specifications.shape[1]
-            if sizes != (int(np.prod(shape)), features):
-                raise HoldfastError(
-                    f"{query} has {sizes[0]} inputs and {sizes[1]} outputs, and {network} {np.prod(shape)} and {features}"
-                )
-        uncertain = ""
-        for disjunct in disjuncts:
-            if (point := self.counterexample(disjunct)) is None:
-                continue
-            if not (uncertain := self.doubts(disjunct, point)):
-                outputs = tuple(self.encoder(point[None])[0, :-1].tolist())
-                return Answer(network, query, "sat", 0.0, counterexample=point, outputs=outputs)
-        end = time.monotonic() + self.seconds
-        for position, disjunct in enumerate(disjuncts):
-            left = (end - time.monotonic()) / (len(disjuncts) - position)
-            if not self.refuted(disjunct, left):
-                reason = f"no bound by {self.method.name} refutes disjunct {position + 1} of {len(disjuncts)}"
-                reached = uncertain or "no attack reaches it"
-                return Answer(network, query, "unknown", 0.0, f"{reason}, and {reached}")
-        return Answer(network, query, "unsat", 0.0)
+    @classmethod
+    def of(cls, path: Path, asked: dict[str, Any]) -> _Folder:
+        """Return the folder at ``path``, with the answers of an earlier run of the same list and settings.
 
-    def refuted(self, disjunct: Disjunct, seconds: float) -> bool:
-        """Return whether bounds prove, in about so many seconds, that no input of the box satisfies all inequalities."""
-        if not len(disjunct.specifications):
-            return False
-        graph = traced(self.encoder, self.neurons, "cpu")
-        low, high = (end.double()[:, None] for end in self._box(disjunct))
-        around = Region((low + high) / 2, low, high, (high - low).flatten(1).amax(1) / 2, Linf)
-        method: Any = self.method
-        if any(field.name == "seconds" for field in fields(method)):
-            method = replace(method, seconds=max(0.0, min(method.seconds, seconds)))
-        specifications = _homogeneous(disjunct)
-        if len(specifications) > 1:
-            specifications = torch.cat([specifications, specifications.sum(0, keepdim=True)])
-        return bool((vacuous_unless_finite(method(graph, around, specifications[None])) > 0).any())
+        Raises:
+            HoldfastError: it holds answers to another list, or with other settings.
+        """
+        file, finished = path / "answers.json", dict[str, Answer]()
+        if file.exists():
+            try:
+                held = json.loads(file.read_text("utf-8"))
+                same = held["asked"] == asked
+                finished = {entry.pop("digest"): _answer(entry) for entry in held["finished"]} if same else {}
+            except (ValueError, KeyError, TypeError) as error:
+                raise HoldfastError(f"{file} is damaged ({first_line(error)}); name another folder as out") from error
+        if (path / "results.csv").exists() and not (file.exists() and same):
+            raise HoldfastError(f"{path} holds answers to another list or settings; name another folder as out")
+        return cls(Store(path), asked, finished, list(finished.values()))
 
-    def counterexample(self, disjunct: Disjunct) -> Float[Tensor, "*shape"] | None:
-        """Return an input of the box whose outputs satisfy all inequalities in float32 and float64, if one is reached."""
-        specifications, box = _homogeneous(disjunct), self._box(disjunct)
-        double = self.encoder.to("cpu", torch.float64)
-        start = torch.zeros_like(box.lower)
-        if len(specifications):
-            module = _Boxed(double.module, box).eval()
-            moved = copy.copy(double)
-            moved.module, moved.domain = module, Domain(self.encoder.domain.shape, -1.0, 1.0)
-            moved.__dict__.pop("fingerprint", None)
-
-            def objective(codes: Codes) -> Float[Tensor, "b"]:
-                return -(codes @ specifications.to(codes).mT).amax(1)
-
-            noise = RunSettings(self.seed).noise(["query"])
-            start = self.attack(moved, start, objective, Linf(1.0), noise)
-        point = inside(_Boxed(double.module, box).inputs(start), box)
-        if bool(((point < box.lower) | (point > box.upper)).any()):  # the box holds no float32
-            return None
-        reached = all(
-            disjunct.holds(encoder(point.to(dtype))[0, :-1].double().numpy())
-            for encoder, dtype in ((self.encoder, torch.float32), (double, torch.float64))
-        )
-        return point[0].float() if reached else None
-
-    def doubts(self, disjunct: Disjunct, point: Float[Tensor, "*shape"]) -> str:
-        """Return why ``point``, whose outputs satisfy all inequalities here, may not do so elsewhere; nothing if it must."""
-        if not len(disjunct.specifications):
-            return ""
-        specifications, offsets = torch.from_numpy(disjunct.specifications), torch.from_numpy(disjunct.offsets)
-        try:
-            lower, upper = codes_in_float32(self.encoder, point[None].double())
-        except HoldfastError as error:
-            return f"{UNCERTAIN} ({first_line(error)})"
-        ends = highest(specifications[None], Box(lower[:, :-1], upper[:, :-1]), torch.float64, -offsets)
-        return "" if bool((ends <= 0).all()) else UNCERTAIN
-
-    def _box(self, disjunct: Disjunct) -> Box:
-        shape = (1, *self.encoder.domain.shape)
-        return Box(*(torch.from_numpy(end).reshape(shape) for end in (disjunct.low, disjunct.high)))
+    def add(self, answer: Answer, digest: str | None) -> None:
+        """Write all answers, ``answer`` being the last; without a digest it is computed again next time."""
+        self.answers.append(answer)
+        if digest is not None:
+            self.finished[digest] = answer
+        if answer.counterexample is not None:
+            text = counterexample_text(answer.counterexample, dict(enumerate(answer.outputs)))
+            name = f"{Path(answer.network).stem}-{Path(answer.query).stem}"
+            self.store.write_file(f"counterexamples/{name}.txt", text.encode())
+        entries = [{"digest": digest, **_entry(known)} for digest, known in self.finished.items()]
+        content = json.dumps({"asked": self.asked, "finished": entries}, indent=1)
+        self.store.write_file("answers.json", content.encode())
+        lines = [f"{each.network},{each.query},{each.answer},{each.seconds:.3f}\n" for each in self.answers]
+        self.store.write_file("results.csv", "".join(lines).encode())
 
 
-def _homogeneous(disjunct: Disjunct) -> Float[Tensor, "m d1"]:
-    """Return the inequalities as functions of the outputs and 1 that are at most zero where they hold."""
-    return torch.from_numpy(np.column_stack([disjunct.specifications, -disjunct.offsets]))
+def _entry(answer: Answer) -> dict[str, Any]:
+    """Return an answer as JSON holds it; float64 holds each float32."""
+    point = answer.counterexample
+    kept = None if point is None else {"float32": point.dtype == torch.float32, "values": point.tolist()}
+    return {**asdict(replace(answer, counterexample=None)), "counterexample": kept}
 
 
-def _write(results: list[Answer], store: Store) -> None:
-    """Write what is known so far, and the counterexample of the last answer."""
-    last = results[-1]
-    if last.counterexample is not None:
-        outputs = dict(enumerate(last.outputs))
-        text = counterexample_text(last.counterexample, outputs)
-        name = f"{Path(last.network).stem}-{Path(last.query).stem}"
-        store.write_file(f"counterexamples/{name}.txt", text.encode())
-    lines = [f"{each.network},{each.query},{each.answer},{each.seconds:.3f}\n" for each in results]
-    store.write_file("results.csv", "".join(lines).encode())
+def _answer(entry: dict[str, Any]) -> Answer:
+    point = entry["counterexample"]
+    if point is not None:
+        point = torch.tensor(point["values"], dtype=torch.float32 if point["float32"] else torch.float64)
+    return Answer(**{**entry, "counterexample": point, "outputs": tuple(entry["outputs"])})
