@@ -513,7 +513,7 @@ def test_codes_are_matched_by_id_wherever_they_stand_in_a_file(tmp_path: Path) -
 
 def test_the_bank_of_a_candidate_is_matched_by_id() -> None:
     """Two codes of an image in the bank stand in one row of the gallery, whatever order either side has them in."""
-    images, bank = tiny.images(6), torch.arange(10.0).reshape(5, 2)
+    images, bank = tiny.images(6), torch.arange(20.0).reshape(5, 4)
     population = Population(tiny.encoder(), images, RunSettings())
     side = sides.Side(population.encoder, population.run, "tiny")
 
