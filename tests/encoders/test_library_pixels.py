@@ -46,10 +46,11 @@ CONFIGURED: dict[str, tuple[str, dict[str, Any]]] = {
     "not normalised": ("ViTImageProcessor", {"size": SMALL, "do_normalize": False}),
     "own rule of LeViT": ("LevitImageProcessor", {"size": {"shortest_edge": 48}, "crop_size": SMALL}),
     "share of ConvNeXt": ("ConvNextImageProcessor", {"size": {"shortest_edge": 48}, "crop_pct": 0.875}),
+    "floating point": ("DINOv3ViTImageProcessor", {"size": SMALL}),
     "lanczos": ("ViTImageProcessor", {"size": SMALL, "resample": 1}),
 }
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "floating point": ("DINOv3ViTImageProcessor", {"size": SMALL}, "floating point"),
+    "overshooting": ("DINOv3ViTImageProcessor", {"size": SMALL, "resample": 3}, "8-bit pixels"),
     "padded after normalisation": ("SamImageProcessor", {"size": {"longest_edge": 48}, "pad_size": SMALL}, "do_pad"),
     "own sizes": ("GLPNImageProcessor", {}, "differ in size"),
     "patches": ("Qwen2VLImageProcessor", {}, "patches"),

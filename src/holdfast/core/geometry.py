@@ -1,4 +1,4 @@
-"""From a decoded picture to an encoder's pixels: resize and crop, in 8 bits."""
+"""From a decoded picture to an encoder's pixels: resize and crop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 
 from holdfast.core.errors import HoldfastError
 
@@ -29,9 +29,11 @@ class Preprocessing(ABC):
 
     crop: tuple[int, int]
     """Height and width of the result."""
+    floats: bool = False
+    """Whether the result is float32 in [0, 1]; else it is bytes."""
 
     @abstractmethod
-    def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "rows columns c"]:
+    def __call__(self, image: Image.Image) -> Shaped[np.ndarray, "rows columns c"]:
         """Return the pixels of an upright, opaque picture in mode L (c = 1) or RGB (c = 3)."""
 
     @property

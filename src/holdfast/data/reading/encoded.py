@@ -52,7 +52,8 @@ class Encoded:
         return len(self.rows)
 
     def read(self, rows: Sequence[int]) -> UInt8[Tensor, "b c h w"]:
-        pixels = torch.empty((len(rows), self.channels, *self.geometry.crop), dtype=torch.uint8)
+        dtype = torch.float32 if self.geometry.floats else torch.uint8
+        pixels = torch.empty((len(rows), self.channels, *self.geometry.crop), dtype=dtype)
         array = pixels.numpy()  # which is filled twice as fast
 
         def put(position: int) -> None:

@@ -57,15 +57,17 @@ def recipe_of_processor(repository: str, processor: Any, channels: int, accepted
 def _recipe(repository: str, kind: Any, settings: dict[str, Any], channels: int, accepted: set[str]) -> Recipe:
     numbers = [*_listed(settings.get("image_mean")), *_listed(settings.get("image_std"))]
     others = [step for step, on in settings.items() if step.startswith("do_") and on and step not in COVERED]
+    resizing = {**settings, **{step: False for step in INSIDE if step in settings}}
     return recipe(
         repository,
         "transformers",
         f"{kind.__module__}:{kind.__qualname__}",
-        {**settings, **{step: False for step in INSIDE if step in settings}},
+        resizing,
         _whole(kind(**settings), accepted),
         channels,
         numbers + [number / 255 for number in numbers],
         ", ".join(others),
+        {**resizing, "do_rescale": True, "rescale_factor": 1 / 255} if settings.get("do_rescale") else None,
     )
 
 

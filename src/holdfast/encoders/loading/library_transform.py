@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -50,20 +50,23 @@ class LibraryTransform(Preprocessing):
         kind: the class that does it, as ``module:name``; empty where the library has one.
         settings: its configuration without rescaling and normalisation, as canonical JSON.
         crop: height and width of the result.
+        floats: whether the library resizes in floating point, after dividing by 255.
     """
 
     library: str
     kind: str
     settings: str
     crop: tuple[int, int]
+    floats: bool = False
 
-    def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "rows columns c"]:
+    def __call__(self, image: Image.Image) -> Shaped[np.ndarray, "rows columns c"]:
         # Enlarging all of a line of pixels, of which the crop shows the middle, would fill the memory.
         if max(self.crop) ** 2 * max(image.size) / min(image.size) > MOST_PIXELS:
             raise HoldfastError(
                 f"a picture of {sizes(image.size[::-1])} pixels is too elongated; leave the picture out"
             )
         pixels = _resizer(self.library, self.kind, self.settings)(image)
+        pixels = (_floats if self.floats else _bytes)(pixels, self.library)
         if pixels.shape[:2] != self.crop:
             raise HoldfastError(
                 f"{self._who} makes {sizes(pixels.shape[:2])} pixels of a picture of {sizes(image.size[::-1])}, and the "
@@ -98,10 +101,9 @@ def stated(settings: dict[str, Any]) -> str:
 
 
 @cache
-def _resizer(library: str, kind: str, settings: str) -> Callable[[Image.Image], UInt8[np.ndarray, "rows columns c"]]:
+def _resizer(library: str, kind: str, settings: str) -> Callable[[Image.Image], Any]:
     declare_missing_operators()
-    resize = LIBRARIES[library](kind, json.loads(settings))
-    return lambda image: _bytes(resize(image), library)
+    return LIBRARIES[library](kind, json.loads(settings))
 
 
 def _bytes(values: Any, library: str) -> UInt8[np.ndarray, "rows columns c"]:
@@ -113,6 +115,14 @@ def _bytes(values: Any, library: str) -> UInt8[np.ndarray, "rows columns c"]:
             raise HoldfastError(f"{library} resizes or pads in floating point")
         values = rounded.astype(np.uint8)
     return np.ascontiguousarray(values.transpose(1, 2, 0))
+
+
+def _floats(values: Any, library: str) -> Float[np.ndarray, "rows columns c"]:
+    """Return (c, h, w) ``values`` as pixels in [0, 1], rows first; filters of the library overshoot by rounding at most."""
+    values = np.asarray(values, dtype=np.float32)
+    if values.min() < -1e-6 or values.max() > 1 + 1e-6:
+        raise HoldfastError(f"{library} resizes in floating point, beyond the range of pixels")
+    return np.ascontiguousarray(values.clip(0, 1).transpose(1, 2, 0))
 
 
 def _by_transformers(kind: str, settings: dict[str, Any]) -> Callable[[Image.Image], Any]:
@@ -210,6 +220,7 @@ def recipe(
     channels: int,
     numbers: Iterable[float] = (),
     steps: str = "",
+    in_floats: dict[str, Any] | None = None,
 ) -> Recipe:
     """Return the recipe whose pixels, normalised, equal the result of ``whole``, the library's own preprocessing.
 
@@ -220,6 +231,7 @@ def recipe(
         channels: of a picture, 1 or 3.
         numbers: mean, std and the like as the library states them; measured ones are replaced by them where they agree.
         steps: which steps of the library may be responsible if the two sides differ.
+        in_floats: configuration by which it divides by 255 before it resizes, tried where resizing bytes differs.
 
     Raises:
         HoldfastError: the two sides differ, or the size of the result depends on the picture.
@@ -237,10 +249,11 @@ def recipe(
         (shape,) = shapes
         if shape[0] != channels:
             raise HoldfastError(f"it makes {shape[0]} channels, and the network takes {channels}")
-        geometry = LibraryTransform(library, kind, stated(settings), tuple(shape[1:]))
         order, mean, std = _affine(whole, channels, list(numbers))
-        for picture, result in zip(pictures, theirs, strict=True):
-            _compare(geometry(picture), result, order, mean, std, steps)
+        transforms = [LibraryTransform(library, kind, stated(settings), tuple(shape[1:]))]
+        if in_floats is not None:
+            transforms.append(replace(transforms[0], settings=stated(in_floats), floats=True))
+        geometry = _equal(transforms, pictures, theirs, order, mean, std, steps)
     except HoldfastError as error:
         raise HoldfastError(
             f"{name!r} cannot be fed as {' '.join(filter(None, [library, kind.rpartition(':')[2]]))} does: {error}. "
@@ -252,6 +265,22 @@ def recipe(
 
 
 Numbers = tuple[float, ...]
+
+
+def _equal(
+    transforms: Sequence[LibraryTransform], pictures: Sequence[Image.Image], theirs: Sequence[Result], *how: Any
+) -> LibraryTransform:
+    """Return the first transform that gives the library's results, or raise what is said of the first."""
+    refusals = list[HoldfastError]()
+    for transform in transforms:
+        try:
+            for picture, result in zip(pictures, theirs, strict=True):
+                _compare(transform(picture), result, *how)
+        except HoldfastError as refusal:
+            refusals.append(refusal)
+        else:
+            return transform
+    raise refusals[0]
 
 
 def _affine(whole: Whole, channels: int, known: list[float]) -> tuple[tuple[int, ...], Numbers, Numbers]:
@@ -287,7 +316,7 @@ def _stated(measured: Float[np.ndarray, " c"], known: list[float]) -> Numbers:
 
 
 def _compare(
-    pixels: UInt8[np.ndarray, "rows columns c"],
+    pixels: Shaped[np.ndarray, "rows columns c"],
     theirs: Result,
     order: tuple[int, ...],
     mean: Numbers,
@@ -296,7 +325,7 @@ def _compare(
 ) -> None:
     """Raise unless ``pixels``, normalised, equal the library's result."""
     low, width = (np.array(values)[:, None, None] for values in (mean, std))
-    ours = pixels.transpose(2, 0, 1)[list(order)] / 255
+    ours = pixels.transpose(2, 0, 1)[list(order)] / (255 if pixels.dtype == np.uint8 else 1)
     difference = np.abs(ours - (theirs.astype(np.float64) * width + low)) * 255
     if not (difference <= TOLERANCE).all():
         share = float((~(difference <= TOLERANCE)).mean())
