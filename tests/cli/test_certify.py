@@ -148,6 +148,7 @@ def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
     assert all(0 < one.bound < 0.3 and "after every change up to" in one.reason for one in certified)
     assert f"{len(certified)} CERTIFIED, 0 FALSIFIED" in lines[-3]
     assert "with confidence 0.999" in lines[-2]
+    assert "0.994" in lines[-2], "six images jointly"
     # Another radius takes other numbers of copies to decide, and so a folder of its own.
     assert run([*CERTIFY, "--out", "wide", "--ball", "l2:0.35", *SMOOTHED[2:]]) == 0
     assert sum(one.status == "CERTIFIED" for one in recorded("wide").certificates) < len(certified)

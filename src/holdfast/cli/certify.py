@@ -189,4 +189,8 @@ def _print(record: CertificateRecord) -> None:
         how += f", {known['arithmetic']}"
     print(f"{counts} {how}; contradictions: {record.contradictions}")
     if "alpha" in known:
-        print(f"Each certificate holds for noisy copies, with confidence {1 - float(known['alpha']):g}.")
+        alpha, count = float(known["alpha"]), len(record.certificates)
+        print(
+            f"Each certificate holds for noisy copies, with confidence {1 - alpha:g} by itself; all {count} images hold "
+            f"jointly with at least {max(0.0, 1 - count * alpha):g}."  # Bonferroni: however they depend on each other
+        )

@@ -8,6 +8,9 @@ image is nearer to its code), and by which the two collide (``d(f(x_j'), f(x_i))
 
 Images for which nothing was found within the widest ball have an infinite radius: medians and quartiles need no more.
 
+Two images that are each other's nearest mostly share a radius: halfway between them. So intervals allow for neighbours
+(``of_neighbours``), and two encoders are compared by these intervals, as nearest-neighbour accuracy is.
+
 Where other evaluations attack at fixed radii (``balls``), the same attacks are made here on whatever was not lost within
 them, so that no radius is larger than that of an attack that succeeded.
 """
@@ -18,7 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
+from jaxtyping import Int
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
@@ -28,9 +33,10 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.pictures import row
 from holdfast.core.points.counting import nearest_rows
-from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.radii import radius_findings
+from holdfast.core.statistics.clusters import linked_quantile_interval
+from holdfast.core.statistics.radii import QUARTILES, radius_findings
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.events import EVENTS, Search, Threat
 from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, UNDEFINED
@@ -50,6 +56,41 @@ QUANTITIES = {
 SMALLEST = "smallest radius at which it happens"
 UNPAIRED = f"not attacked, so that no two pairs share an image; or {UNDEFINED}"
 LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once; or all other images are copies of it"
+
+
+Rows = Int[np.ndarray, "n"]
+
+
+def neighbours(population: Population, rows: Sequence[int], divergence: Divergence) -> tuple[Rows, Rows]:
+    """Return the row of each image, copies as one, and that of the clean code nearest to it."""
+    originals = population.originals.unique()
+    places = torch.searchsorted(originals, population.originals[list(rows)]).tolist()
+    own = originals[places].numpy()
+    if len(originals) < 2:
+        return own, np.full(len(own), -1)
+    codes = population.codes[originals.to(population.codes.device)]
+    nearest = nearest_rows(population.fitted(divergence), codes[places], codes, 1, exclude=places)[:, 0]
+    return own, originals[nearest.cpu()].numpy()
+
+
+def of_neighbours(findings: Findings, quantity: str, own: Rows, nearest: Rows) -> Findings:
+    """Return ``findings`` with intervals of the median and the quartiles of ``quantity`` that allow for neighbours."""
+    values = np.array(next(each.values for each in findings.series if each.quantity == quantity))
+    known = ~np.isnan(values)
+    shares = {quantity: 0.5, **{f"{quantity}_{name}": share for name, share in QUARTILES.items()}}
+    method = "order statistics; images near each other count for fewer (design effect)"
+
+    def regarded(estimate: Estimate) -> Estimate:
+        if estimate.quantity not in shares or not estimate.n:
+            return estimate
+        share = shares[estimate.quantity]
+        low, high = linked_quantile_interval(values[known], own[known], nearest[known], share, estimate.confidence)
+        # A few images may say less than any linked ones: what order statistics leave open stays open.
+        low, high = min(low, estimate.low), max(high, estimate.high)
+        update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
+        return estimate.model_copy(update=update)
+
+    return findings.model_copy(update={"estimates": tuple(map(regarded, findings.estimates))})
 
 
 @final
@@ -134,7 +175,7 @@ class AttackRadius(Evaluation):
         heavy={"fixed": SIZES.heavy["attacks"], "pairwise": "adaptive:restarts=1,steps=8"},
     )
     name = "attack-radius"
-    version = 1
+    version = 2
     partial = True
     pictured = 1
     uses_bank = True
@@ -171,7 +212,11 @@ class AttackRadius(Evaluation):
             quantity = QUANTITIES[event]
             series.append(series_of(quantity, self._conditions, radii, unit, Claim.UPPER, SMALLEST, reason))
         ids, warnings = [population.images.ids[row] for row in rows], population_warnings(population, [self.divergence])
-        return radius_findings(ids, series, self.widest.name, warnings)
+        findings = radius_findings(ids, series, self.widest.name, warnings)
+        # The images of a bank are given, and groups of images have intervals of their own.
+        if population.bank_images is not None or population.images.groups is not None or "retrieval" not in self.events:
+            return findings
+        return of_neighbours(findings, QUANTITIES["retrieval"], *neighbours(population, rows, self.divergence))
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings

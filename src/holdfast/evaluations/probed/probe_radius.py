@@ -109,7 +109,7 @@ class ProbeRadius(Evaluation):
         large={"samples": 30, "attack": "adaptive:restarts=1,steps=5", "balls": ["linf:0.05"]},
     )
     name = "probe-radius"
-    version = 1
+    version = 2
     partial = True
     uses_labels = True
     uses_bank = True
