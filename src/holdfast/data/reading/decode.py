@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 from torch import Tensor
 
 from holdfast.core.geometry import Geometry, Preprocessing
@@ -96,13 +96,13 @@ def opened(content: Path | bytes) -> Image.Image:
 
 def decode(
     content: Path | bytes, channels: int, geometry: Preprocessing, decoding: Decoding = USUAL
-) -> UInt8[Tensor, "c h w"]:
+) -> Shaped[Tensor, "c h w"]:
     """Return the first frame of an image file as (``channels``, height, width)."""
     with opened(content) as image:
         return fitted(_plain(image, "L" if channels == 1 else "RGB", decoding), geometry)
 
 
-def fitted(image: Image.Image, geometry: Preprocessing) -> UInt8[Tensor, "c h w"]:
+def fitted(image: Image.Image, geometry: Preprocessing) -> Shaped[Tensor, "c h w"]:
     """Return the pixels that ``geometry`` makes of a picture in mode L or RGB."""
     if not isinstance(geometry, Geometry) and max(image.size) > MOST_ELONGATED * min(image.size):
         raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_ELONGATED} times longer than wide")

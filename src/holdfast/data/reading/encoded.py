@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
@@ -51,7 +51,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def read(self, rows: Sequence[int]) -> UInt8[Tensor, "b c h w"]:
+    def read(self, rows: Sequence[int]) -> Shaped[Tensor, "b c h w"]:
         dtype = torch.float32 if self.geometry.floats else torch.uint8
         pixels = torch.empty((len(rows), self.channels, *self.geometry.crop), dtype=dtype)
         array = pixels.numpy()  # which is filled twice as fast
@@ -64,7 +64,7 @@ class Encoded:
                 pass
         return pixels
 
-    def _decode(self, row: int) -> UInt8[Tensor, "c h w"]:
+    def _decode(self, row: int) -> Shaped[Tensor, "c h w"]:
         try:
             content, known = all_bytes(self.survey.fetch(self.rows[row])), self.survey.digests[self.rows[row]]
             if known.any() and blake2b(content).digest() != known.tobytes():
