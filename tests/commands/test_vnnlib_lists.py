@@ -70,7 +70,7 @@ def test_a_network_on_which_torch_raises_leaves_the_others(folder):
 
 
 def test_a_stopped_run_goes_on_and_keeps_its_answers(folder, tmp_path, monkeypatch):
-    running = answers(folder, out=tmp_path / "out", **SETTINGS)
+    running: Any = answers(folder, out=tmp_path / "out", **SETTINGS)
     first = next(running)
     running.close()
     asked = list[str]()
@@ -150,8 +150,8 @@ def test_random_inputs_reach_what_has_no_slope_elsewhere(tmp_path):
     """The output is 1 but in 2% of the box, so that an attack has no direction."""
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["s"]), helper.make_node("Relu", ["s"], ["r"])]
     nodes += [helper.make_node("Gemm", ["r", "v", "one"], ["y"])]
-    weights = {"w": [[1.0], [0.0]], "b": [-0.98], "v": [[-200.0]], "one": [1.0]}
-    network(tmp_path / "net.onnx", nodes, **{name: np.array(each, np.float32) for name, each in weights.items()})
+    weights: dict[str, Any] = {"w": [[1.0], [0.0]], "b": [-0.98], "v": [[-200.0]], "one": [1.0]}
+    network(tmp_path / "net.onnx", nodes, 2, **{name: np.array(each, np.float32) for name, each in weights.items()})
     found = [
         alone(tmp_path, query([0.0, 0.0], [1.0, 1.0], 0.0), attack="pgd:steps=1", seed=seed).answer for seed in range(3)
     ]
