@@ -45,8 +45,9 @@ def epochs_within(
 
     Args:
         seconds: for training.
-        recipe, images, start, device: as ``train`` takes them.
+        recipe, images: as ``train`` takes them.
         held_out: number of images that ``watch`` looks at.
+        start, device: as ``train`` takes them.
         watch: is called after each epoch.
     """
     moments: list[float] = []
