@@ -11,6 +11,7 @@ from PIL import Image
 from holdfast.attacks.presets import PRESETS
 from holdfast.cli import run
 from holdfast.commands.attack.record import AttackRecord, Replay
+from tests.cli.overriding import overriding
 from tests.marks import rest_slow
 
 ATTACK = ["attack", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
@@ -119,7 +120,7 @@ def test_attacks_are_listed_with_their_sources(capsys):
     ],
 )
 def test_mistakes_are_one_sentence(arguments, expected, capsys):
-    assert run([*ATTACK, *arguments]) == 2
+    assert run(overriding(ATTACK, arguments)) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith("holdfast: ")
     assert expected in sentence
@@ -135,7 +136,7 @@ def test_mistakes_are_one_sentence(arguments, expected, capsys):
     ],
 )
 def test_what_does_not_fit_together_is_said(arguments, expected, capsys):
-    assert run([*ATTACK, *arguments]) == 2
+    assert run(overriding(ATTACK, arguments)) == 2
     assert expected in capsys.readouterr().err.splitlines()[-1]
 
 

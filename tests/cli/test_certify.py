@@ -16,6 +16,7 @@ from holdfast.commands.certify.record import CertificateRecord
 from holdfast.encoders import load
 from holdfast.execution.computing.progress import Shown
 from tests.cli.modules import sorted_pixels, weights, wide
+from tests.cli.overriding import overriding
 from tests.evaluations.certified.known import Boast
 
 CERTIFY = ["certify", "builtin:digits-contrastive", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
@@ -150,13 +151,13 @@ def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
     assert "with confidence 0.999" in lines[-2]
     assert "0.994" in lines[-2], "six images jointly"
     # Another radius takes other numbers of copies to decide, and so a folder of its own.
-    assert run([*CERTIFY, "--out", "wide", "--ball", "l2:0.35", *SMOOTHED[2:]]) == 0
+    assert run(overriding(CERTIFY, ["--out", "wide", "--ball", "l2:0.35", *SMOOTHED[2:]])) == 0
     assert sum(one.status == "CERTIFIED" for one in recorded("wide").certificates) < len(certified)
 
 
 def test_copies_that_choose_a_centre_are_not_drawn_and_certify_the_same(capsys):
     assert run([*CERTIFY, *SMOOTHED]) == 0
-    assert run([*CERTIFY, *SMOOTHED[:-1], "smoothing:sigma=0.15,copies=1000", "--out", "few"]) == 0
+    assert run(overriding(CERTIFY, [*SMOOTHED[:-1], "smoothing:sigma=0.15,copies=1000", "--out", "few"])) == 0
     assert "up to 1,002 noisy copies of each image, 252 where they agree" in capsys.readouterr().err
     assert recorded("few").certificates == recorded().certificates
 

@@ -23,6 +23,7 @@ from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
 from holdfast.execution import computing
 from holdfast.execution.computing import deadline
 from holdfast.store.packs import IDS
+from tests.cli.overriding import overriding
 from tests.marks import rest_slow
 from tests.spectral.graphs import folded
 
@@ -160,7 +161,7 @@ def test_the_folder_of_another_request_is_refused(name, capsys):
 
 
 def test_a_request_that_failed_does_not_keep_its_folder(capsys):
-    assert run([*SHORT["attack"], "--out", "out", "--preset", "rocl", "--limit", "1"]) == 2
+    assert run(overriding(SHORT["attack"], ["--out", "out", "--preset", "rocl", "--limit", "1"])) == 2
     assert "at least 2 images" in capsys.readouterr().err
     assert run([*SHORT["attack"], "--out", "out"]) == 0
 

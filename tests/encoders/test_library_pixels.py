@@ -141,7 +141,7 @@ def test_processors_without_torchvision_are_followed_or_refused(name, photos):
         return
     mean, std = torch.tensor(recipe.mean), torch.tensor(recipe.std)
     for image in opened(photos):
-        ours = (torch.from_numpy(recipe.geometry(image)) / 255 - mean) / std
+        ours = (torch.from_numpy(recipe.geometry(image)) / (1 if recipe.geometry.floats else 255) - mean) / std
         theirs = torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])[0]
         assert torch.allclose(ours[..., list(recipe.order)].permute(2, 0, 1), theirs, atol=1e-3)
 

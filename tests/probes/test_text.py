@@ -41,7 +41,7 @@ WORDS = ("a", "photo", "of", "drawing", "the", "my", *NAMES)
 TINY: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 IMAGES = {
     "do_normalize": True, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.25],
-    "resample": 3, "size": {"height": 16, "width": 16},
+    "resample": 3, "size": {"height": 16, "width": 16}, "do_center_crop": False,
 }  # fmt: skip
 LENGTH = 9
 ATTACK = AdaptiveAttack(restarts=1, steps=5)

@@ -34,7 +34,7 @@ def read_model(
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # its table of missing weights becomes one error of ours
     try:
-        return getattr(transformers, kind).from_pretrained(
+        model, report = getattr(transformers, kind).from_pretrained(
             repository,
             revision=revision,
             use_safetensors=True,
@@ -49,3 +49,7 @@ def read_model(
         raise HoldfastError(f"cannot load {repository!r}: {first_line(error)}; {advice}") from error
     finally:
         logging.set_verbosity(before)
+    for part in model.modules():
+        if hasattr(part, "name_or_path"):  # else the folder would be part of the fingerprint
+            part.name_or_path = part.config._name_or_path = ""
+    return model, report

@@ -67,7 +67,7 @@ class InstanceAccuracy(Evaluation):
     sizes = Sizes(
         quick={"samples": 50, "negatives": 3},
         full=SIZES.full,
-        large={"balls": ["linf:0.05"]},
+        large={"balls": ["linf:0.05"], "published": "pgd:steps=40,keep=last"},
         heavy={**SIZES.heavy, "published": "pgd:steps=20,keep=last"},
     )
     name = "instance-accuracy"

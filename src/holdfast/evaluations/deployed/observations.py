@@ -119,6 +119,8 @@ def rivals(population: Population, count: int) -> dict[int, int]:
 
     No image is in two of the pairs.
     """
+    if count < 1:
+        raise HoldfastError(f"the number of samples to look at must be at least 1, got {count}")
     measuring, choosing = halves(population)
     return dict(list(zip(measuring, choosing, strict=False))[:count])
 
