@@ -17,7 +17,14 @@ from torch import nn
 from holdfast.bounds import read_method
 from holdfast.bounds.methods.base import methods
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.proofs.checking import ProofError, bounded_below, check, covers, verified_boxes
+from holdfast.bounds.proofs.checking import (
+    ProofError,
+    bounded_below,
+    check,
+    constant_above,
+    covers,
+    verified_boxes,
+)
 from holdfast.bounds.proofs.lowering import plain_network
 from holdfast.bounds.proofs.making import choices
 from holdfast.bounds.proofs.network import PlainNetwork
@@ -209,9 +216,50 @@ def test_slopes_that_are_sound_but_not_those_that_were_chosen_prove_less() -> No
 
 
 def test_a_proof_is_of_the_radius_that_is_asked_for() -> None:
+    """Neither of a larger one, which proves more, nor of a smaller one, which proves less."""
     proof, _ = proved("linear", "crown")
-    with pytest.raises(ProofError, match="it is for radius"):
-        check(network("linear"), proof, proof.eps * 0.5)
+    assert check(network("linear"), proof, proof.eps)
+    for asked in (proof.eps * 0.5, proof.eps * 2, np.nextafter(proof.eps, 1)):
+        with pytest.raises(ProofError, match="it is for radius"):
+            check(network("linear"), proof, float(asked))
+
+
+def test_lines_of_any_slope_lie_above_relus_at_both_ends() -> None:
+    generator = np.random.default_rng(0)
+    low, high = -(10.0 ** generator.uniform(-3, 3, 500)), 10.0 ** generator.uniform(-3, 3, 500)
+    slopes = np.where(np.arange(500) % 2, generator.uniform(0, 1, 500), high / (high - low))
+    constants = constant_above(slopes, low, high)
+    for s, c, a, b in zip(*(map(Fraction, each.tolist()) for each in (slopes, constants, low, high)), strict=True):
+        least = max(-s * a, b - s * b)
+        assert least <= c <= least + (b - a) * Fraction(1e-14)
+
+
+def test_boxes_hold_those_of_exact_arithmetic() -> None:
+    """Of pixels, and of an affine step of them, whose sums of large numbers cancel."""
+    torch.manual_seed(0)
+    linear = nn.Linear(72, 40).double()
+    with torch.no_grad():
+        linear.weight[:, 1:].copy_(-linear.weight[:, :-1].roll(1, 0))
+        linear.weight.mul_(1e6)
+    encoder = Encoder(nn.Sequential(nn.Flatten(), linear).eval(), "linear", Domain(SHAPE))
+    plain, pixels = plain_network(trace(encoder), encoder.domain), images()
+    proof, _ = proof_of(encoder, "interval", 0.1, pixels)
+    boxes, eps = verified_boxes(plain, proof), Fraction(0.1)
+    low = [max(Fraction(v) - eps, Fraction(0)) for v in proof.anchor.tolist()]
+    high = [min(Fraction(v) + eps, Fraction(1)) for v in proof.anchor.tolist()]
+    off = [a != b for ends, exact in zip(boxes[0], (low, high), strict=True) for a, b in zip(ends, exact, strict=True)]
+    assert any(off), "vacuous: nothing was rounded"
+    exact_boxes = {0: (low, high)}
+    last = len(plain.steps) - 1
+    exact_boxes[last] = ([], [])
+    for row, bias in zip(linear.weight.tolist(), linear.bias.tolist(), strict=True):
+        terms = [(Fraction(w) * a, Fraction(w) * b) for w, a, b in zip(row, low, high, strict=True)]
+        for ends, pick in zip(exact_boxes[last], (min, max), strict=True):
+            ends.append(sum(map(pick, terms), Fraction(bias)))
+    for step, (least, most) in exact_boxes.items():
+        below, above = (list(map(Fraction, end.tolist())) for end in boxes[step])
+        assert all(mine <= exact for mine, exact in zip(below, least, strict=True))
+        assert all(mine >= exact for mine, exact in zip(above, most, strict=True))
 
 
 @pytest.mark.parametrize("seed", rest_slow(range(20), fast=7))

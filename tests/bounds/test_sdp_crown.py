@@ -18,6 +18,7 @@ from holdfast.bounds.network.norms import matrix, spectral_norms
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
+from holdfast.bounds.rounding.executed_encoder import executed_encoder
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
@@ -104,6 +105,44 @@ def test_balls_hold_the_values_of_every_layer(name: str, ball: Ball) -> None:
         assert (distance <= around.radius).all(), node.name
         ratios.append(float(distance.max() / around.radius))
     assert max(ratios) > 0.15, "vacuous: far too large"
+
+
+class Twice(nn.Module):
+    """A residual block whose branches are the same: what they return moves twice as far as their input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x + 1.0
+        return h + torch.relu(h)
+
+
+def test_the_ball_of_a_sum_is_as_large_as_those_of_its_branches_together() -> None:
+    encoder = Encoder(Twice().eval(), "twice", Domain((30,))).to("cpu", torch.float64)
+    graph, x = trace(encoder), torch.full((1, 30), 0.5, dtype=torch.float64)
+    with torch.no_grad():
+        network = relax(graph, region(x, L2, torch.tensor([0.3]).double(), encoder.domain))
+    ball = enclosing_balls(network)[-1]
+    moved = points(encoder, x, L2(0.3), 50)
+    ends = x + 0.3 * (moved[1:] - x) / (moved[1:] - x).norm(dim=1, keepdim=True)
+    distance = (encoder.forward(ends) - ball.centre.flatten(1)).norm(dim=1)
+    assert distance.min() == pytest.approx(0.6)
+    assert (distance <= ball.radius).all()
+    assert ball.radius.item() == pytest.approx(0.6, rel=1e-4), "so large that it says nothing"
+
+
+def test_balls_hold_layers_as_they_are_executed() -> None:
+    """Of a ball so small that rounding alone moves anything."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(30, 80), nn.ReLU(), nn.Linear(80, 3))
+    executed = executed_encoder(Encoder(module.eval(), "executed", Domain((30,))), torch.bfloat16, "cpu")
+    x = torch.rand(1, 30).bfloat16().double()
+    with torch.no_grad():
+        network = relax(executed.graph, region(x, L2, torch.tensor([1e-9]).double(), executed.encoder.domain))
+        hidden = executed.encoder.module[0](x.bfloat16()).double()  # type: ignore[index]
+    node = next(node for node in executed.graph.nodes if isinstance(node.operation, Affine))
+    ball = enclosing_balls(network)[node.index]
+    distance = (hidden - ball.centre).norm()
+    assert distance > 1e-4, "vacuous: nothing was rounded"
+    assert distance <= ball.radius
 
 
 @every

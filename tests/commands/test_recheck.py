@@ -18,6 +18,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.bounds.proofs.network import PlainNetwork, Step
+from holdfast.bounds.proofs.proof import Proof
 from holdfast.cli import run as command
 from holdfast.commands.certify.proofs import packed, unpacked
 from holdfast.core.encoder import Domain
@@ -69,8 +70,10 @@ def verdict(folder: Path, name: str) -> tuple[bool, str]:
 def test_every_certificate_holds_and_is_of_the_encoder_and_the_images(run):
     results = hf.recheck(run, ENCODER, IMAGES)
     assert len(results) == 5
-    assert all(result.holds and result.bound > 0 for result in results)
-    assert hf.recheck(run) == results
+    assert all(result.holds and result.bound > 0 and not result.unchecked for result in results)
+    alone = hf.recheck(run)
+    assert {result.unchecked for result in alone} == {("network", "pixels", "negatives")}
+    assert tuple(replace(result, unchecked=()) for result in alone) == results
     record = json.loads((run / "certify.json").read_text())
     for result, certificate in zip(results, record["certificates"], strict=True):
         assert result.bound <= certificate["bound"] + 1e-9 or result.bound == pytest.approx(
@@ -102,6 +105,130 @@ def without_leaf(arrays: dict[str, Any]) -> None:
 def renamed(arrays: dict[str, Any]) -> None:
     meta = json.loads(str(arrays["meta"]))
     arrays["meta"] = np.array(json.dumps({**meta, "anchor": "digits/0"}))
+
+
+def edit_record(folder: Path, change: Callable[[Any], object]) -> None:
+    record = json.loads((folder / "certify.json").read_text())
+    change(record)
+    (folder / "certify.json").write_text(json.dumps(record))
+
+
+def edit_network(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Change the arrays of the network and seal its file again."""
+
+    def forge(folder: Path) -> None:
+        arrays = unpacked((folder / "proofs/network.npz").read_bytes())
+        change(arrays)
+        content = packed(arrays)
+        (folder / "proofs/network.npz").write_bytes(content)
+        known = index(folder) | {"network": sha256(content).hexdigest()}
+        (folder / "proofs/index.json").write_text(json.dumps(known))
+
+    return forge
+
+
+def twice_the_embedding(arrays: dict[str, Any]) -> None:
+    """Which changes no sign of ``W f``."""
+    last = len(json.loads(str(arrays["steps"]))) - 1
+    for name in arrays:
+        if name.startswith(f"{last}.") and name.endswith((".data", ".offset")):
+            arrays[name] = arrays[name] * 2
+
+
+def edit_metas(folder: Path, change: Callable[[Any], object]) -> None:
+    def edited(arrays: dict[str, Any]) -> None:
+        meta = json.loads(str(arrays["meta"]))
+        change(meta)
+        arrays["meta"] = np.array(json.dumps(meta))
+
+    for name in index(folder)["images"]:
+        rewrite(folder, name, edited)
+
+
+def rename(folder: Path) -> None:
+    """Call all images otherwise in all files, and leave out nothing but hashes."""
+
+    def other(name: str) -> str:
+        return name.replace("digits", "photos")
+
+    edit_metas(
+        folder, lambda meta: meta.update(anchor=other(meta["anchor"]), negatives=list(map(other, meta["negatives"])))
+    )
+    known = index(folder)
+    known["images"] = {other(name): entry for name, entry in known["images"].items()}
+    (folder / "proofs/index.json").write_text(json.dumps(known))
+
+    def change(record: Any) -> None:
+        for each in record["certificates"]:
+            each["id"], each["negative"] = other(each["id"]), other(each["negative"])
+
+    edit_record(folder, change)
+
+
+def shifted(arrays: dict[str, Any]) -> None:
+    """The same in the image and in its negatives, so that no bound changes much."""
+    arrays["anchor"], arrays["negatives"] = (np.clip(arrays[n] + 1e-13, 0, 1) for n in ("anchor", "negatives"))
+
+
+def shift(folder: Path) -> None:
+    for name in index(folder)["images"]:
+        rewrite(folder, name, shifted)
+
+
+def of_the_record(*path: str, value: str = "0") -> Callable[[Path], None]:
+    def change(record: Any) -> None:
+        for key in path[:-1]:
+            record = record[key]
+        record[path[-1]] = value
+
+    return lambda folder: edit_record(folder, change)
+
+
+FORGERIES: dict[str, Callable[[Path], None]] = {
+    "weights": edit_network(twice_the_embedding),
+    "range": edit_network(lambda arrays: arrays.update(range=np.array([-1e-13, 1.0]))),
+    "names": rename,
+    "pixels": shift,
+    "encoder": of_the_record("encoder", "fingerprint"),
+    "encoder's name": of_the_record("encoder", "name"),
+    "images": of_the_record("images", "fingerprint"),
+    "images' name": of_the_record("images", "name"),
+    "seed": of_the_record("settings", "seed", value="1"),
+    "method": of_the_record("settings", "method", value="crown"),
+    "hash of the network": of_the_record("network"),
+    "no hash of the network": of_the_record("network", value=""),
+    "no hashes in proofs": lambda folder: edit_metas(folder, lambda meta: meta.pop("subject")),
+    "other run in proofs": lambda folder: edit_metas(
+        folder, lambda meta: meta["subject"]["run"].update({"encoder.fingerprint": "0"})
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_a_folder_whose_files_disagree_is_rejected_without_the_encoder(folder: Path, what: str) -> None:
+    FORGERIES[what](folder)
+    results = hf.recheck(folder)
+    assert len(results) == 5
+    assert not any(result.holds for result in results)
+
+
+def test_folders_without_hashes_hold_with_a_warning(folder: Path) -> None:
+    edit_metas(folder, lambda meta: meta.pop("subject"))
+
+    def without(record: Any) -> None:
+        del record["network"]
+        for each in record["certificates"]:
+            del each["pixels"]
+
+    edit_record(folder, without)
+    with pytest.warns(hf.HoldfastWarning, match="5 of 5"):
+        results = hf.recheck(folder)
+    assert all(result.holds and "hashes" in result.unchecked for result in results)
+
+
+def test_a_subject_that_is_none_is_damage(folder: Path) -> None:
+    edit_metas(folder, lambda meta: meta.update(subject=[1]))
+    assert not any(result.holds for result in hf.recheck(folder))
 
 
 def with_fewer_negatives(arrays: dict[str, Any]) -> None:
@@ -189,11 +316,13 @@ def test_the_command_says_what_holds(folder, capsys):
     assert command(["certify", "--recheck", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "5 of 5 certificates hold" in out
+    assert "Not checked" in out
     rewrite(folder, first(folder), slopes(-1.0))
     assert command(["certify", ENCODER, "--images", IMAGES, "--recheck", str(folder)]) == 1
     out = capsys.readouterr().out
     assert f"{first(folder)}: REJECTED (it has a lower slope outside of [0, 1]" in out
     assert f"4 of 5 certificates hold, of {ENCODER} on {IMAGES}" in out
+    assert "Not checked" not in out
     assert command(["certify", "--recheck", "nowhere"]) == 2
 
 
@@ -296,6 +425,13 @@ def test_other_negatives_than_the_seed_draws_are_known_by_the_images(folder):
         meta["negatives"][place] = to
         arrays["meta"], arrays["negatives"] = np.array(json.dumps(meta)), arrays["negatives"].copy()
         arrays["negatives"][place] = images.pixels([images.ids.index(to)]).double().flatten().numpy()
+        # Whoever knows how writes the hashes as well: only the images tell then.
+        meta["subject"]["pixels"] = Proof.of_arrays(arrays).hashed_pixels()
+        arrays["meta"] = np.array(json.dumps(meta))
+        edit_record(folder, partial(sealed, pixels=meta["subject"]["pixels"]))
+
+    def sealed(record: Any, pixels: str) -> None:
+        next(each for each in record["certificates"] if each["id"] == name)["pixels"] = pixels
 
     original = (folder / index(folder)["images"][name]["file"]).read_bytes()
     drawn = json.loads(str(unpacked(original)["meta"]))["negatives"]

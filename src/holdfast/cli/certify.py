@@ -165,8 +165,13 @@ def _recheck(folder: Path, encoder: str | None, images: str | None, **options: A
     for result in results:
         print(f"{result.id}: {f'HOLDS with {result.bound:.6g}' if result.holds else f'REJECTED ({result.reason})'}")
     count = sum(result.holds for result in results)
-    whose = f"{encoder} on {images}" if encoder else "the network and images in the folder, compared with nobody's"
+    whose = f"{encoder} on {images}" if encoder else "the network and images in the folder"
     print(f"{count} of {len(results)} certificates hold, of {whose}")
+    if not encoder:
+        print(
+            "Not checked without ENCODER and --images: that the network is the encoder's, that the pixels are those of the "
+            "images, and that the seed draws these negatives."
+        )
     return int(count < len(results))
 
 

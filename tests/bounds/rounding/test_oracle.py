@@ -145,6 +145,46 @@ def test_bounds_of_linear_networks_never_exceed_the_exact_minimum(method: Method
     assert close or isinstance(method, Exact), "vacuous: bounds are loose"
 
 
+@pytest.mark.parametrize("terms", [1, 2, 3])
+def test_sums_of_few_terms_hold_every_execution(terms: int) -> None:
+    """A product and a constant are two roundings already: few terms leave a count of roundings no room to be too small."""
+    torch.manual_seed(terms)
+    encoder = Encoder(nn.Sequential(nn.Linear(terms, 300)), "few", Domain((terms,)))
+    built, draw, farthest = executed_encoder(encoder, torch.float32, "cpu"), random.Random(terms), 0.0
+    x = torch.rand(1, terms).double()
+    box = built.codes(x)
+    middle = torch.tensor([float(v) for v in exact_code(built.encoder, x[0].float())], dtype=torch.float64)
+    for _ in range(6):
+        code = some_code(built.encoder, x[0].float(), torch.float32, draw)
+        assert ((box.lower[0] <= code) & (code <= box.upper[0])).all()
+        farthest = max(farthest, float(((code - middle).abs() / (box.upper[0] - middle)).max()))
+    assert farthest > 0.2, "vacuous: bounds are far too wide"
+
+
+@pytest.mark.parametrize("method", [Interval(), Crown()], ids=str)
+def test_rounding_of_earlier_layers_counts_where_their_sums_cancel(method: Method) -> None:
+    """In rational numbers: the last layer sees small values, and nothing of the large ones that they were made of."""
+    close = 0
+    for seed in range(30):
+        torch.manual_seed(seed)
+        first, last = nn.Linear(2, 6).double(), nn.Linear(6, 1).double()
+        with torch.no_grad():
+            first.weight.copy_(1e6 * torch.randn(6, 1) * torch.tensor([1.0, -1.0]) + torch.rand(6, 2))
+        x = torch.full((1, 2), 0.3, dtype=torch.float64) + 0.4 * torch.rand(1, 1, dtype=torch.float64)
+        encoder = Encoder(nn.Sequential(first, last), "two layers", Domain((2,)))
+        bound = lower_bound(encoder, x, torch.ones(1, 1, 1, dtype=torch.float64), Linf(1e-13), method).item()
+        outer = [Fraction(w) for w in last.weight[0].tolist()]
+        inner = [[Fraction(w) for w in row] for row in first.weight.tolist()]
+        biases = [Fraction(b) for b in first.bias.tolist()]
+        coefficients = [sum((o * row[k] for o, row in zip(outer, inner, strict=True)), Fraction(0)) for k in range(2)]
+        minimum = sum((o * b for o, b in zip(outer, biases, strict=True)), Fraction(last.bias.item()))
+        minimum += sum((c * Fraction(v) for c, v in zip(coefficients, x[0].tolist(), strict=True)), Fraction(0))
+        minimum -= Fraction(1e-13) * sum(map(abs, coefficients), Fraction(0))
+        assert Fraction(bound) <= minimum, seed
+        close += float(minimum - Fraction(bound)) < 1e-3
+    assert close, "vacuous: bounds are loose"
+
+
 @cache
 def cancelling(seed: int, scale: float) -> tuple[Encoder, nn.Linear, nn.Linear, Tensor]:
     """Two neurons with biases of ``scale`` whose difference is the code, their layer and the last, and an image."""

@@ -250,8 +250,7 @@ def _through_affine(descent: Descent, coef: Array, step: Step) -> None:
 def _through_relu(descent: Descent, coef: Array, k: int, source: int, choices: Choices) -> None:
     """Replace each output by a line below it where its coefficient is positive, else by one above it.
 
-    Over [l, u] with l < 0 < u any line through zero with a slope in [0, 1] lies below; one of slope s lies above if it does
-    so at both ends, that is, if its constant is at least ``max(-s l, u - s u)``.
+    Over [l, u] with l < 0 < u any line through zero with a slope in [0, 1] lies below.
     """
     low, high = (np.broadcast_to(end, coef.shape) for end in descent.boxes[source])
     sign = np.zeros(coef.shape, np.int8) if choices.signs is None else choices.signs[k]
@@ -260,9 +259,7 @@ def _through_relu(descent: Descent, coef: Array, k: int, source: int, choices: C
     active, dead = low >= 0, high <= 0
     stable = np.where(active, 1.0, 0.0)
     above_slope = np.where(active | dead, stable, high / np.where(active | dead, 1.0, high - low))
-    most = np.maximum(-above_slope * low, high - above_slope * high)
-    most = above(most + 4 * UNIT * (np.abs(above_slope) * size(low, high) + np.abs(high)))
-    constant = np.where(active | dead, 0.0, most)
+    constant = np.where(active | dead, 0.0, constant_above(above_slope, low, high))
     below_slope = np.where(active | dead, stable, choices.slopes[k])
     positive, negative = np.maximum(coef, 0), np.minimum(coef, 0)
     moved = positive * below_slope + negative * above_slope
@@ -274,6 +271,15 @@ def _through_relu(descent: Descent, coef: Array, k: int, source: int, choices: C
         moved = moved - sign * choices.multipliers[k]
         descent.lose(UNIT * np.abs(moved), source)
     descent.move(source, moved)
+
+
+def constant_above(slopes: Array, low: Array, high: Array) -> Array:
+    """Return constants with which lines of any ``slopes`` lie above ReLUs from ``low`` < 0 to ``high`` > 0.
+
+    ReLUs are convex, so that a line of slope s lies above if it does so at both ends: ``max(-s l, u - s u)``.
+    """
+    most = np.maximum(-slopes * low, high - slopes * high)
+    return above(most + 4 * UNIT * (np.abs(slopes) * size(low, high) + np.abs(high)))
 
 
 def covers(signs: NDArray[np.int8]) -> bool:

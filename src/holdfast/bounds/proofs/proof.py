@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,18 @@ class Leaves:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What a proof is about, by hashes (sha256, in hex)."""
+
+    network: str
+    """Of the file of the network."""
+    pixels: str
+    """Of the names and pixels of the image and its negatives, as ``Proof.hashed_pixels`` returns it."""
+    run: Mapping[str, str]
+    """What the run's record says of encoder, images and settings."""
+
+
+@dataclass(frozen=True)
 class Proof:
     """The certificates of one image in a linf ball: pixels as rows of numbers, claims by step, and leaves."""
 
@@ -57,6 +70,15 @@ class Proof:
     slopes: Mapping[int, Array]
     """Of each ReLU the lower slopes that are shared by all bounds without slopes of their own."""
     leaves: Leaves
+    subject: Subject | None = None
+    """None in proofs that were written before there were hashes."""
+
+    def hashed_pixels(self) -> str:
+        """Return the hash of the names and pixels of the image and its negatives."""
+        digest = sha256(json.dumps([self.anchor_id, *self.negative_ids]).encode())
+        for pixels in (self.anchor, self.negatives):
+            digest.update(np.ascontiguousarray(pixels, "<f8").tobytes())
+        return digest.hexdigest()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything as arrays by name, to be kept."""
@@ -65,6 +87,7 @@ class Proof:
             "negatives": self.negative_ids,
             "claims": list(self.claims),
             "relus": list(self.slopes),
+            "subject": self.subject and asdict(self.subject),
         }
         arrays: dict[str, NDArray[Any]] = {
             "meta": np.array(json.dumps(meta)),
@@ -109,9 +132,14 @@ class Proof:
                 claims={int(node): _claim(arrays, int(node), sizes) for node in meta["claims"]},
                 slopes={relu: floats(arrays, f"slopes.{relu}") for relu in relus},
                 leaves=Leaves(integers(arrays, "leaves.negatives"), **parts),
+                subject=_subject(meta.get("subject")),
             )
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise HoldfastError(f"a proof is damaged ({error}); certify again with --proofs") from error
+
+
+def _subject(kept: Any) -> Subject | None:
+    return None if kept is None else Subject(str(kept["network"]), str(kept["pixels"]), dict(kept["run"]))
 
 
 def _claim(arrays: Arrays, node: int, sizes: Mapping[int, int]) -> Claim:

@@ -164,7 +164,7 @@ def _bounded(
     if queries and rows:
         write_queries(population, certificates, rows, observed, observer.store)
     if proofs and rows:
-        write_proofs(population, certificates, rows, record.certificates, observer.store)
+        record = write_proofs(population, certificates, rows, record, observer.store)
     return record
 
 

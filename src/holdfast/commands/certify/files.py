@@ -65,8 +65,13 @@ def write_certificates(
         provenance=provenance(population.run, started),
     )
     if rows:
-        store.write_file("certify.json", record.model_dump_json(indent=1).encode())
+        write_record(record, store)
     return record
+
+
+def write_record(record: CertificateRecord, store: Store) -> None:
+    """Write ``certify.json``."""
+    store.write_file("certify.json", record.model_dump_json(indent=1).encode())
 
 
 def _certificate(

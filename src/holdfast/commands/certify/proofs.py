@@ -1,7 +1,8 @@
 """Proofs of a certify run, kept so that anybody can check its certificates again without the search that found them.
 
 proofs/network.npz   the network as sparse matrices and ReLUs, in float64
-proofs/NAME.npz      of each certified image: pixels, claimed intermediate bounds, slopes, splits and multipliers
+proofs/NAME.npz      of each certified image: pixels, claimed intermediate bounds, slopes, splits and multipliers; and
+                     hashes of the network and pixels, with what certify.json says of the run
 proofs/index.json    which file belongs to which image, with checksums; or why an image has no proof
 """
 
@@ -11,6 +12,7 @@ import io
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,11 @@ from numpy.typing import NDArray
 from holdfast.bounds.proofs.checking import ProofError, check
 from holdfast.bounds.proofs.lowering import plain_network, require_plain
 from holdfast.bounds.proofs.making import choices, require_provable
-from holdfast.bounds.proofs.proof import Proof
+from holdfast.bounds.proofs.proof import Proof, Subject
 from holdfast.bounds.regions import region
-from holdfast.commands.certify.files import file_stem
+from holdfast.commands.certify.files import file_stem, write_record
 from holdfast.commands.certify.observation import Certificates
-from holdfast.commands.certify.record import Certificate
+from holdfast.commands.certify.record import CertificateRecord
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.evaluations.certified.pairwise.pairs import Pairs, traced
@@ -62,38 +64,44 @@ def write_proofs(
     population: Population,
     observation: Certificates,
     rows: Sequence[int],
-    certificates: Sequence[Certificate],
+    record: CertificateRecord,
     store: Store,
-) -> None:
-    """Write the proof of each image at ``rows`` that its certificate says is certified, once it has passed its check.
+) -> CertificateRecord:
+    """Write the proof of each image at ``rows`` that ``record`` certifies, once it has passed its check.
+
+    Returns:
+        The record with the hashes of what the proofs are about, which is written as well.
 
     Raises:
         HoldfastError: no proofs of this network or method can be kept.
         StoreError: the folder cannot be written.
     """
     entries: dict[str, dict[str, str]] = {}
-    certified = {each.id for each in certificates if each.status == "CERTIFIED"}
-    network = None
+    certified = {each.id for each in record.certificates if each.status == "CERTIFIED"}
+    network, known, pixels = None, "", dict[str, str]()
     for row in rows:
         name = population.images.ids[row]
         if name not in certified:
             continue
         pairs = observation.pairs.pair_attack(population, [row]).pairs
-        network = network or plain_network(pairs.graph, population.encoder.domain)
+        if network is None:
+            network = plain_network(pairs.graph, population.encoder.domain)
+            content = packed(network.arrays())
+            store.write_file(NETWORK, content)
+            known = sha256(content).hexdigest()
         proof = proof_of(pairs, observation)
         try:
             check(network, proof)
         except ProofError as error:
             entries[name] = {"missing": f"the bounds found once more are not enough: {error}"}
             continue
-        content = packed(proof.arrays())
+        pixels[name] = proof.hashed_pixels()
+        content = packed(replace(proof, subject=Subject(known, pixels[name], record.subject)).arrays())
         entries[name] = {"file": f"proofs/{file_stem(name)}.npz", "sha256": sha256(content).hexdigest()}
         store.write_file(entries[name]["file"], content)
     index: dict[str, Any] = {"images": entries}
     if network is not None:
-        content = packed(network.arrays())
-        store.write_file(NETWORK, content)
-        index["network"] = sha256(content).hexdigest()
+        index["network"] = known
     store.write_file(INDEX, json.dumps(index, indent=1).encode())
     if missing := [name for name, entry in entries.items() if "missing" in entry]:
         warnings.warn(
@@ -102,6 +110,10 @@ def write_proofs(
             HoldfastWarning,
             stacklevel=4,
         )
+    certificates = [each.model_copy(update={"pixels": pixels.get(each.id, "")}) for each in record.certificates]
+    record = record.model_copy(update={"network": known, "certificates": tuple(certificates)})
+    write_record(record, store)
+    return record
 
 
 def proof_of(pairs: Pairs, observation: Certificates) -> Proof:

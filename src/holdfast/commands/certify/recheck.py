@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +22,7 @@ from holdfast.commands.certify.proofs import INDEX, NETWORK, unpacked
 from holdfast.commands.certify.record import Certificate, CertificateRecord
 from holdfast.commands.inputs import NamedEncoder, NamedImages, population_of
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.encoders.loading.reference import first_line
@@ -40,6 +41,13 @@ class Recheck:
     holds: bool
     reason: str = ""
     bound: float = np.nan
+    unchecked: tuple[str, ...] = ()
+    """What was not compared: ``network``, ``pixels`` and ``negatives`` without the encoder and images, ``hashes`` where
+    neither proof nor record has any."""
+
+
+OUTSIDE = ("network", "pixels", "negatives")
+"""What only the encoder and the images can tell."""
 
 
 def recheck(
@@ -55,7 +63,8 @@ def recheck(
 
     Where ``encoder`` and ``images`` are given, proofs are checked against the network that is traced from the encoder once
     more, the pixels of these images, and the negatives that the seed of the run draws among them. Otherwise the network,
-    the images and the negatives are those of the folder, and nothing says whose they are.
+    the images and the negatives are those of the folder: its files must agree with each other, and ``unchecked`` names what
+    a folder cannot show.
 
     Args:
         folder: of ``certify(..., proofs=True, out=folder)``.
@@ -86,14 +95,22 @@ def recheck(
     if not any("file" in entry for entry in index["images"].values()):
         return tuple(Recheck(each.id, False, _missing(index, each.id)) for each in certified)
     content = _content(folder, NETWORK)
-    if sha256(content).hexdigest() != index["network"]:
+    known, population = sha256(content).hexdigest(), None
+    if known != index["network"]:
         raise HoldfastError(f"{folder / NETWORK} is not the file that was written; certify again with --proofs")
     network = PlainNetwork.of_arrays(unpacked(content))
-    population = None
     if encoder is not None and images is not None:
         population = population_of(encoder, images, _run(record), options, neurons=None)
         network = _own(population, network, record)
-    return tuple(_rechecked(folder, index, record, each, network, ball.radius, population) for each in certified)
+    results = tuple(_rechecked(folder, index, record, each, network, known, population) for each in certified)
+    if count := sum("hashes" in result.unchecked for result in results):
+        warnings.warn(
+            f"{count} of {len(results)} proofs hold no hashes of their network and images, so changed weights, names or "
+            "fingerprints may pass; certify again with --proofs, or give the encoder and the images",
+            HoldfastWarning,
+            stacklevel=2,
+        )
+    return results
 
 
 def _content(folder: Path, name: str) -> bytes:
@@ -195,10 +212,10 @@ def _rechecked(
     record: CertificateRecord,
     certificate: Certificate,
     network: PlainNetwork,
-    eps: float,
+    known: str,
     population: Population | None,
 ) -> Recheck:
-    """Return whether the proof of one certificate holds."""
+    """Return whether the proof of one certificate holds; ``known`` is the hash of the network in the folder."""
     entry = index["images"].get(certificate.id, {})
     if "file" not in entry:
         return Recheck(certificate.id, False, _missing(index, certificate.id))
@@ -208,10 +225,30 @@ def _rechecked(
             raise ProofError("its file is not the one that was written")
         proof = Proof.of_arrays(unpacked(content))
         _require_about(proof, certificate, record, population)
-        bound = min(check(network, proof, eps).values())
+        bound = min(check(network, proof, Ball.read(record.settings["ball"]).radius).values())
+        hashed = _require_bound(proof, certificate, record, known)
     except (ProofError, HoldfastError, ValueError) as error:
         return Recheck(certificate.id, False, first_line(error))
-    return Recheck(certificate.id, True, bound=bound)
+    unchecked = () if population else (*OUTSIDE, *(() if hashed else ("hashes",)))
+    return Recheck(certificate.id, True, bound=bound, unchecked=unchecked)
+
+
+def _require_bound(proof: Proof, certificate: Certificate, record: CertificateRecord, known: str) -> bool:
+    """Raise if the hashes in proof and record are not those of the arrays in the folder; return whether there are any."""
+    subject = proof.subject
+    if subject is None and not record.network and not certificate.pixels:
+        return False
+    if subject is None:
+        raise ProofError("it holds no hashes, and certify.json does")
+    if not subject.network == record.network == known:
+        raise ProofError("its network is not the one in the folder or in certify.json")
+    if not subject.pixels == certificate.pixels == proof.hashed_pixels():
+        raise ProofError("its names and pixels are not those it was written with, or those of certify.json")
+    if differing := sorted(
+        name for name in {*subject.run, *record.subject} if subject.run.get(name) != record.subject.get(name)
+    ):
+        raise ProofError(f"it is of a run with another {differing[0]} than certify.json names")
+    return True
 
 
 def _require_about(

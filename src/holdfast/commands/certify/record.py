@@ -27,6 +27,8 @@ class Certificate(Record):
     witness: str | None
     replayed: Number | None
     """``W f`` of the witness, read back from its file, by the encoder in the run's precision."""
+    pixels: str = ""
+    """Hash of the names and pixels that its proof is about; empty without a proof."""
 
 
 class CertificateRecord(Record):
@@ -40,6 +42,19 @@ class CertificateRecord(Record):
     missing: int = 0
     """How many images have no certificate yet, because a budget was spent."""
     provenance: dict[str, str]
+    network: str = ""
+    """Hash of the file of the network that proofs are about; empty without proofs."""
+
+    @property
+    def subject(self) -> dict[str, str]:
+        """What encoder, images and settings the certificates are of, which each proof repeats."""
+        return {
+            "encoder.name": self.encoder.name,
+            "encoder.fingerprint": self.encoder.fingerprint,
+            "images.name": self.images.name,
+            "images.fingerprint": self.images.fingerprint,
+            "images.count": str(self.images.count),
+        } | {f"settings.{name}": value for name, value in self.settings.items()}
 
     @property
     def contradictions(self) -> int:
