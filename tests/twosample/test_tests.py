@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from holdfast.core.noise import Noise
+from holdfast.core.statistics.intervals import bounded_interval
 from holdfast.twosample import betting, classifier, directions, energy, permutations, support
 
 
@@ -115,6 +116,21 @@ def test_the_area_is_that_of_scikit_learn_and_the_ranks_that_of_mann_and_whitney
     assert statistic == pytest.approx((u / (25 * 35) - 0.5) * 60, abs=1e-4)
 
 
+def test_the_interval_of_an_area_holds_the_chance_of_both_sets() -> None:
+    """By hand: the shares of each set's points, their Gaffke bounds, and squares of distances added."""
+    values = np.round(drawn(60, 1)[:, 0].numpy() * 4)
+    first = np.arange(60) < 25
+    here, there = values[first], values[~first]
+    wins = (there[:, None] > here).astype(float) + (there[:, None] == here) / 2
+    ends = np.array([bounded_interval(wins.mean(axis), (0.0, 1.0)) for axis in (0, 1)])
+    found, value = classifier.area(values, first), wins.mean()
+    apart = np.sqrt(((ends - value) ** 2).sum(0))
+    assert (apart > 1.1 * np.abs(ends - value).max(0)).all(), "vacuous: one set alone says nearly as much"
+    assert (found.value, found.low, found.high) == pytest.approx((value, value - apart[0], value + apart[1]))
+    mirrored = classifier.area(-values, ~first)  # the sets change places, and what is high is low
+    assert (mirrored.low, mirrored.high) == pytest.approx((found.low, found.high))
+
+
 def test_a_classifier_sees_a_shift_of_half_that_it_was_not_taught() -> None:
     points = drawn(200, 5)
     points[100:, 2] += 3
@@ -157,6 +173,16 @@ def test_the_bet_sees_a_change_soon_and_nothing_where_nothing_changes() -> None:
     assert np.argmax(moved > np.log(20)) < 30
     earlier = betting.log_capital(betting.ranks_among_earlier(reference, same[:100] + 2, uniform[:100]))
     assert np.allclose(moved[:100], earlier), "what comes later changes what came before"
+
+
+def test_ties_are_broken_by_chance() -> None:
+    """Scores that are all equal say nothing: the rank is the draw. Of two values, ranks are uniform all the same."""
+    uniform = Noise.of(2, names(2000)).uniform((), torch.float64).numpy()
+    assert betting.ranks_among_earlier(np.ones(3), np.ones(50), uniform[:50]) == pytest.approx(uniform[:50])
+    coins = (drawn(2030, 1)[:, 0].numpy() > 0.3).astype(float)
+    ranks = betting.ranks_among_earlier(coins[:30], coins[30:], uniform)
+    assert stats.kstest(ranks, "uniform").pvalue > 0.01
+    assert betting.log_capital(ranks).max() < np.log(20)
 
 
 def test_the_stake_is_fair() -> None:

@@ -20,6 +20,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.evaluations.deployed.closest_edit import explained
 from holdfast.evaluations.deployed.comparison import compare
+from holdfast.evaluations.deployed.moved import decided, moved
 from holdfast.evaluations.deployed.new_images import beyond_support, sequential
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, efficientnet
@@ -232,6 +233,20 @@ def test_a_test_that_can_never_alarm_is_refused(sizes: tuple[int, int], alpha: f
         assert comparison.chance.value > alpha
     else:
         assert comparison.verdict(alpha, after_every_image=False).status == "refuted"
+
+
+def test_the_smaller_of_two_p_values_counts_twice() -> None:
+    """Two tests look: by hand 2 * 0.03, with the ends of its interval; a probability is no more than 1."""
+    sets = two_sets(torch.ones(20, 3), torch.ones(20, 3), 0)
+    _, energy, _, area = compare(sets, 99, 0).tests
+    small, large = ({"value": p, "low": p - 0.01, "high": p + 0.01} for p in (0.03, 0.6))
+    for one, other in ((small, large), (large, small)):
+        both = decided((energy.model_copy(update=one), area.model_copy(update=other)))
+        assert (both.value, both.low, both.high) == pytest.approx((0.06, 0.04, 0.08))
+        assert moved(both, 0.05).status == "no violation found"
+        assert moved(both, 0.07).status == "refuted"
+    neither = decided((energy.model_copy(update=large), area.model_copy(update=large)))
+    assert (neither.value, neither.low, neither.high) == (1, 1, 1)
 
 
 def test_a_small_level_draws_enough_divisions_to_be_reached() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import isnan
+from dataclasses import replace
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.deployed.false_matches import chosen_cuts, false_match_rate, halves, pairs_of_halves
+from holdfast.evaluations.deployed.false_matches import (
+    chosen_cuts,
+    false_match_rate,
+    halves,
+    pairs_of_halves,
+    supported,
+)
 from holdfast.evaluations.deployed.observations import rivals
 from holdfast.evaluations.deployed.pairs import Pairs
 from holdfast.evaluations.deployed.threshold import Threshold
@@ -118,6 +125,23 @@ def test_too_few_pairs_are_told_apart_from_none() -> None:
     assert isnan(thresholds.recommended)
     assert "at least 1000 pairs" in thresholds.result.findings.verdicts[0].reason
     assert thresholds.result.findings.verdicts[0].status == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("low", "value", "high", "status"),
+    [
+        (0.0, 0.004, 0.01, "no violation found"),
+        (0.0, 0.004, 0.02, "unknown"),
+        (0.009, 0.02, 0.04, "unknown"),
+        (0.011, 0.02, 0.04, "refuted"),
+        (nan, nan, nan, "unknown"),
+    ],
+)
+def test_a_rate_inside_its_interval_is_not_decided(low: float, value: float, high: float, status: str) -> None:
+    pairs = Pairs.of(torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), [str(k) for k in range(20)])
+    (cut,) = chosen_cuts(pairs, [0.05])
+    measured = false_match_rate(cut, pairs).model_copy(update={"low": low, "value": value, "high": high})
+    assert supported(replace(cut, rate=0.01), measured).status == status
 
 
 def test_copies_are_no_other_images() -> None:

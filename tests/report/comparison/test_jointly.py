@@ -51,6 +51,17 @@ def test_the_p_value_is_that_of_the_interval(z):
     assert p_value(gap(1.9)) == 1
 
 
+def test_the_p_value_of_a_skewed_interval_goes_by_the_end_nearer_to_zero():
+    """By hand: 0.3 with an end at 0.2 is three half-widths of that side from zero, whatever the other side is."""
+    above = gap(3.0).model_copy(update={"value": 0.3, "low": 0.2, "high": 0.9})
+    below = gap(-3.0).model_copy(update={"value": -0.3, "low": -0.9, "high": -0.2})
+    assert p_value(above) == p_value(below) == pytest.approx(2 * norm.sf(3 * 1.959964), rel=1e-5)
+    wide = above.model_copy(update={"low": 0.01, "high": 0.31})
+    assert p_value(wide) == pytest.approx(2 * norm.sf(1.959964 * 30 / 29), rel=1e-5)
+    edge = above.model_copy(update={"low": 1e-9})
+    assert p_value(edge) == pytest.approx(0.05, rel=1e-4), "an end at zero is a p-value of one in twenty"
+
+
 def test_holm_goes_on_where_bonferroni_stops():
     first, second = contest(1, 4.0), contest(2, 2.1)
     assert 0.025 < p_value(gap(2.1)) < 0.05

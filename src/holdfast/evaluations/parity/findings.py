@@ -21,7 +21,7 @@ from holdfast.evaluations.parity.maps import GROUPS, linear_cka, unexplained
 from holdfast.evaluations.parity.retrieval import UNSEEN, Answers, Gallery, Kept, answers
 from holdfast.evaluations.parity.verdict import QUESTION, ROUNDING, Numbers, verdict
 
-NAME, VERSION = "parity", 4
+NAME, VERSION = "parity", 5
 TITLE = "Parity"
 MEANING = (
     "Whether the candidate still has the space of the reference: how far each code moved, beside the distance between "

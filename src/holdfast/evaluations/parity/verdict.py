@@ -9,14 +9,15 @@ another space       none of these: encode the index anew, and expect other answe
 
 By cosine *same to rounding* asks for directions, too: a code near zero may turn round within the distance of rounding.
 
-The numbers decide; where an interval contains its threshold the verdict's status is ``unknown``, for more images might say
-otherwise.
+The numbers decide. Where numbers inside the intervals would give another verdict, the status is ``unknown``: more images
+might say otherwise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isnan
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf, isnan
 
 from holdfast.core.records import Estimate, Verdict
 
@@ -56,7 +57,7 @@ def verdict(numbers: Numbers, divergence: str) -> Verdict:
         divergence: what neighbours and distances go by, ``cosine`` or ``l2``.
     """
     word, reason = _decided(numbers, divergence)
-    unsure = _unsure(numbers, word)
+    unsure = _unsure(numbers, word, divergence)
     return Verdict(
         question=QUESTION,
         status="unknown" if unsure else "refuted" if word == OTHER else "no violation found",
@@ -94,28 +95,25 @@ def _decided(numbers: Numbers, divergence: str) -> tuple[str, str]:
     return OTHER, f"{_shown(kept)} of the nearest images are kept, and a rotation leaves {_shown(left)} unexplained"
 
 
-def _unsure(numbers: Numbers, word: str) -> str:
-    """Return that more images would decide, where the interval of a number contains its threshold, or there is none."""
-    kept, mixed, left = (
-        each is not None and not (each.high < threshold or each.low >= threshold)
-        for each, threshold in (
-            (numbers.neighbours, NEIGHBOURS),
-            (numbers.mixed, NEIGHBOURS),
-            (numbers.rotated, ROTATED),
-        )
+def _unsure(numbers: Numbers, word: str, divergence: str) -> str:
+    """Return that more images would decide, where numbers inside the intervals give another verdict."""
+    mixed = (None,) if numbers.mixed is None else _ends(numbers.mixed)
+    possible = product(_ends(numbers.neighbours), mixed, _ends(numbers.rotated))
+    others = (
+        _decided(replace(numbers, neighbours=kept, mixed=old, rotated=left), divergence)[0]
+        for kept, old, left in possible
     )
-    unsure = {
-        SAME: False,
-        DIRECTIONS: False,
-        ALIKE: kept or mixed,
-        TURNED: kept or mixed or left,
-        OTHER: kept or (mixed and left),
-    }
-    if not unsure.get(word, False):
+    if all(other == word for other in others):
         return ""
     if isnan(numbers.neighbours.low):
         return f"; there is {numbers.neighbours.method}, so that more images would decide"
     return "; an interval contains the threshold, so that more images would decide"
+
+
+def _ends(estimate: Estimate) -> tuple[Estimate, ...]:
+    """Return the estimate at either end of its interval, which is the whole line where there is none."""
+    low, high = (-inf, inf) if isnan(estimate.low) else (estimate.low, estimate.high)
+    return tuple(estimate.model_copy(update={"value": value}) for value in (low, high))
 
 
 def _of_all(estimate: Estimate) -> str:
