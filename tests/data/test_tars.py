@@ -180,6 +180,49 @@ def test_damaged_members_among_very_many_are_judged_where_chosen(
         assert "a/lone" not in images.ids
 
 
+def test_names_with_dots_are_split_as_webdataset_splits_them(paint: Painter, tmp_path: Path) -> None:
+    """The key ends at the first dot after the last slash, so that dots of folders belong to it."""
+    image = [paint(f"{row}.png").read_bytes() for row in range(3)]
+    path = _shard(
+        tmp_path / "a.1.tar",
+        {"a.b/c.1.png": image[0], "a.b/c.1.txt": b"", "a.b/d.2.png": image[1], "photo.v2.PNG": image[2]},
+    )
+    images = load(str(path), RGB)
+    assert images.ids == ("a.1/a.b/c", "a.1/a.b/d", "a.1/photo")
+    assert torch.equal(images.pixels([0, 1, 2]), load(str(tmp_path / "images"), RGB).pixels([0, 1, 2]))
+
+
+NAMES = ("a.b/c.1.png", "a.b/c.2.png", "photo.v1.png", "photo.v2.png", "2024.05.01_12.30.png", ".hidden/x.png")
+
+
+def test_images_that_share_a_key_are_refused_or_split_at_the_last_dot(paint: Painter, tmp_path: Path) -> None:
+    members = {name: paint(f"{row}.png").read_bytes() for row, name in enumerate(NAMES)}
+    path = _shard(tmp_path / "a.tar", {**members, "photo.v2.cls": b"1", "notes.v1.txt": b"x"})
+    with pytest.raises(HoldfastError, match=r"'a\.b/c'.*a\.b/c\.1\.png, a\.b/c\.2\.png.*\?dot=last"):
+        load(str(path), RGB)
+    with pytest.warns(HoldfastWarning, match="labels"):
+        images = load(f"{path}?dot=last", RGB)
+    assert images.ids == tuple(f"a/{name.removesuffix('.png')}" for name in NAMES)
+    assert torch.equal(images.pixels(range(6)), load(str(tmp_path / "images"), RGB).pixels(range(6)))
+    with pytest.raises(HoldfastError, match="'all'"):
+        load(f"{path}?dot=all", RGB)
+
+
+def test_the_two_ways_to_split_names_are_remembered_apart(paint: Painter, tmp_path: Path) -> None:
+    path = _shard(tmp_path / "a.tar", {"photo.v1.png": paint("1.png").read_bytes()})
+    run = tmp_path / "files.index"
+    first = load(str(path), RGB, remembered=Remembered.at(run)).ids
+    last = load(f"{path}?dot=last", RGB, remembered=Remembered.at(run)).ids
+    assert (first, last) == (("a/photo",), ("a/photo.v1",))
+
+
+def test_images_without_the_ending_that_is_asked_are_counted(paint: Painter, tmp_path: Path) -> None:
+    image = paint("1.png").read_bytes()
+    path = _shard(tmp_path / "a.tar", {"a.v1.png": image, "a.v2.png": image, "b.v2.png": image})
+    with pytest.raises(HoldfastError, match=r"1 of 2 .*a/b"):
+        load(f"{path}?image=v1.png", RGB)
+
+
 def test_what_is_no_set_of_samples_is_one_sentence(shards: Path, paint: Painter, tmp_path: Path) -> None:
     image = paint("1.png", size=(40, 40)).read_bytes()
     whole = (shards / "shard-000.tar").read_bytes()
@@ -195,7 +238,7 @@ def test_what_is_no_set_of_samples_is_one_sentence(shards: Path, paint: Painter,
         "cut": "cut.tar is truncated or not a tar file",
         "middle": r"middle.tar is truncated or not a tar file \(neither a member nor the end at byte 1024\)",
         "text": "text.tar is truncated or not a tar file",
-        "both": r"sample '1' of .* has 2 images \(left.png, right.png\); say which, as in \?image=left.png",
+        "both": r"'1' of .* 2 images \(1.left.png, 1.right.png\).*\?dot=last.*\?image=left.png",
         "none": "none.tar holds no images; expected members ending in .jpg",
         "twice": "twice.tar holds '1.png' twice",
         "shard-{1..2}": "no file .*shard-1.tar'; check the path",

@@ -23,7 +23,7 @@ Loader = Callable[[str, dict[str, str], Selection], Images]
 
 
 def loaders() -> dict[str, Loader]:
-    """Return every loader by its source: arrays, builtin, folder, fsspec, hf, wds."""
+    """Return every loader by its source: arrays, builtin, folder, fsspec, hf, parquet, wds."""
     import holdfast.data as home
 
     return {source: module.load for source, module in sources(home).items()}
@@ -42,11 +42,11 @@ def load(
     """Return the images that ``reference`` names, as inputs of an encoder with this ``domain`` and ``geometry``.
 
     Args:
-        reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz or .safetensors file, tar
-            shards), an address such as ``s3://bucket/folder``, or ``source:name``, with settings after a question mark:
-            ``folder:photos?labels=folders``, ``data.npz?images=x_test``, ``hf:user/name@revision?split=test``,
-            ``shards/{000..099}.tar``, ``builtin:digits``. ``?groups=`` says which images belong together: ``prefix``,
-            ``folders`` or a file of ``id,group``.
+        reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz, .safetensors or
+            .parquet file, tar shards), an address such as ``s3://bucket/folder``, or ``source:name``, with settings after
+            a question mark: ``folder:photos?labels=folders``, ``data.npz?images=x_test``,
+            ``hf:user/name@revision?split=test``, ``shards/{000..099}.tar``, ``builtin:digits``. ``?groups=`` says which
+            images belong together: ``prefix``, ``folders`` or a file of ``id,group``.
         domain: shape and range of the encoder's inputs.
         geometry: how its source resizes and crops images; by default they are fitted to the domain.
         limit: at most so many images, chosen at random by ``seed`` and the images' ids.
@@ -94,17 +94,19 @@ def _settings(query: str, reference: str) -> dict[str, str]:
 
 def kind(body: str) -> str:
     """Return which loader reads the path ``body``."""
-    from holdfast.data import arrays, huggingface, tars
+    from holdfast.data import arrays, huggingface, parquet, tars
 
     path = Path(body).expanduser()
     if path.is_dir():
         return huggingface.SOURCE if huggingface.saved(path) else "folder"
     if path.suffix.lower() in arrays.SUFFIXES and path.is_file():
         return arrays.SOURCE
+    if path.suffix.lower() == parquet.SUFFIX and path.is_file():
+        return parquet.SOURCE
     if tars.spelled(body):
         return tars.SOURCE
     if path.is_file():
-        expected = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, .tar"
+        expected = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, {parquet.SUFFIX}, .tar"
         raise HoldfastError(f"{body!r} is neither {expected}; pass the folder that holds it")
     source, colon, _ = body.partition(":")
     other = (

@@ -1,7 +1,8 @@
 """WebDataset shards: tar files of images with their labels, read in any order and never unpacked.
 
 The members of a tar that share a name up to its first dot are one sample, as in https://github.com/webdataset/webdataset:
-``0001.jpg`` and ``0001.cls``. Where each image lies is found once for each tar and remembered.
+``0001.jpg`` and ``0001.cls``. With ``?dot=last`` a name up to its last dot is the key: tars of plain files, such as
+``photo.v1.jpg``, so keep every image. Where each image lies is found once for each tar and remembered.
 """
 
 from __future__ import annotations
@@ -54,15 +55,19 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the images of the tars that ``name`` stands for: a tar, a folder of them, or a pattern such as {000..099}.tar.
 
     Settings: ``image``, the ending of the images where samples have several (``left.png``); ``label``, a field of the
-    samples' ``.json`` (by default their ``.cls``, or else the field ``label``); ``max_pixels``. Ids are shard/key.
+    samples' ``.json`` (by default their ``.cls``, or else the field ``label``); ``dot``, the dot of a name that ends its key
+    (``first``, as in WebDataset, or ``last``); ``max_pixels``. Ids are shard/key.
     """
-    check_settings(settings, ["image", "label", "max_pixels"], SOURCE)
+    check_settings(settings, ["image", "label", "dot", "max_pixels"], SOURCE)
+    dot = settings.get("dot", "first")
+    if dot not in ("first", "last"):
+        raise HoldfastError(f"dot is first or last, got {dot!r}")
     shards = find(name)
-    chosen = settings.get("image", ""), settings.get("label", "")
+    chosen = settings.get("image", ""), settings.get("label", ""), dot
     tars, versions = list(shards.values()), [tar.version for tar in shards.values()]
 
     def indexed(position: int) -> Samples:
-        stamp = selection.remembered.stamp(versions[position], "samples and others", *chosen)
+        stamp = selection.remembered.stamp(versions[position], "samples, others and dots", *chosen)
         content = selection.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
         return Samples(*json.loads(content))
 
@@ -110,15 +115,17 @@ class Members:
         return Stored(partial(self.tars[tar].read, start, start + size), version and f"{version}\0{start} {size}")
 
 
-def index(tar: StoredFile, image: str, label: str) -> Samples:
+def index(tar: StoredFile, image: str, label: str, dot: str) -> Samples:
     """Return what ``tar`` holds, its images being those that end in ``image`` if that is not empty.
+
+    The ``first`` or ``last`` ``dot`` of a name ends the key.
 
     Raises:
         HoldfastError: it is truncated or damaged, or which member is a sample's image is not clear.
     """
     try:
         with tar.open() as file, tarfile.open(fileobj=file, mode="r:") as opened:
-            members = _members(tar.address, opened)
+            members = _members(tar.address, opened, dot)
             _check_end(opened, file)
             return _samples(tar.address, members, opened, image, label)
     except (tarfile.TarError, EOFError) as error:
@@ -128,18 +135,21 @@ def index(tar: StoredFile, image: str, label: str) -> Samples:
         ) from error
 
 
-def _members(name: str, opened: tarfile.TarFile) -> dict[str, dict[str, tarfile.TarInfo]]:
+def _members(name: str, opened: tarfile.TarFile, dot: str) -> dict[str, dict[str, tarfile.TarInfo]]:
     """Return the members of each sample by their endings."""
     samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     for member in opened:
         path = PurePosixPath(member.name)
         stem, _, ending = path.name.partition(".")
+        if dot == "last" and stem:
+            stem, ending = path.stem, path.suffix[1:]
         if not member.isreg() or member.issparse() or not stem:
             continue
         sample = samples.setdefault(str(path.with_name(stem)), {})
         if sample.setdefault(ending.lower(), member) is not member:
             raise HoldfastError(
-                f"{name} holds {member.name!r} twice; write it again with a key of its own for each sample"
+                f"{name} holds {member.name!r} twice (as {sample[ending.lower()].name!r}); write it again with a key of its "
+                "own for each sample"
             )
     return samples
 
@@ -156,13 +166,15 @@ def _samples(
 ) -> Samples:
     samples = Samples([], [], [], [], {})
     for key, sample in members.items():
-        images = [ending for ending in sample if (ending == image if image else f".{ending}".endswith(SUFFIXES))]
+        pictures = [ending for ending in sample if f".{ending}".endswith(SUFFIXES)]
+        images = [ending for ending in sample if ending == image] if image else pictures
         if len(images) > 1:
+            shown = ", ".join(sample[ending].name for ending in images[:8])
             raise HoldfastError(
-                f"sample {key!r} of {name} has {len(images)} images ({', '.join(images)}); say which, as in "
-                f"?image={images[0]}"
+                f"sample {key!r} of {name} has {len(images)} images ({shown}). If each is a sample of its own, add "
+                f"?dot=last. If one image of each sample counts, say which, as in ?image={images[0]}"
             )
-        if not images and not {"cls", "json"} & set(sample):
+        if not (images or pictures) and not {"cls", "json"} & set(sample):
             for other in (last_ending(f"{key}.{ending}") for ending in sample):
                 samples.others[other] = samples.others.get(other, 0) + 1
             continue  # a note beside the samples, or an image of a format that is not read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 from holdfast.core.arguments import check_dense
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.data.arrays import as_rows, member, read_numpy
+from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import Rows
 
 FLOATS = ("float16", "float32", "float64")
@@ -92,52 +92,22 @@ def _npz(path: Path, column: str | None) -> Table:
 
 
 def _parquet(path: Path, column: str | None) -> Table:
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise HoldfastError("reading .parquet needs pyarrow; install it with: pip install pyarrow") from error
-    try:
-        file = parquet.ParquetFile(path, memory_map=True)
-    except Exception as error:  # pyarrow raises anything at all on damaged bytes
-        raise HoldfastError(
-            f"{path} is truncated or not a parquet file ({str(error).splitlines()[0]}); write it again"
-        ) from error
+    file = columns.opened(path)
     schema = file.schema_arrow
-    types = import_module("pyarrow").types
-    lists = [
-        f.name
-        for f in schema
-        if types.is_list(f.type) or types.is_large_list(f.type) or types.is_fixed_size_list(f.type)
-    ]
+    kinds = columns.kinds(schema)
+    lists = [name for name, kind in kinds.items() if kind == "list" or (kind == "array" and name == column)]
+    if not lists:
+        held = ", ".join(f"{name} ({schema.field(name).type})"[:40] for name in schema.names[:8]) or "nothing"
+        raise HoldfastError(f"{path.name} has no column of lists of numbers (it holds: {held}); write codes as lists")
     chosen = column or (lists[0] if len(lists) == 1 else _choose(path, lists, None))
     if chosen not in lists:
         raise HoldfastError(f"{path.name} has no column of lists {chosen!r}; {did_you_mean(chosen, lists)}")
-    others = [f.name for f in schema if f.name != chosen and not types.is_nested(f.type)]
-    columns = {name: file.read(columns=[name]).column(0).to_pylist() for name in others}
-    return Table(_rows(path, _copied(path, file, chosen)), columns)
-
-
-def _copied(path: Path, file: Any, column: str) -> np.ndarray:
-    """Return a column of lists as rows of a temporary mapped file, which goes when nobody uses it any more."""
-    array, start, count = None, 0, file.metadata.num_rows
-    for batch in file.iter_batches(columns=[column], batch_size=1 << 13):
-        lists = batch.column(0)
-        values = lists.flatten().to_numpy(zero_copy_only=False)
-        width = len(values) // max(1, len(lists))
-        lengths = set(lists.value_lengths().to_pylist())
-        if lengths != {width} or (array is not None and width != array.shape[1]):
-            raise HoldfastError(
-                f"codes of {path.name} must all have one width, got {sorted(map(str, lengths))} features from row {start} on"
-            )
-        if array is None:
-            with tempfile.TemporaryFile() as scratch:
-                array = np.memmap(scratch, values.dtype, "w+", shape=(count, width))
-        array[start : start + len(lists)] = values.reshape(len(lists), width)
-        start += len(lists)
-    if array is None:
-        raise HoldfastError(f"{path.name} holds no codes")
-    array.flush()
-    return array
+    types = import_module("pyarrow").types
+    others = [
+        f.name for f in schema if f.name != chosen and not types.is_nested(f.type) and kinds.get(f.name) != "bytes"
+    ]
+    values = {name: file.read(columns=[name]).column(name).to_pylist() for name in others}
+    return Table(_rows(path, columns.copied(file, chosen, f"codes of {path.name}")), values)
 
 
 def _rows(path: Path, codes: np.ndarray) -> Rows:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
+from holdfast.data.arrays import check_type
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.huggingface.streamed import first_rows
+from holdfast.data.reading import columns
+from holdfast.data.reading.array_source import load_array
 from holdfast.data.reading.encoded import load_encoded
 
 SOURCE = "hf"
@@ -23,13 +31,15 @@ def saved(path: Path) -> bool:
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the images of the dataset ``name`` (a saved folder, or ``user/name@revision``), decoded when read.
 
-    Settings: ``split``, ``config`` (where a hub dataset has several), the columns ``image`` and ``label``,
+    Images are a column of images, of encoded bytes, or of numbers in nested lists or arrays. Settings: ``split``,
+    ``config`` (where a hub dataset has several), the columns ``image`` and ``label``,
     ``max_pixels`` (larger images count as damaged), and ``streaming=true``, which fetches no more than the first ``take``
     rows. Ids are positions in the split.
     """
     check_settings(settings, ["split", "config", "image", "label", "max_pixels", "streaming", "take"], SOURCE)
     dataset = _streamed(name, settings, selection) if _streaming(settings) else _whole(name, settings)
-    column = _image_column(name, dataset, settings.get("image"))
+    kinds = _kinds(dataset)
+    column = columns.choose(name, kinds, settings.get("image"))
     labels, names = None, ()
     if (key := settings.get("label", "label")) in dataset.column_names:
         names = getattr(dataset.features[key], "names", None) or ()
@@ -37,6 +47,12 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
         labels = as_labels(dataset[key][:], len(dataset), "label" in settings, where, len(names))
     elif "label" in settings:
         raise HoldfastError(f"{name} has no column {key!r}; {did_you_mean(key, dataset.column_names)}")
+    if not len(dataset):
+        raise HoldfastError(f"{name} holds no images")
+    if kinds[column] in ("array", "list"):
+        stored = Numbers(dataset, column, f"images of {name}")
+        check_type(str(stored.dtype).removeprefix("torch."), tuple(stored.shape), name)
+        return load_array(name, stored, labels, selection)
     ids = [str(row) for row in range(len(dataset))]
     return load_encoded(name, Column(dataset, column), ids, labels, selection, settings, names)
 
@@ -55,6 +71,35 @@ class Column:
         if image is None:
             raise ValueError("no image in this row")
         return image["bytes"] if image["bytes"] is not None else Path(image["path"])
+
+
+@final
+class Numbers:
+    """A column of lists, nested lists or arrays of numbers, like a tensor of its rows; what is indexed is read."""
+
+    def __init__(self, dataset: Any, column: str, where: str) -> None:
+        self.dataset = dataset.select_columns([column]).with_format("arrow")
+        self.column, self.where = column, where
+        first = self._read([0])
+        self.shape, self.dtype = torch.Size((len(dataset), *first.shape[1:])), first.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        """Return the row, or those of a tensor of rows."""
+        if isinstance(rows, int):
+            return self._read([rows])[0]
+        return self._read(rows.tolist()) if len(rows) else torch.empty((0, *self.shape[1:]), dtype=self.dtype)
+
+    def _read(self, rows: list[int]) -> Tensor:
+        values = columns.dense(self.dataset[rows].column(self.column).combine_chunks(), self.where, rows[0])
+        if "shape" in vars(self) and values.shape[1:] != self.shape[1:]:
+            raise HoldfastError(
+                f"{self.where} must all have one shape, got {tuple(self.shape[1:])} and, from row {rows[0]} on, "
+                f"{values.shape[1:]}"
+            )
+        return torch.from_numpy(np.array(values))
 
 
 def _streaming(settings: Mapping[str, str]) -> bool:
@@ -76,7 +121,7 @@ def _streamed(name: str, settings: Mapping[str, str], selection: Selection) -> A
     def start() -> Any:
         stream = _split(name, _open(name, settings, streaming=True), settings.get("split"))
         stream = stream if stream.features else stream._resolve_features()  # some formats tell with the first row
-        column, label = _image_column(name, stream, settings.get("image")), settings.get("label", "label")
+        column, label = columns.choose(name, _kinds(stream), settings.get("image")), settings.get("label", "label")
         return stream.select_columns([key for key in (column, label) if key in stream.features])
 
     _datasets()
@@ -132,17 +177,15 @@ def _split(name: str, dataset: Any, wanted: str | None) -> Any:
     return dataset[wanted]
 
 
-def _image_column(name: str, dataset: Any, wanted: str | None) -> str:
+def _kinds(dataset: Any) -> dict[str, columns.Kind]:
+    """Return the columns that may hold images, and how."""
     from datasets import Image
 
-    columns = [key for key, feature in dataset.features.items() if isinstance(feature, Image)]
-    if wanted is None and len(columns) == 1:
-        return columns[0]
-    if wanted is None:
-        columns_there = f"{len(columns)} image columns ({', '.join(columns) or 'none'})"
-        raise HoldfastError(
-            f"{name} has {columns_there}; say which, as in {name}?image={next(iter(dataset.features), 'image')}"
-        )
-    if wanted not in columns:
-        raise HoldfastError(f"{name} has no image column {wanted!r}; {did_you_mean(wanted, columns)}")
-    return wanted
+    images: dict[str, columns.Kind] = {
+        key: "image" for key, each in dataset.features.items() if isinstance(each, Image)
+    }
+    # Sounds and videos are structures with bytes, too, of a class of their own.
+    is_struct = import_module("pyarrow").types.is_struct
+    schema = dataset.features.arrow_schema
+    plain = [field for field in schema if isinstance(dataset.features[field.name], dict) or not is_struct(field.type)]
+    return {**images, **columns.kinds(plain)}
