@@ -11,6 +11,7 @@ import torch
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine
+from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.deployed.comparison import Compared
 from holdfast.evaluations.deployed.false_matches import halves
