@@ -13,7 +13,7 @@ from holdfast.core.records import Failure
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.store.keys import Key, key_of
-from holdfast.store.store import Store, StoreError, load
+from holdfast.store.store import Cell, Store, StoreError, load
 from tests import tiny
 
 KEY = Key(kind="seen", version=1, settings={}, encoder="e", images="i", seed=0, precision="float32")
@@ -71,6 +71,20 @@ def test_damaged_results_count_as_never_computed(store):
     path.write_bytes(path.read_bytes()[:-5])
     assert store.result(key) is None
     assert store.results() == []
+
+
+def test_a_cell_is_finished_with_all_of_its_samples_and_not_before(store):
+    evaluation, encoder, images = tiny.Mean(), tiny.encoder(), tiny.images()
+    key, result = key_of(evaluation, encoder, images, RunSettings()), evaluation(encoder, images)
+    cell = Cell(evaluation=evaluation.name, encoder=encoder.name, result=key.stem, made_from=())
+    assert not store.holds(cell), "nothing is there"
+    store.finish(key, result.model_copy(update={"planned": 16, "seen": 5}))
+    assert not store.holds(cell), "a budget ended before"
+    store.finish(key, result)
+    assert store.holds(cell)
+    (path,) = (store.folder / "results").iterdir()
+    path.write_bytes(path.read_bytes()[:-5])
+    assert not store.holds(cell), "damaged"
 
 
 def test_a_result_replaces_that_of_an_older_observation(store, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 
 import pytest
 import torch
@@ -129,6 +130,16 @@ def test_few_negatives_stand_for_all() -> None:
     ]
     assert values[2] == values[3]
     assert all(0.5 < value / values[3] < 2 for value in values)
+
+
+@pytest.mark.parametrize("negatives", [1, 2, 3, 5, 24])
+def test_images_that_were_not_drawn_count_as_those_that_were(negatives: int) -> None:
+    """By hand: where all codes are one, all margins are 0 and the loss is ``log(1 + 5)``, however few are drawn."""
+    linear = nn.Linear(36, WIDTH)
+    nn.init.zeros_(linear.weight)
+    nn.init.ones_(linear.bias)
+    learner = learner_of(SimCLR(), Certified(Linf(RADIUS), negatives=negatives), nn.Sequential(nn.Flatten(), linear))
+    assert float(learner.worst_loss(batch_of(SimCLR()))[0].detach()) == pytest.approx(log(COUNT))
 
 
 @pytest.mark.parametrize("bound", ["interval", "crown-ibp"])

@@ -244,3 +244,33 @@ def test_an_attacked_centre_whose_ball_may_hold_too_little_shows_no_displacement
     (moved,) = [one for one in found.series if one.quantity == "attacked_smoothed_displacement"]
     assert np.isnan(moved.values[0])
     assert moved.values[1] == pytest.approx(0.5)
+
+
+def test_alpha_is_shared_by_all_looks():
+    """By hand: after one of three looks the rank is the share ``p + sqrt(ln(2 * 3 / alpha) / 2N)`` of N distances."""
+    copies, slack, alpha, sigma, eps, most = 24_000, 0.1, 0.01, 0.5, 0.2, 12
+    asked = CenterSmoothing(
+        sigma=sigma, copies=copies, samples=2, slack=slack, alpha=alpha, radii=(eps,), divergences=(L2Distance(),)
+    )
+    assert asked.looks == 3
+    images = Images(torch.rand(4, 1, 1, 2, generator=torch.Generator().manual_seed(0)))
+    population = Population(linear(torch.eye(2), (1, 1, 2)), images, RunSettings())
+    draws = (6000, copies)
+    observed = {
+        "0.0.centre": torch.zeros(2, 2),
+        "0.0.held": torch.ones(2, dtype=torch.float64),
+        "0.0.distances": torch.stack([kept_ranks(number, copies).double() for number in draws]),
+        "0.0.error": torch.zeros(2),
+        "0.copies": torch.tensor(draws),
+        "1.centre": torch.zeros(2, 2),
+        "1.held": torch.ones(2, dtype=torch.float64),
+    }
+    found = asked.conclude(population, population.choose(2), observed)
+    (certified,) = [one for one in found.series if one.quantity == "certified_smoothed_displacement"]
+    for number, distance in zip(draws, certified.values, strict=True):
+        needed, careless = (
+            number * (norm.cdf(norm.ppf(0.5 + slack) + eps / sigma) + sqrt(np.log(2 * looks / alpha) / (2 * number)))
+            for looks in (3, 1)
+        )
+        assert careless + most < needed, "vacuous: ranks are kept too sparsely"
+        assert needed <= distance / (1 + BETA) <= needed + most

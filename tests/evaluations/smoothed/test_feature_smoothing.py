@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy.stats import norm
+from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.core.errors import HoldfastError
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.smoothed.betting import least_mean, predicted_bets
 from holdfast.evaluations.smoothed.feature_smoothing import FeatureSmoothing
 from holdfast.evaluations.smoothed.unit_codes import certified_cosine, similarities, unit
+from holdfast.protocol.population import Population
 from tests.marks import rest_slow
 from tests.samples import digits
 
 ALPHA = 0.05
+PIXELS = hf.Encoder(nn.Flatten(), "pixels", hf.Domain((1, 8, 8)))
 
 
 def test_capital_is_a_fair_game() -> None:
@@ -105,6 +110,41 @@ def test_most_images_need_a_part_of_the_copies(run: hf.Result) -> None:
     drawn = next(series for series in run.series if series.quantity == "noisy_copies_drawn")
     assert max(drawn.values) <= 3000
     assert min(drawn.values) < 3000
+
+
+def test_the_copies_that_certify_are_none_of_those_that_chose_the_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The confidence bound takes the anchor as given: copies that it was made of would agree with it too well."""
+    asked = FeatureSmoothing(selection=150, copies=400, samples=1, precision=1e-9)
+    population = Population(PIXELS, digits(4), RunSettings())
+    made: list[Tensor] = []
+    encode = Population.encode
+
+    def recorded(self: Population, pixels: Tensor) -> Tensor:
+        made.append(pixels)
+        return encode(self, pixels)
+
+    monkeypatch.setattr(Population, "encode", recorded)
+    observed = asked.unit_codes.observe(population, population.choose(1))
+    assert observed["copies"].tolist() == [400], "vacuous: not all rounds were drawn"
+    copies = torch.cat(made).flatten(1)
+    assert len(copies) == len(copies.unique(dim=0)) == 150 + 400
+
+
+def test_a_bound_below_zero_claims_nothing() -> None:
+    """A mean of unit codes may be as short as one likes: of length 0.1 and turned round, its cosine is -1, not -0.1."""
+    sigma, radius = 0.25, 0.1
+    asked = FeatureSmoothing(sigma=sigma, samples=3, radii=(radius,), alpha=0.001)
+    population = Population(PIXELS, digits(4), RunSettings())
+    low = torch.tensor([norm.cdf(norm.ppf(share) + radius / sigma) for share in (0.45, 0.55, 0.9)]).double()
+    observed = {
+        "0.low": low,
+        "0.copies": torch.tensor([400, 400, 400]),
+        "1.similarity": torch.tensor([-1.0, 0.2, 0.9]).double(),
+    }
+    found = asked.conclude(population, population.choose(3), observed)
+    (certified,) = [series for series in found.series if series.quantity == "certified_cosine_similarity"]
+    assert certified.values == pytest.approx([-1, 2 * 0.55 - 1, 2 * 0.9 - 1])
+    assert not [warning for warning in found.warnings if "CONTRADICTION" in warning]
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
