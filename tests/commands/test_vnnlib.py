@@ -181,7 +181,7 @@ def test_our_own_verifier_agrees(folder, tmp_path):
     # One query of each answer, and attacks of another seed, so that what is proved is attacked again.
     chosen = [next(line for line in lines if line["answer"] == answer) for answer in ("unsat", "sat", "unknown")]
     few = folder / "few.csv"
-    few.write_text("".join(f"{line['network']},{line['query']},5\n" for line in chosen))
+    few.write_text("".join(f"{line['network']},{line['query']},30\n" for line in chosen))
     results = hf.verify(few, seed=1, out=tmp_path / "out")
     assert [result.answer for result in results] == ["unsat", "sat", "unknown"]
     assert "no bound by crown refutes disjunct 1 of 1" in results[2].reason
@@ -212,7 +212,7 @@ def benchmark(folder: Path, encoder: Encoder, text: str, name: str) -> Answer:
     """The answer to a query of a network."""
     (folder / "net.onnx").write_bytes(exported(encoder))
     (folder / "q.vnnlib").write_text(text)
-    (folder / "instances.csv").write_text("net.onnx,q.vnnlib,3\n")
+    (folder / "instances.csv").write_text("net.onnx,q.vnnlib,30\n")
     (answer,) = hf.verify(folder, method=name, attack="pgd:steps=20")
     return answer
 
@@ -281,10 +281,10 @@ def test_what_is_no_text_leaves_the_other_queries(tmp_path):
     (tmp_path / "net.onnx").write_bytes(exported(spiked().encoder))
     (tmp_path / "q.vnnlib.gz").write_bytes(gzip.compress(b"(check-sat)"))
     (tmp_path / "q.vnnlib").write_text("(check-sat)")
-    (tmp_path / "instances.csv").write_text("net.onnx,q.vnnlib.gz,3\nnet.onnx,q.vnnlib,3\n")
+    (tmp_path / "instances.csv").write_text("net.onnx,q.vnnlib.gz,30\nnet.onnx,q.vnnlib,30\n")
     (tmp_path / "damaged.vnnlib.gz").write_bytes(b"no archive")
     (tmp_path / "instances.csv").write_text(
-        "net.onnx,q.vnnlib.gz,3\nnet.onnx,damaged.vnnlib.gz,3\nnet.onnx,q.vnnlib,3\n"
+        "net.onnx,q.vnnlib.gz,30\nnet.onnx,damaged.vnnlib.gz,30\nnet.onnx,q.vnnlib,30\n"
     )
     packed, damaged, plain = hf.verify(tmp_path)
     assert packed.answer == damaged.answer == plain.answer == "unknown"
@@ -356,7 +356,7 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_computed(tmp_path
 @pytest.mark.slow
 def test_the_command_answers_and_says_what_it_cannot_read(folder, tmp_path, capsys):
     line = next(line for line in expected(folder) if line["answer"] == "unsat")
-    (folder / "two.csv").write_text(f"{line['network']},{line['query']},5\n{line['network']},missing.vnnlib,5\n")
+    (folder / "two.csv").write_text(f"{line['network']},{line['query']},30\n{line['network']},missing.vnnlib,30\n")
     assert command(["certify", "--vnnlib", str(folder / "two.csv"), "--attack", "pgd:steps=3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"{line['query']}: unsat in " in lines[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -127,6 +127,9 @@ class Rearranged(nn.Module):
 
 class PerImage(nn.Module):
     """A module that was exported for batches of one, run image by image."""
+
+    one_by_one: ClassVar[bool] = True
+    """Read where batches of many sizes would be tried."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

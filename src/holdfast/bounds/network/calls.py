@@ -7,14 +7,14 @@ memory is laid out in other ways. A module may ask about any of these, so it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.bounds.network.consistency import call, slack, unlike
 from holdfast.core.encoder import Codes, Encoder, Pixels
@@ -23,6 +23,8 @@ from holdfast.core.whole_float32 import factors_are_rounded
 
 EXACT = (torch.float32, torch.float64)
 """Precisions whose rounding certificates may leave out."""
+ALONE = (1, 3)
+"""Batches that are tried of a network which is called with one image at a time."""
 SIZES = (*range(1, 65), 96, 98, 100, 125, 128, 150, 192, 196, 200, 224, 250, 256, 300, 400, 500, 512, 600, 800, 1000)
 """Batches that are tried, as far as ``ENTRIES`` reach: those of up to 64 images, and usual larger ones."""
 ENTRIES = 2**25  # of nodes in a batch: encoders of up to a hundred thousand are tried in batches of 256
@@ -76,18 +78,28 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     """
     room = slack(codes, allowed)
     _compare(encoder, call(encoder, pixels), codes, room, "")
-    for mode, rows, execute in _executions(len(pixels), largest):
+    sizes = [size for size in SIZES if size <= max(len(pixels), largest)]
+    for mode, rows, execute in _executions(len(pixels), ALONE if calls_one_by_one(encoder.module) else sizes):
         executed = codes[rows]
         with suppress(Exception):  # nobody takes a failure for a code
             executed = execute(encoder, pixels[rows])
         _compare(encoder, executed, codes[rows], room, mode)
 
 
-def _executions(count: int, largest: int) -> Iterator[tuple[str, list[int], Execute]]:
+def calls_one_by_one(module: nn.Module) -> bool:
+    """Return whether a network inside wrappers of Holdfast is called with one image at a time, whatever the batch."""
+    while type(module).__module__.startswith("holdfast."):
+        if getattr(module, "one_by_one", False):
+            return True
+        if not isinstance(module := getattr(module, "module", None), nn.Module):
+            return False
+    return False
+
+
+def _executions(count: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[int], Execute]]:
     """Yield every mode in words, the images that it is tried on, and how."""
-    for size in SIZES:
-        if size <= max(count, largest):
-            yield f" in a batch of {size}", [row % count for row in range(size)], call
+    for size in sizes:
+        yield f" in a batch of {size}", [row % count for row in range(size)], call
     for mode, execute in MODES.items():
         yield f" {mode}", list(range(count)), execute
 
