@@ -91,8 +91,10 @@ def calls_one_by_one(module: nn.Module) -> bool:
     while type(module).__module__.startswith("holdfast."):
         if getattr(module, "one_by_one", False):
             return True
-        if not isinstance(module := getattr(module, "module", None), nn.Module):
+        inner = getattr(module, "module", None)
+        if not isinstance(inner, nn.Module):
             return False
+        module = inner
     return False
 
 
