@@ -91,7 +91,7 @@ def enough(permutations: int, alpha: float, tests: int) -> int:
 
 
 def smallest_p_value(first: int, second: int, two_sided: bool) -> float:
-    """Return the smallest p-value that all assignments of so many units to two sets allow.
+    """Return the smallest p-value that all assignments of the units to two sets allow.
 
     Args:
         first: units (samples or groups) in the first set.

@@ -205,7 +205,7 @@ class Problem:
                 )
 
     def refuted(self, disjunct: Disjunct, seconds: float) -> bool:
-        """Return whether bounds prove, in about so many seconds, that no input of the box satisfies all inequalities.
+        """Return whether bounds prove, in about ``seconds``, that no input of the box satisfies all inequalities.
 
         Raises:
             TimeoutError: the time ended before.

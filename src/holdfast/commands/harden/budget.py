@@ -41,7 +41,7 @@ def epochs_within(
     device: str,
     watch: Callable[[nn.Module], dict[str, float]],
 ) -> int:
-    """Return how many epochs of ``recipe`` take about so many ``seconds``, at least 1, by the time of one step.
+    """Return how many epochs of ``recipe`` take about ``seconds``, at least 1, by the time of one step.
 
     Args:
         seconds: for training.

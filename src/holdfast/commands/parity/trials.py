@@ -163,7 +163,7 @@ def _near(a: Normalisation, b: Normalisation) -> bool:
 
 
 def of_files(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
-    """Yield the resizing of ``other`` for ``encoder``; of a file of codes nobody knows it, so all usual ones."""
+    """Yield the resizing of ``other`` for ``encoder``, or all usual ones: that of a file of embeddings is unknown."""
     original = encoder.geometry
     if original is None:
         return

@@ -290,7 +290,7 @@ def _missing(value: Any) -> bool:
 def _labelled(labels: Named, table: Table, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
     """Return labels as numbers, and what these are called where they are no numbers themselves.
 
-    Labels that nobody named, in a column that happens to be called so, are left out with a warning if they are none.
+    Labels that are not named, in a column that happens to be called so, are left out with a warning if they are none.
     """
     try:
         return _numbered(_column(labels, "labels", table, name), name)

@@ -270,7 +270,7 @@ Numbers = tuple[float, ...]
 def _equal(
     transforms: Sequence[LibraryTransform], pictures: Sequence[Image.Image], theirs: Sequence[Result], *how: Any
 ) -> LibraryTransform:
-    """Return the first transform that gives the library's results, or raise what is said of the first."""
+    """Return the first transform that gives the library's results; raise the refusal of the first if none does."""
     refusals = list[HoldfastError]()
     for transform in transforms:
         try:

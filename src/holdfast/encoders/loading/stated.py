@@ -43,7 +43,7 @@ class PreprocessingSettings:
         return self.resize
 
     def missing(self, name: str, source: str) -> str:
-        """Return a sentence on what of the preprocessing nobody stated, empty if all is."""
+        """Return a sentence on the preprocessing that is not stated; empty if all of it is."""
         stated = {"normalisation": self.mean, "interpolation": self.interpolation, "resize": self.resize}
         missing = [what for what, value in stated.items() if value is None]
         if not missing:
@@ -55,7 +55,7 @@ class PreprocessingSettings:
 
 
 def told(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` after warning of what nobody stated, which its record then says."""
+    """Return ``encoder`` after a warning of what is not stated, which its record then holds."""
     if encoder.caution:
         warnings.warn(encoder.caution, HoldfastWarning, stacklevel=4)
         if "normalisation" in encoder.caution:

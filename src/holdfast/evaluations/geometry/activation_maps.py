@@ -45,7 +45,7 @@ def feature_map(encoder: Encoder, pixels: Pixels) -> tuple[Codes, Tensor | None]
 
 
 def _is_map(value: Any, images: int) -> bool:
-    """Return whether ``value`` is a map of each of so many images, of several positions, and has a gradient."""
+    """Return whether ``value`` is a map of several positions for each image, and has a gradient."""
     image = isinstance(value, Tensor) and value.ndim == 4 and len(value) == images
     return image and value.requires_grad and value[0, 0].numel() > 1
 

@@ -12,7 +12,7 @@ from holdfast.report.comparison.protocol import Group
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""
 ENOUGH = 20
-"""Advice rests on numbers of at least so many samples: a harm that none of 20 shows may still befall 14 in 100."""
+"""Fewest samples that advice rests on: a harm that none of 20 shows may still befall 14 in 100."""
 NAMED = 3
 """So many evaluations or unread images are named in a warning; other parts of the page name all."""
 SPENT = "stopped by --budget or by hand; run the same command again to continue"
