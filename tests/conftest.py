@@ -53,6 +53,14 @@ def _seed(request: pytest.FixtureRequest) -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _gradients_stay_on() -> Iterator[None]:
+    yield
+    on = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)  # the tests that follow are not to fail for this one
+    assert on, "gradients are off after this test"
+
+
 @pytest.fixture(scope="session")
 def reference() -> Path:
     """The folder of independently computed numbers, real encoders and real images."""
