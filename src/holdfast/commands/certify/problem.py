@@ -65,16 +65,18 @@ class Answer:
 
 
 class Deadline(TorchFunctionMode):
-    """Raises TimeoutError at the first operation of torch after ``end`` (of ``time.monotonic``)."""
+    """Raises TimeoutError at the first operation on tensors that ends after ``end`` (of ``time.monotonic``)."""
 
     def __init__(self, end: float) -> None:
         super().__init__()
         self.end = end
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if time.monotonic() > self.end:
+        value = func(*args, **(kwargs or {}))
+        # Functions without tensors switch gradients or autocast, and must be able to switch them back.
+        if time.monotonic() > self.end and isinstance(value, (Tensor, tuple, list)):
             raise TimeoutError
-        return func(*args, **(kwargs or {}))
+        return value
 
 
 class WithOne(nn.Module):
