@@ -121,3 +121,21 @@ def sorted_pixels() -> nn.Module:
 
 def wide() -> nn.Module:
     return Net(nn.Flatten(), nn.Linear(64, 60_000), nn.ReLU(), nn.Linear(60_000, 2))
+
+
+def flat(*shape: int) -> nn.Module:
+    """Return a small network of inputs of ``shape``, the same each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), 6)).eval()
+
+
+def four_bands() -> nn.Module:
+    return flat(4, 4, 4)
+
+
+def thirteen_bands() -> nn.Module:
+    return flat(13, 4, 4)
+
+
+def video() -> nn.Module:
+    return flat(3, 2, 4, 4)

@@ -16,22 +16,32 @@ SHOWN = 3
 
 
 def png(pixels: Tensor, domain: Domain) -> str | None:
-    """Return an image, shape (1 or 3, height, width), as a base64 PNG file; None for inputs that are no image."""
+    """Return an image (channels, height, width) as a base64 PNG file; None for inputs that are no image.
+
+    Of more than three channels it shows the first three, of two the first.
+    """
     from PIL import Image
 
-    if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+    if pixels.ndim != 3:
         return None
-    share = ((pixels.double().cpu() - domain.low) / (domain.high - domain.low)).clamp(0, 1)
+    share = ((pixels[: _shown(len(pixels))].double().cpu() - domain.low) / (domain.high - domain.low)).clamp(0, 1)
     bytes_ = (share * 255).round().byte().permute(1, 2, 0).numpy()
     buffer = BytesIO()
     Image.fromarray(bytes_[:, :, 0] if bytes_.shape[2] == 1 else bytes_).save(buffer, format="PNG")
     return b64encode(buffer.getvalue()).decode()
 
 
+def _shown(channels: int) -> int:
+    return 3 if channels >= 3 else 1
+
+
 def row(caption: str, parts: dict[str, Tensor], domain: Domain) -> Picture | None:
     """Return labelled images as one picture row, or None if they are no images."""
     files = {label: png(pixels, domain) for label, pixels in parts.items()}
     shown = {label: file for label, file in files.items() if file is not None}
+    channels = max((len(pixels) for pixels in parts.values()), default=0)
+    if _shown(channels) < channels:
+        caption = f"{caption} (channels 1 to {_shown(channels)} of {channels})"
     return Picture(caption=caption, labels=tuple(shown), pngs=tuple(shown.values())) if shown else None
 
 

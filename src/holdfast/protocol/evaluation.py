@@ -57,6 +57,11 @@ class Evaluation(ABC):
     """Whether no suite asks for it, but only who names it: it answers a question of its own verb."""
     needs_gradients: ClassVar[bool] = False
     """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
+    changes: ClassVar[str] = ""
+    """The setting that holds the transforms which it makes, or the names of their families; those that do not apply to the
+    inputs of an encoder, a run leaves out."""
+    needs_changes: ClassVar[bool] = True
+    """Whether there is nothing to measure without any of these transforms."""
     robustness: ClassVar[bool] = True
     """Whether its numbers say how robust an encoder is, and so count when a report names the most robust one."""
     partial: ClassVar[bool] = False
@@ -239,10 +244,15 @@ def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fiel
     """Return ``evaluation`` without entries in these fields if all ``encoders`` stand for stored embeddings."""
     if not encoders or not all(encoder.recorded for encoder in encoders):
         return evaluation
-    alone = copy(evaluation)  # not made anew: a user's empty list is a mistake, which is refused
-    for name in fields_without:
-        object.__setattr__(alone, name, ())
-    return alone
+    return with_settings(evaluation, **dict.fromkeys(fields_without, ()))
+
+
+def with_settings(evaluation: Measured, **values: Any) -> Measured:
+    """Return ``evaluation`` with other ``values`` of its settings, which a run decides on and may be empty."""
+    changed = copy(evaluation)  # not made anew: a user's empty list is a mistake, which is refused
+    for name, value in values.items():
+        object.__setattr__(changed, name, value)
+    return changed
 
 
 def attacks_in_balls(kind: type[Evaluation]) -> bool:

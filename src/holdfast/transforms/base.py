@@ -38,6 +38,8 @@ class Transform(Spelled):
     """Raised whenever the pixels change."""
     draws: ClassVar[bool] = False
     """Whether something is drawn for each image by itself."""
+    channels: ClassVar[tuple[int, ...]] = ()
+    """Numbers of channels that it has a meaning for; empty for any number."""
     rungs: ClassVar[tuple[float | None, ...]] = ()
     """For a family with one parameter: its values from none at all to severe."""
 
@@ -64,6 +66,19 @@ class Transform(Spelled):
         parts = [read(part.strip(), transforms(), "transform") for part in re.split(r"\+(?!\d)", text)]
         return parts[0] if len(parts) == 1 else Chain(tuple(parts))
 
+    def needs(self, shape: Sequence[int]) -> str | None:
+        """Return what it needs that inputs of ``shape``, without the batch axis, lack; None if it applies to them.
+
+        Example:
+            >>> Transform.read("jpeg:30").needs((13, 64, 64)), Transform.read("gamma:5").needs((13, 64, 64))
+            ('images of 1 or 3 channels', None)
+        """
+        if len(shape) != 3:
+            return "images of shape (channels, height, width)"
+        if self.channels and shape[0] not in self.channels:
+            return f"images of {' or '.join(map(str, self.channels))} channels"
+        return None
+
     @abstractmethod
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         """Return the changed images; values beyond [0, 1] are clipped afterwards."""
@@ -74,11 +89,8 @@ class Transform(Spelled):
         Raises:
             HoldfastError: ``pixels`` are no images in [0, 1], or the transform cannot change images of this size.
         """
-        if pixels.ndim != 4:
-            raise HoldfastError(
-                f"{self} changes images of shape (batch, channels, height, width), got {tuple(pixels.shape)}; "
-                "leave transforms out for other inputs"
-            )
+        if needed := self.needs(pixels.shape[1:]):
+            raise HoldfastError(f"{self} needs {needed}, got a batch of shape {tuple(pixels.shape)}. Leave it out.")
         low, high = extent(pixels)
         if not 0 <= low <= high <= 1:  # NaN fails, too
             raise HoldfastError(
@@ -126,6 +138,9 @@ class Chain(Transform):
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))
 
+    def needs(self, shape: Sequence[int]) -> str | None:
+        return next((needed for part in self.parts if (needed := part.needs(shape))), None)
+
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         for position, part in enumerate(self.parts):
             pixels = part.applied(pixels, noise.fork(position))
@@ -145,6 +160,9 @@ class View(Transform):
     @abstractmethod
     def chain(self) -> Chain:
         """The transforms, one after the other."""
+
+    def needs(self, shape: Sequence[int]) -> str | None:
+        return self.chain.needs(shape)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return self.chain.change(pixels, noise)

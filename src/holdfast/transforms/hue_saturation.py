@@ -28,6 +28,7 @@ class HueSaturation(Transform):
 
     amount: float
     name = "hue-saturation"
+    channels = (1, 3)
     rungs = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ class Jpeg(Transform):
 
     quality: int | None
     name = "jpeg"
+    channels = (1, 3)
     rungs = (None, 90, 70, 50, 30, 10)
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.findings import Ladders, Words, concluded
 from holdfast.evaluations.corrupted.kinds import SEVERITIES, in_severities, require_kinds
 from holdfast.evaluations.corrupted.pictures import pictures
+from holdfast.protocol.applicable import without
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -43,6 +44,7 @@ class CommonCorruptions(Evaluation):
     )
     name = "common-corruptions"
     version = 2
+    changes = "kinds"
     partial = True
     pictured = 0
     uses_bank = True
@@ -76,7 +78,8 @@ class CommonCorruptions(Evaluation):
         return Edited(corrupted, 1, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        return concluded(Ladders(self.observation(), population, observed, self.reference, self._words()), rows)
+        over = without(self, population.encoder)
+        return concluded(Ladders(self.observation(), population, observed, self.reference, self._words(), over), rows)
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings

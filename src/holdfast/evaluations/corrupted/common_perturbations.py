@@ -23,6 +23,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.findings import Ladders, Words, concluded
 from holdfast.evaluations.corrupted.pictures import pictures
+from holdfast.protocol.applicable import without
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -51,6 +52,7 @@ class CommonPerturbations(Evaluation):
     )
     name = "common-perturbations"
     version = 2
+    changes = "edits"
     partial = True
     pictured = 0
     uses_bank = True
@@ -90,7 +92,8 @@ class CommonPerturbations(Evaluation):
         return Edited(rungs, self.chained, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        return concluded(Ladders(self.observation(), population, observed, self.reference, WORDS), rows)
+        over = without(self, population.encoder)
+        return concluded(Ladders(self.observation(), population, observed, self.reference, WORDS, over), rows)
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings

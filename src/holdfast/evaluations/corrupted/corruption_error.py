@@ -16,7 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
@@ -29,6 +29,7 @@ from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.probes.base import Probe
 from holdfast.probes.chance import accuracy_warnings, chance_estimate
 from holdfast.probes.linear import Linear
+from holdfast.protocol.applicable import without
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -52,6 +53,7 @@ class CorruptionError(Evaluation):
     sizes = Sizes(quick={"samples": 100}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
     name = "corruption-error"
     version = 1
+    changes = "kinds"
     partial = True
     uses_labels = True
     uses_bank = True
@@ -93,7 +95,7 @@ class CorruptionError(Evaluation):
             original = series_of("clean_wrong", {"probe": str(probe)}, 1 - right,
                                  "yes or no", Claim.ESTIMATE, "error of the probe on clean images", UNDEFINED)  # fmt: skip
             clean.append(summarise(original, "share", "lower", "clean_error"))
-            records = list(self._errors(str(probe), errors))
+            records = list(self._errors(str(probe), errors, without(self, population.encoder)))
             series += [*records, original]
             estimates += [
                 summarise(each, "mean", "lower", "mean_corruption_error" if whole(each) else "corruption_error")
@@ -119,7 +121,7 @@ class CorruptionError(Evaluation):
     def _corrupted(self, name: str) -> CorruptedAnswers:
         return CorruptedAnswers(self.probes, in_severities(name, self.severities), self.samples)
 
-    def _errors(self, probe: str, errors: dict[str, Tensor]) -> Iterator[Series]:
+    def _errors(self, probe: str, errors: dict[str, Tensor], over: Conditions) -> Iterator[Series]:
         """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""
 
         def wrong_series(values: Tensor, **case: str) -> Series:
@@ -127,7 +129,7 @@ class CorruptionError(Evaluation):
                 "corrupted_wrong", {"probe": probe, **case}, values, "share of draws", Claim.ESTIMATE, ERROR, UNDEFINED
             )
 
-        yield wrong_series(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL)
+        yield wrong_series(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL, **over)
         for name, wrong in errors.items():
             yield wrong_series(wrong.mean(1), corruption=name)
         for name, wrong in errors.items():

@@ -78,6 +78,7 @@ class CorruptionTest(Evaluation):
     )
     name = "corruption-test"
     version = 2
+    changes = "corruptions"
     partial = True
     uses_labels = True
     uses_bank = True

@@ -100,12 +100,18 @@ class Ladders:
     """What was observed, as series of numbers."""
 
     def __init__(
-        self, observation: Edited, population: Population, observed: Observed, reference: int, words: Words
+        self,
+        observation: Edited,
+        population: Population,
+        observed: Observed,
+        reference: int,
+        words: Words,
+        without: Conditions,
     ) -> None:
         self.observation = observation
         self.edits, self.divergences, self.k = observation.edits, observation.divergences, observation.k
         self.chained, self.population, self.observed = observation.chained, population, observed
-        self.words = words
+        self.words, self.without = words, without
         self.families = families(observation.edits)
         self.references = population.choose(reference)
         self.pairs = population.codes[self.references]
@@ -207,7 +213,7 @@ class Ladders:
     def worst_quantiles(self) -> Iterator[Series]:
         shares = self._shares(self.divergences[0], self.observed["worst"])
         for depth, values in enumerate(shares.unbind(1), start=1):
-            case = {**self._strength(depth, self.steps), **self.retrieval}
+            case = {**self._strength(depth, self.steps), **self.retrieval, **self.without}
             yield series_of(
                 f"worst_{self.words.singular}_quantile",
                 case,
@@ -228,7 +234,7 @@ class Ladders:
         cases = [self._strength(1, steps) for steps in range(1, self.steps + 1)]
         cases += [self._strength(depth, self.steps) for depth in range(2, self.chained + 1)]
         for case, values in zip(cases, [*upto, *self.observed["worst_kept"][:, 1:].unbind(1)], strict=True):
-            conditions = {**case, **self.retrieval}
+            conditions = {**case, **self.retrieval, **self.without}
             of = f"nearest-neighbour accuracy under the worst {self.words.singular}"
             yield series_of(
                 f"worst_{self.words.singular}_kept", conditions, values, "yes or no", Claim.UPPER, of, UNDEFINED
@@ -263,7 +269,7 @@ class Ladders:
         counted = [span for (_, span), touched in zip(self.families, self.touched, strict=True) if touched]
         share = torch.stack([self.observed["kept"][:, span].mean(1) for span in counted], dim=1).mean(1)
         name, unit = f"{self.words.plural}_survived", f"share of {self.words.plural}"
-        return series_of(name, self.retrieval, share, unit, Claim.ESTIMATE, self._kept, UNDEFINED)
+        return series_of(name, {**self.retrieval, **self.without}, share, unit, Claim.ESTIMATE, self._kept, UNDEFINED)
 
     @cached_property
     def touched(self) -> list[bool]:

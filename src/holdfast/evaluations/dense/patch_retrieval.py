@@ -64,6 +64,7 @@ class PatchRetrieval(Evaluation):
     )
     name = "patch-retrieval"
     version = 1
+    changes = "edits"
     partial = True
     by_name = True
     uses_bank = True

@@ -56,6 +56,8 @@ class Drift(Evaluation):
     sizes = Sizes(full={"samples": 64})
     name = "drift"
     version = 4
+    changes = "edits"
+    needs_changes = False
     pictured = 0
     uses_bank = True
     compares_bank = True

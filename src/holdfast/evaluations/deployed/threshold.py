@@ -45,6 +45,7 @@ from holdfast.evaluations.deployed.false_matches import (
     supported,
 )
 from holdfast.evaluations.deployed.observations import AttackedMatches, EditedImages, rivals
+from holdfast.protocol.applicable import without
 from holdfast.protocol.evaluation import Evaluation, of_embeddings_alone
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -71,6 +72,8 @@ class Threshold(Evaluation):
     sizes = Sizes()
     name = "threshold"
     version = 3
+    changes = "edits"
+    needs_changes = False
     pictured = 0
     partial = True
     fewest = 0
@@ -114,7 +117,8 @@ class Threshold(Evaluation):
 
     def observation(self) -> Joint:
         attacks = (AttackedMatches(ball, self.attack, self.samples) for ball in self.balls)
-        return Joint((self._copies(), *attacks))
+        copies = (self._copies(),) if self.edits or not self.balls else ()  # without edits it looks at no image
+        return Joint((*copies, *attacks))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.cpu() for name, values in observed.items()}  # as all that is concluded here
@@ -176,8 +180,8 @@ class Threshold(Evaluation):
         self, population: Population, rows: Sequence[int], observed: Observed
     ) -> Float[Tensor, "n edits"]:
         """Return cosine divergences of edited images from their originals; nan for edits that cannot be made."""
-        if not rows:
-            return population.codes.cpu().double().new_zeros(0, len(self._copies().edits))
+        if not rows or not self.edits:
+            return population.codes.cpu().double().new_zeros(len(rows), len(self._copies().edits))
         codes = self.observation().of(self._copies(), observed)["codes"].double()
         clean = population.codes[list(rows)].cpu().double()
         repeated = clean[:, None].expand_as(codes).flatten(0, 1)
@@ -193,7 +197,8 @@ class Threshold(Evaluation):
     ) -> list[tuple[Series, Statistic, str]]:
         """Return what is missed and matched at a threshold: series, statistic and the quantity of its estimate."""
         mask = ~copies.isnan().all(0)
-        missed = self._share("missed_copies", cut.conditions, cut.beyond(copies[:, mask]).mean(1))
+        over = {**cut.conditions, **without(self, population.encoder)}
+        missed = self._share("missed_copies", over, cut.beyond(copies[:, mask]).mean(1))
         parts: list[tuple[Series, Statistic, str]] = [(missed, "mean", "missed_copies")]
         if not rows:
             return parts

@@ -25,6 +25,7 @@ from holdfast.core.statistics import summarise
 from holdfast.evaluations.geometry.observations import Views
 from holdfast.evaluations.geometry.spectrum import interval_method, lidar
 from holdfast.evaluations.geometry.sphere import ZERO
+from holdfast.protocol.applicable import without
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -58,6 +59,7 @@ class Alignment(Evaluation):
     sizes = Sizes(quick={"samples": 200}, full={"samples": 10_000}, large={"samples": 60}, heavy={"samples": 30})
     name = "alignment"
     version = 1
+    changes = "views"
     partial = True
     robustness = False
     title = "Alignment of views"
@@ -76,15 +78,15 @@ class Alignment(Evaluation):
         clean, views = population.codes[list(rows)], observed["codes"].to(population.codes.device)
         unit = on_sphere(clean)
         squares = torch.stack([(on_sphere(view) - unit).square().sum(1) for view in views.unbind(1)], 1).cpu().numpy()
-        of = "squared distance of an image and its view"
+        of, over = "squared distance of an image and its view", without(self, population.encoder)
         parts = [
             _series("alignment_by_view", {"view": str(view)}, squares[:, k], of, (0.0, 4.0))
             for k, view in enumerate(self.views)
         ]
-        whole = _series("alignment", {}, squares.mean(1), of, (0.0, 4.0))
+        whole = _series("alignment", over, squares.mean(1), of, (0.0, 4.0))
         relative = _series(
             "relative_alignment_influence",
-            {},
+            over,
             relative_to_others(squares.mean(1), unit),
             f"{of}, over that of different images",
         )
@@ -94,7 +96,9 @@ class Alignment(Evaluation):
             estimates=(
                 summarise(relative, "mean", "lower", "relative_alignment"),
                 summarise(whole, "mean", "lower"),
-                _lidar(population, rows, clean, views, len(rows) == len(self.observation().rows(population))),
+                _lidar(
+                    population, rows, clean, views, len(rows) == len(self.observation().rows(population))
+                ).model_copy(update={"conditions": over}),
                 *(summarise(part, "mean", "lower") for part in parts),
             ),
             warnings=tuple(

@@ -39,6 +39,7 @@ class GradCam(Evaluation):
     sizes = Sizes(quick={"samples": 25}, full={"samples": 1000}, large={"samples": 10})
     name = "grad-cam"
     version = 2
+    changes = "change"
     partial = True
     needs_gradients = True
     robustness = False

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import floor, isnan
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from holdfast.execution.request import Request
 from holdfast.execution.request.loading import Inputs
 from holdfast.execution.request.suites import HEAVY
 from holdfast.probes.base import Probe
-from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, plain
+from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, plain, with_settings
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from holdfast.report import text
@@ -73,8 +73,7 @@ class InformativeRadii:
 
     def of(self, evaluation: Evaluation) -> Evaluation:
         """Return ``evaluation`` in these balls: in no more than it would have by itself."""
-        values = cast(Any, evaluation)
-        return cast(Evaluation, replace(values, balls=self.balls[: len(values.balls)]))
+        return with_settings(evaluation, balls=self.balls[: len(vars(evaluation)["balls"])])
 
 
 def left_open(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:

@@ -16,6 +16,7 @@ from holdfast.encoders.embeddings import Embeddings
 from holdfast.execution.request import Request, build, planned, requested_balls
 from holdfast.execution.request.loading import Inputs
 from holdfast.execution.request.suites import HEAVY, LARGE, TOTAL, share
+from holdfast.protocol.applicable import changes_by_default, inapplicable, restricted
 from holdfast.protocol.evaluation import Evaluation, answerable, settings
 from holdfast.report.text import listed
 
@@ -37,6 +38,7 @@ def adapt_plan(request: Request, plan: Sequence[Evaluation], inputs: Inputs) -> 
     plan = set_tags(plan, inputs.encoders)
     for encoder in inputs.encoders:
         plan = drop_unlabelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
+    plan = drop_inapplicable(request, plan, inputs.encoders)
     return drop_unreachable(request, drop_unanswerable(plan, inputs), inputs.encoders)
 
 
@@ -100,6 +102,49 @@ def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list
             raise HoldfastError(f"{sentence}; name the encoder that made them")
         warnings.warn(sentence, HoldfastWarning, stacklevel=4)
     return [each for each in evaluations if any(each in answers for answers in by_encoder.values())]
+
+
+def drop_inapplicable(
+    request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]
+) -> list[Evaluation]:
+    """Return ``evaluations`` without transforms that do not apply to the inputs of some encoder, and say which these are.
+
+    Transforms are images' own: JPEG means nothing for 13 channels, and none of them means anything for videos. All encoders
+    get the same transforms, so that they can be compared.
+
+    Raises:
+        HoldfastError: an evaluation or a transform that was asked for by name does not apply, or nothing is left.
+    """
+    kept, left = list[Evaluation](), dict[tuple[str, Encoder], list[str]]()
+    for evaluation in evaluations:
+        needs = {
+            change: (needed, encoder)
+            for encoder in reversed(encoders)  # the first one is named
+            for change, needed in inapplicable(evaluation, encoder).items()
+        }
+        if not needs:
+            kept.append(evaluation)
+            continue
+        fewer, by_default = restricted(evaluation, needs), changes_by_default(evaluation)
+        if not by_default or (request.only and fewer is None):
+            named = evaluation.name if by_default else f"{listed(list(map(str, needs)))} (of {evaluation.name})"
+            raise HoldfastError(f"{_misfit([named], *next(iter(needs.values())))} Leave it out.")
+        for why in dict.fromkeys(needs.values()):
+            changes = listed([str(change) for change, reason in needs.items() if reason == why])
+            left.setdefault(why, []).append(evaluation.name if fewer is None else f"{changes} (of {evaluation.name})")
+        if fewer is not None:
+            kept.append(fewer)
+    if left:
+        sentences = (_misfit(names, *why) for why, names in left.items())
+        warnings.warn(f"Left out: {' '.join(sentences)}", HoldfastWarning, stacklevel=4)
+    return kept
+
+
+def _misfit(names: list[str], needed: str, encoder: Encoder) -> str:
+    """Return the sentence that ``encoder`` does not take what these transforms or evaluations need."""
+    domain = encoder.domain
+    shape = f"{' x '.join(map(str, domain.shape))} in [{domain.low:g}, {domain.high:g}]"
+    return f"{listed(names)}: {encoder.name} takes {shape}, not {needed}."
 
 
 def drop_unreachable(

@@ -88,8 +88,11 @@ def _relative(result: Result, baseline: Result, probe: str, name: str) -> Iterat
     """Yield the ratios over all corruptions and under each as series, whose means they are."""
     mine, theirs = _by_corruption(result, probe), _by_corruption(baseline, probe)
     ratios = {corruption: ratio_of_means(errors, theirs[corruption]) for corruption, errors in mine.items()}
+    whole = next(series for series in _errors(result) if series.conditions["corruption"] == ALL)
     for corruption, values in {ALL: torch.stack([*ratios.values()]).mean(0), **ratios}.items():
         case = {"probe": probe, "corruption": corruption, "baseline": name}
+        if corruption == ALL and "without" in whole.conditions:
+            case["without"] = whole.conditions["without"]
         of, why = "error over that of another encoder", f"{name} makes no error"
         yield series_of(EACH, case, values, "ratio", Claim.ESTIMATE, of, why)
 

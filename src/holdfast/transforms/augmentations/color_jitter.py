@@ -43,6 +43,7 @@ class ColorJitter(Transform):
     hue: float = 0.1
     p: float = 0.8
     name = "color-jitter"
+    channels = (1, 3)
     draws = True
 
     def __post_init__(self) -> None:

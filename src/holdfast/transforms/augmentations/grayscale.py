@@ -18,6 +18,7 @@ class Grayscale(Transform):
 
     p: float = 0.2
     name = "grayscale"
+    channels = (1, 3)
     draws = True
 
     def __post_init__(self) -> None:

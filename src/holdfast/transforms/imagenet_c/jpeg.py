@@ -15,6 +15,7 @@ class JpegCompressionC(CommonCorruption):
     """JPEG compression of ImageNet-C by Pillow. As published."""
 
     name = "jpeg-compression-c"
+    channels = (1, 3)
     at_224 = (25, 18, 15, 10, 7)
     at_32 = (80, 65, 58, 50, 40)
 
