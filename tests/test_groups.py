@@ -21,7 +21,7 @@ from holdfast.core.points import counting
 from holdfast.core.records import Result
 from holdfast.protocol.evaluation import Evaluation, learning, parts, regards_groups, with_bank
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Joint, joined
+from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
 from holdfast.store.keys import key_of
 from tests.test_laws import DOUBLE, EVALUATIONS, bank, builtin, every
@@ -130,7 +130,7 @@ class Spy:
 
         patch.setattr(Population, "partners", property(partners))
         for name in ("nearest_rows", "crossings", "closer_counts", "share_of_pairs_within", "shares_within"):
-            original = getattr(counting, name)
+            original: Callable[..., Any] = getattr(counting, name)
             for module in [each for key, each in sys.modules.items() if key.startswith("holdfast.")]:
                 if getattr(module, name, None) is original and module is not counting:
                     patch.setattr(module, name, self._searching(original))
@@ -162,10 +162,10 @@ class Spy:
 
 def _caller() -> str:
     """Who searched."""
-    frame, names = sys._getframe(2), []
+    frame, names = cast(Any, sys._getframe(2)), list[str]()
     while frame is not None and len(names) < 6:
         names.append(frame.f_code.co_qualname)
-        frame = cast(Any, frame.f_back)
+        frame = frame.f_back
     found = [own for own in OWN_WAY for name in names if name.endswith(own)]
     return found[0] if found else names[0]
 
@@ -192,7 +192,8 @@ def test_what_looks_at_groups_says_so(evaluation: Evaluation) -> None:
     """Else numbers stored without groups would be taken for those with them."""
     evaluation = of_many(evaluation)
     _, looked, _ = grouped(evaluation)
-    for what in (*learning(evaluation), *parts(evaluation.observation())):
+    whole: tuple[Observation | Fit[Any], ...] = (*learning(evaluation), *parts(evaluation.observation()))
+    for what in whole:
         assert regards_groups(what) or not looked[f"{what}"], what
         keys = [key_of(what, builtin(), crops(grouped=kind), DOUBLE).digest for kind in (True, False)]
         assert (keys[0] != keys[1]) == regards_groups(what)
