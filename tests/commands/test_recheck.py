@@ -23,6 +23,7 @@ from holdfast.cli import run as command
 from holdfast.commands.certify.proofs import packed, unpacked
 from holdfast.core.encoder import Domain
 from tests.cli.modules import linear, weights
+from tests.samples import digits
 
 ENCODER, IMAGES = "builtin:digits-contrastive", "builtin:digits"
 QUICK: dict[str, Any] = {"attack": "pgd:steps=3", "negatives": 3, "limit": 5, "eps": "8/255"}
@@ -480,3 +481,31 @@ def test_operations_without_proofs_are_refused_before_anything_is_computed(tmp_p
     with pytest.raises(hf.HoldfastError, match="affine operations and ReLUs, not of 'sigmoid'"):
         hf.certify(smooth, IMAGES, **QUICK, proofs=True, out=tmp_path / "o")
     assert not (tmp_path / "o" / "certify.json").exists()
+
+
+def test_certificates_of_images_in_groups_are_checked_with_their_groups(tmp_path):
+    images = digits(8)
+    grouped, others = (
+        hf.Images(images.pixels(range(8)), images.ids, name="pairs", groups=list(groups))
+        for groups in ("aabbbbcc", "abababab")
+    )
+    hf.certify(ENCODER, grouped, **QUICK | {"negatives": 9}, proofs=True, out=tmp_path)
+    record = json.loads((tmp_path / "certify.json").read_text())
+    assert record["settings"]["negatives"] == "4"
+    for results in (hf.recheck(tmp_path, ENCODER, grouped), hf.recheck(tmp_path)):
+        assert results
+        assert all(result.holds for result in results)
+    for wrong in (others, hf.Images(images.pixels(range(8)), images.ids, name="pairs")):
+        with pytest.raises(hf.HoldfastError, match="groups"):
+            hf.recheck(tmp_path, ENCODER, wrong)
+
+
+def test_certificates_without_groups_are_checked_without(tmp_path):
+    images = digits(8)
+    plain = hf.Images(images.pixels(range(8)), images.ids, name="pairs")
+    hf.certify(ENCODER, plain, **QUICK, proofs=True, out=tmp_path)
+    assert "groups" not in json.loads((tmp_path / "certify.json").read_text())["settings"]
+    grouped = hf.Images(images.pixels(range(8)), images.ids, name="pairs", groups=list("aabbbbcc"))
+    results = hf.recheck(tmp_path, ENCODER, grouped)
+    assert results
+    assert all(result.holds for result in results)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import COLLAPSED, Claim, Failure, Result
+from holdfast.core.statistics.intervals import share_interval
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.report.gate import check, parse, suggested, warning
 from holdfast.report.printed import gates_markdown
@@ -72,6 +73,26 @@ def test_a_gate_opens_exactly_if_every_matching_number_is_defined_and_keeps_it(v
     keeps = {"<=": le, "<": lt, ">=": ge, ">": gt}[operator]
     (answer,) = check(parse(f"breakaway_risk{operator}{bound}"), [numbered(values)])
     assert answer.passed == all(keeps(value, bound) for value in values)
+
+
+@pytest.mark.parametrize(("n", "bound", "needed"), [(60, 0.999, 2995), (60, 0.95, 59)])
+def test_a_strict_check_says_that_so_few_samples_cannot_keep_the_bound(n, bound, needed):
+    """All n of n leave the mid-P interval open down to 0.05^(1/n)."""
+    low = 0.05 ** (1 / n)
+    low_of_needed, below = 0.05 ** (1 / needed), 0.05 ** (1 / (needed - 1))
+    assert below < bound <= low_of_needed
+    assert share_interval(n, n)[0] == pytest.approx(low)
+    kept = numbered([1.0], unit="yes or no", low=low, high=1.0, n=n, method="mid-P", better="higher")
+    (answer,) = check(parse(f"breakaway_risk>={bound}"), [kept], strict=True)
+    assert answer.passed == (low >= bound)
+    assert (str(needed) in answer.sentence) == (low < bound)
+    lost = numbered([0.0], unit="yes or no", low=0.0, high=1 - low, n=n, method="mid-P")
+    (answer,) = check(parse(f"breakaway_risk<={1 - bound}"), [lost], strict=True)
+    assert answer.passed == (low >= bound)
+    assert (str(needed) in answer.sentence) == (low < bound)
+    (answer,) = check(parse(f"breakaway_risk<={1 - bound}"), [numbered([0.5], unit="yes or no", n=n)], strict=True)
+    assert not answer.passed
+    assert str(needed) not in answer.sentence, "more samples do not help this one"
 
 
 def test_a_selector_is_a_whole_name_and_all_selectors_count():

@@ -235,7 +235,8 @@ class Images:
     @cached_property
     def groups_fingerprint(self) -> str:
         """Return a hash of the groups, empty without any."""
-        return "" if self.groups is None else sha256("\0".join(self.groups).encode()).hexdigest()[:16]
+        # The prefix tells numbers from those in which images of one group were other images to each other.
+        return "" if self.groups is None else sha256(b"apart\0\0" + "\0".join(self.groups).encode()).hexdigest()[:16]
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:

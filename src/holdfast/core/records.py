@@ -69,6 +69,22 @@ class Series(Record):
     """What reports call the quantity; empty where they spell it out."""
 
 
+class Resolution(Record):
+    """How small a p-value of random divisions can be, whatever the images show."""
+
+    tests: int
+    """By how many tests it is multiplied."""
+    draws: int
+    """Random divisions that were drawn."""
+    by_images: Number
+    """Smallest p-value that all divisions of so few images, or groups of them, allow."""
+
+    @property
+    def least(self) -> float:
+        """The smallest value there can be."""
+        return min(1.0, self.tests * max(1 / (self.draws + 1), self.by_images))
+
+
 class Estimate(Record):
     """A number about a population with its interval. ``value`` is nan where it is undefined; ``reason`` says why."""
 
@@ -93,6 +109,10 @@ class Estimate(Record):
     """What reports call the quantity; empty where they spell it out."""
     aim: str = ""
     """What its attack goes for, in words, where the conditions name that in short (``adaptive at retrieval``)."""
+    resolution: Resolution | None = None
+    """Of a p-value of random divisions."""
+    most: Number | None = None
+    """Largest value that so few images allow; None if no such limit is known."""
 
 
 class Verdict(Record):

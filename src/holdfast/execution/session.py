@@ -114,7 +114,7 @@ class Session:
         """Return the plan with radii that tell the encoders apart where nobody named any, and why."""
         if not left_open(self.request, self.plan):
             return self.plan, ""
-        work = Computing(self.store, engine, progress, Deadline(Forecast({}), None, self.began))
+        work = Computing(self.store, engine, progress, Deadline(Forecast({}), self.request.budget, self.began))
         plan, reason = in_informative_balls(self.request, self.plan, self.inputs, self.run, work)
         earlier = EARLIER if reason and changed(self.store.results(), plan) else ""
         return plan, reason + earlier

@@ -215,11 +215,14 @@ def circumstances(
     facts: dict[str, Any] = {}
     if what.uses_labels and images.labels_fingerprint:
         facts["labels"] = images.labels_fingerprint
-    if (isinstance(what, Evaluation) or what.uses_groups) and images.groups_fingerprint:
-        facts["groups"] = images.groups_fingerprint  # every evaluation has intervals, and fits may leave groups out
+    grouped = regards_groups(what) and images.groups_fingerprint
+    if grouped:
+        facts["groups"] = images.groups_fingerprint
     if what.uses_bank and bank is not None:
         facts["bank"] = bank.fingerprint
-    if what.uses_bank and isinstance(what, Fit) and what.uses_groups and bank is not None and bank.groups_fingerprint:
+    # Fits compare the groups of both sets, and whatever searches the bank leaves out images of the own group.
+    regarded = grouped or (isinstance(what, Fit) and what.uses_groups)
+    if what.uses_bank and regarded and bank is not None and bank.groups_fingerprint:
         facts["bank_groups"] = bank.groups_fingerprint
     if what.uses_bank and what.uses_labels and bank is not None and bank.labels_fingerprint:
         facts["bank_labels"] = bank.labels_fingerprint
@@ -234,6 +237,13 @@ def circumstances(
     if newer := {str(value): value.version for value in searches if value.version > 1}:
         facts["search_versions"] = newer
     return facts
+
+
+def regards_groups(what: Evaluation | Observation | Fit[Any]) -> bool:
+    """Return whether numbers of ``what`` depend on groups: every evaluation has intervals over them."""
+    if isinstance(what, Observation):
+        return what.uses_groups or any(fit.uses_groups for fit in what.fits())
+    return isinstance(what, Evaluation) or what.uses_groups
 
 
 def _flat(value: Any) -> tuple[Any, ...]:

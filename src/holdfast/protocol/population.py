@@ -18,8 +18,10 @@ from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
+from holdfast.core.points.counting import Groups, Kin, nearest_rows
 from holdfast.core.records import EncoderInfo, ImagesInfo
 from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.statistics.clusters import numbered
 from holdfast.core.whole_float32 import whole_float32
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.fits import Fit, Learned, Whitening
@@ -224,40 +226,156 @@ class Population:
         originals[self.shuffled] = self.shuffled[torch.from_numpy(stands_for)]
         return originals
 
+    # What follows hands out other images. No image is another one to an image of its own group.
+
     @cached_property
-    def partners(self) -> Int[Tensor, "n"]:
-        """For each row the row of another image, chosen at random; every image is one other's partner.
+    def groups(self) -> Groups | None:
+        """The number of each image's group; None where the images have no groups.
 
         Raises:
-            HoldfastError: there is only one image.
+            HoldfastError: all images are of one group, so no image has another one.
+        """
+        kin = kin_of(self.images, self.images)
+        return None if kin is None else kin.theirs
+
+    def groups_of(self, rows: Sequence[int]) -> Groups | None:
+        """Return the groups of the images at ``rows``, beside their codes; None where the images have no groups."""
+        return None if self.groups is None else self.groups[list(rows)].to(self.codes.device)
+
+    @property
+    def lonely(self) -> bool:
+        """Whether no image has another one: there is one image, or one group of them."""
+        return len(set(self.images.groups or self.images.ids)) < 2
+
+    @property
+    def fewest_others(self) -> int:
+        """Number of other images that every image has at least.
+
+        Raises:
+            HoldfastError: there is only one image, or one group of them.
+        """
+        if len(self.images) < 2:
+            raise HoldfastError(LONELY)
+        return len(self.images) - 1 if self.groups is None else Kin(self.groups, self.groups).fewest
+
+    @cached_property
+    def partners(self) -> Int[Tensor, "n"]:
+        """For each row the row of another image, chosen at random: the first other one after it in ``shuffled``.
+
+        Without groups, every image is one other's partner.
+
+        Raises:
+            HoldfastError: there is only one image, or one group of them.
         """
         if len(self.images) < 2:
             raise HoldfastError(LONELY)
         partners = torch.empty_like(self.shuffled)
-        partners[self.shuffled] = self.shuffled.roll(-1)  # the one that comes after it
+        if self.groups is None:
+            partners[self.shuffled] = self.shuffled.roll(-1)  # the one that comes after it
+            return partners
+        ordered = self.groups[self.shuffled]
+        ends = (ordered != ordered.roll(-1)).nonzero()[:, 0]  # where the next image is of another group
+        following = ends[torch.searchsorted(ends, torch.arange(len(ordered))) % len(ends)]
+        partners[self.shuffled] = self.shuffled[(following + 1) % len(ordered)]
         return partners
 
     def couples(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
         if count < 1:
             raise HoldfastError(f"the number of pairs to look at must be at least 1, got {count}")
-        return sorted(self.shuffled[: max(1, len(self.images) - 1) : 2][:count].tolist())
+        if self.groups is None:
+            return sorted(self.shuffled[: max(1, len(self.images) - 1) : 2][:count].tolist())
+        partners, taken, chosen = self.partners.tolist(), set[int](), list[int]()
+        for row in self.shuffled.tolist():
+            if not taken & {row, partners[row]}:
+                taken |= {row, partners[row]}
+                chosen.append(row)
+        return sorted(chosen[:count])
 
     def others(self, rows: Sequence[int], count: int) -> Int[Tensor, "b k"]:
         """Return for each of ``rows`` up to ``count`` other images chosen at random: those after it in ``shuffled``.
 
         Raises:
-            HoldfastError: there is only one image.
+            HoldfastError: there is only one image, or one group of them.
         """
-        if len(self.images) < 2:
-            raise HoldfastError(LONELY)
-        steps = 1 + torch.arange(min(count, len(self.images) - 1))
-        return self.shuffled[(self.places[list(rows)][:, None] + steps) % len(self.images)]
+        # As many more as may be of the own group are looked at, and these are put last.
+        images, count = len(self.images), min(count, self.fewest_others)
+        steps = 1 + torch.arange(count + images - 1 - self.fewest_others)
+        following = self.shuffled[(self.places[list(rows)][:, None] + steps) % images]
+        if self.groups is not None:
+            own = self.groups[following] == self.groups[list(rows)][:, None]
+            following = following.gather(1, own.int().argsort(dim=1, stable=True))
+        return following[:, :count]
+
+    @property
+    def gallery(self) -> Population:
+        """What is searched for other images: the bank if there is one, else these images."""
+        return self if self._bank is None else self._bank
+
+    @cached_property
+    def _kin_in_bank(self) -> Kin | None:
+        return kin_of(self.images, self.bank.images)
+
+    def kin(self, rows: Sequence[int], gallery: Population | None = None) -> Kin | None:
+        """Return the groups of the images at ``rows`` and of those in ``gallery``; None unless both have groups.
+
+        Groups of the same name are the same group, in the bank too.
+
+        Raises:
+            HoldfastError: for some image, the gallery holds no image of another group.
+        """
+        whole = self._kin_in_gallery(gallery or self.gallery)
+        if whole is None:
+            return None
+        device = self.codes.device
+        return Kin(whole.mine[list(rows)].to(device), whole.theirs.to(device))
+
+    def _kin_in_gallery(self, gallery: Population) -> Kin | None:
+        if gallery is not self:
+            return self._kin_in_bank
+        return None if self.groups is None else Kin(self.groups, self.groups)
+
+    def nearest(
+        self, divergence: Divergence, codes: Codes, rows: Sequence[int], count: int, gallery: Population | None = None
+    ) -> Int[Tensor, "b k"]:
+        """Return the rows of the ``count`` other images of ``gallery`` that are nearest to each code, nearest first.
+
+        Fewer where an image has fewer others.
+
+        Args:
+            divergence: fitted, if it needs to be.
+            codes: shape (b, d).
+            rows: the image that each code belongs to, which is left out with its group.
+            count: how many to look for.
+            gallery: what is searched; by default the bank if there is one, else these images.
+        """
+        gallery = gallery or self.gallery
+        whole, exclude = self._kin_in_gallery(gallery), rows if gallery is self else ()
+        count = count if whole is None else min(count, whole.fewest)
+        return nearest_rows(divergence, codes, gallery.codes, count, exclude, self.kin(rows, gallery))
 
     @cached_property
     def places(self) -> Int[Tensor, "n"]:
         """Where each row stands in ``shuffled``."""
         return self.shuffled.argsort()
+
+
+def kin_of(images: Images, gallery: Images) -> Kin | None:
+    """Return the groups of ``images`` and of those in ``gallery``, numbered by name; None unless both have groups.
+
+    Raises:
+        HoldfastError: for some image, the gallery holds no image of another group.
+    """
+    if images.groups is None or gallery.groups is None:
+        return None
+    numbers = numbered(np.array([*images.groups, *gallery.groups], dtype=str))
+    kin = Kin(*map(torch.from_numpy, np.split(numbers, [len(images)])))
+    if kin.fewest < 1:
+        raise HoldfastError(
+            f"images of other groups are needed, but all {len(gallery)} images of {gallery.name} are of the group "
+            f"{gallery.groups[0]!r}. Add images of another group, or leave groups out"
+        )
+    return kin
 
 
 def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: RunSettings) -> Codes:

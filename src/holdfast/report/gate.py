@@ -21,6 +21,7 @@ from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failu
 from holdfast.core.settings import convert, read
 from holdfast.core.statistics import is_share
 from holdfast.report import text
+from holdfast.report.attainable import EXACT, out_of_reach, require_attainable
 from holdfast.report.comparison.protocol import labels
 from holdfast.report.comparison.tables import interval
 
@@ -199,6 +200,8 @@ def check(
         raise HoldfastError(
             f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {did_you_mean(gate.encoder or '', names)}"
         )
+    for matching in found.values():
+        require_attainable(gate, [estimate for estimate, _ in matching if isfinite(estimate.value)], strict)
     gaps = _gaps(results, telling)
 
     def answer(name: str, matching: Sequence[tuple[Estimate, Result]]) -> Answer:
@@ -335,10 +338,6 @@ def _up(value: float) -> float:
     return rounded if rounded >= value else float(f"{value * 1.05:.2g}")
 
 
-EXACT = "; no interval"
-"""How the method of a number ends that has no interval by its nature: a count, a p-value."""
-
-
 def _far_end(gate: Gate, estimate: Estimate) -> float:
     """Return the end of the interval that is nearest to breaking the bound; nan where an interval is missing."""
     if estimate.method.endswith(EXACT):
@@ -373,6 +372,8 @@ def _judged(
     passed = gate.holds(worst.value) and (not strict or gate.holds(end))
     if strict and isnan(end):
         return Answer(gate, name, False, f"{finding}: a strict check needs an interval")
+    if strict and (reason := out_of_reach(gate, worst, end)):
+        return Answer(gate, name, False, f"{finding}: {reason}")
     verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
     return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, partial)}")
 

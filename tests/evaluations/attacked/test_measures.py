@@ -471,7 +471,7 @@ def test_an_image_carried_past_all_others_has_broken_away_from_all_of_them(bank:
 def test_a_risk_of_no_image_has_no_interval() -> None:
     nothing = torch.full((5,), torch.nan, dtype=torch.float64)
     case = Case(Linf(0.1), GradientAttack(steps=1), L2Distance())
-    _, estimates = numbers_of(Harm(case, nothing, nothing, nothing, 4))
+    _, estimates = numbers_of(Harm(case, nothing, nothing, nothing, nothing, 5))
     (risk,) = [one for one in estimates if one.quantity == "breakaway_risk"]
     assert risk.n == 0
     assert isnan(risk.value)

@@ -23,6 +23,7 @@ from holdfast.evaluations.deployed.comparison import compare
 from holdfast.evaluations.deployed.moved import decided, moved
 from holdfast.evaluations.deployed.new_images import beyond_support, sequential
 from holdfast.protocol.population import Population
+from holdfast.report.gate import check, parse
 from tests.samples import builtin, digits, efficientnet
 
 IMAGES = digits(160)
@@ -179,8 +180,72 @@ def test_a_gate_reads_what_drift_leaves(tmp_path: Path) -> None:
     assert drifted.run.report() == tmp_path / "report.html"
     heading = f"<h1>Drift from {BEFORE.name} to {drifted.result.images.name}, as digits-contrastive sees them</h1>"
     assert heading in (tmp_path / "report.html").read_text()
-    (answer,) = hf.check(tmp_path, "drift_p_value>=0.001")
-    assert answer.passed
+
+
+@pytest.mark.parametrize(
+    ("gate", "needed"),
+    [
+        # 2 / (r + 1) must lie below the bound where equality keeps it.
+        ("drift_p_value>=0.0005", "4000"),
+        ("drift_p_value>0.0005", "3999"),
+        ("drift_p_value<=0.0005", "3999"),
+        ("energy_p_value>=0.001", "1000"),
+        ("direction_p_value>=0.001", "8000"),
+    ],
+)
+def test_a_gate_that_no_p_value_breaks_is_refused(dimmed: Path, gate: str, needed: str) -> None:
+    with pytest.raises(HoldfastError, match=rf"\b{needed}\b") as refused:
+        hf.check(dimmed, gate)
+    assert "199" in str(refused.value), "so many were drawn"
+
+
+def test_a_gate_that_enough_divisions_can_break_is_answered(dimmed: Path) -> None:
+    for gate in ("drift_p_value>=0.02", "drift_p_value>0.01"):
+        (answer,) = hf.check(dimmed, gate)
+        assert not answer.passed
+    with pytest.raises(HoldfastError, match="200"):
+        hf.check(dimmed, "drift_p_value>=0.01")
+    # The interval of the p-value reaches 0, so that a strict check can fail.
+    (answer,) = hf.check(dimmed, "drift_p_value>=0.0005", strict=True)
+    assert not answer.passed
+
+
+def test_so_few_images_need_more_of_them() -> None:
+    """Of 5 and 5, all divisions allow 2 / 252 by the energy distance, twice that with the other test."""
+    sets = two_sets(torch.randn(5, 3), torch.randn(5, 3) + 1e3, 0)
+    comparison = compare(sets, 9999, 0)
+    resolution = comparison.chance.resolution
+    assert resolution is not None
+    assert (resolution.tests, resolution.draws) == (2, 9999)
+    assert resolution.least == pytest.approx(4 / 252)
+    like = found(AFTER, permutations=19, edits="noise")
+    findings = like.result.findings.model_copy(update={"estimates": (comparison.chance,)})
+    few = like.result.model_copy(update={"findings": findings})
+    with pytest.raises(HoldfastError, match=r"two sets of 6\b"):  # 4 / 924
+        check(parse("drift_p_value>=0.01"), [few])
+
+
+def test_a_gate_that_no_evidence_breaks_is_refused() -> None:
+    codes = Noise.of(0, [str(k) for k in range(70)]).normal((3,), torch.float64)
+    bets = [sequential(two_sets(codes[:60], codes[60 : 60 + count] + 1e3, 0), 0.1, 0) for count in (5, 10)]
+    like = found(AFTER, permutations=19, edits="noise").result
+    results = [
+        like.model_copy(update={"findings": like.findings.model_copy(update={"estimates": (bet.evidence,)})})
+        for bet in bets
+    ]
+    assert all(bet.evidence.value <= (bet.evidence.most or 0) * (1 + 1e-9) for bet in bets)
+    with pytest.raises(HoldfastError, match="sequential_evidence"):
+        check(parse("sequential_evidence<=10"), results[:1])
+    (answer,) = check(parse("sequential_evidence<=10"), results[1:])
+    assert not answer.passed
+
+
+@pytest.fixture(scope="module")
+def dimmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A change that both tests find, by 199 random divisions."""
+    folder = tmp_path_factory.mktemp("drift") / "out"
+    found(hf.transformed(AFTER, hf.Transform.read("contrast:0.25")), out=folder, edits="noise")
+    return folder
 
 
 def test_no_suite_asks_for_it() -> None:

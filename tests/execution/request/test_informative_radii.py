@@ -168,3 +168,27 @@ def test_a_further_encoder_may_change_the_radii_and_that_is_said(tmp_path: Path)
     assert before != after, "vacuous encoders"
     assert "Earlier results in this folder are of other radii" in both.results[0].provenance["radii"]
     assert "Earlier" not in alone.results[0].provenance["radii"]
+
+
+def searched(folder: Path) -> list[Path]:
+    """What a run keeps of the search for radii."""
+    return list((folder / "shards").glob("radii-*/*"))
+
+
+@pytest.mark.parametrize("command", ["threshold", "displacement"])
+def test_the_search_for_radii_keeps_to_the_budget_and_goes_on(command: str, tmp_path: Path) -> None:
+    """A budget that is over before the search begins leaves the search to the next run."""
+    settings = {
+        "threshold": {"samples": 8, "attack": "u-fgsm", "edits": ["noise"]},
+        "displacement": {"samples": 8, "attacks": ["u-fgsm"]},
+    }
+    asked: dict[str, Any] = {"only": command, "settings": {command: settings[command]}, "progress": False}
+    encoder, images = sharp("steep", 20.0), pictures(16)
+    whole = hf.evaluate(encoder, images, **asked, out=tmp_path / "whole", workers=1)
+    assert searched(tmp_path / "whole")
+    ended = hf.evaluate(encoder, images, **asked, out=tmp_path / "run", workers=1, budget=1e-6)
+    assert not ended.results
+    assert ended.failures
+    assert not searched(tmp_path / "run")
+    again = hf.evaluate(encoder, images, **asked, out=tmp_path / "run", workers=1)
+    assert [result.settings["balls"] for result in again] == [result.settings["balls"] for result in whole]

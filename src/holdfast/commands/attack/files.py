@@ -143,7 +143,7 @@ def _record(
 
 
 def _clean_distance(population: Population) -> float:
-    if len(population.images) < 2:
+    if population.lonely:
         return nan
     codes = population.codes
     return float(L2Distance()(codes, codes[population.partners]).median())

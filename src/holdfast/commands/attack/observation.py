@@ -19,7 +19,6 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.points.counting import nearest_rows
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.attacked.observations import attacked_pixels
 from holdfast.objectives.base import DivergenceObjective, Objective
@@ -78,6 +77,7 @@ class AdversarialImages(Observation):
     """
     name = "adversarial"
     version = 2
+    uses_groups = True
 
     @classmethod
     def of(cls, preset: Preset, population: Population) -> AdversarialImages:
@@ -198,7 +198,7 @@ def rivals_of(population: Population, rows: Sequence[int], objective: Objective)
         )
     if objective.rivals == "nearest":
         divergence = objective.divergence if isinstance(objective, DivergenceObjective) else L2Distance()
-        neighbours = nearest_rows(divergence, population.codes[list(rows)], population.codes, NEAREST, exclude=rows)
+        neighbours = population.nearest(divergence, population.codes[list(rows)], rows, NEAREST, population)
     else:
         neighbours = population.others(rows, RANDOM)
     return population.codes[neighbours]

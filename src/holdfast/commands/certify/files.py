@@ -58,6 +58,7 @@ def write_certificates(
         encoder=Population(population.encoder, population.images, population.run, codes).encoder_info,
         images=population.images_info,
         settings={name: str(value) for name, value in settings(observation.pairs).items()}
+        | groups_of(population, observation.pairs.negatives)
         | {"seed": str(population.run.seed), "precision": population.run.precision}
         | arithmetic_of(population, observation.pairs.certification.arithmetic),
         certificates=tuple(certificates),
@@ -67,6 +68,16 @@ def write_certificates(
     if rows:
         write_record(record, store)
     return record
+
+
+def groups_of(population: Population, negatives: int) -> dict[str, str]:
+    """Return what a record says of groups: which these are, and how many negatives of other groups each image has."""
+    if population.images.groups is None:
+        return {}
+    return {
+        "groups": population.images.groups_fingerprint,
+        "negatives": str(min(negatives, population.fewest_others)),
+    }
 
 
 def write_record(record: CertificateRecord, store: Store) -> None:

@@ -29,6 +29,7 @@ class Certificates(Observation):
 
     pairs: PairBounds
     name = "certificates"
+    uses_groups = True
     version = PairBounds.version
     """Bounds and attacks are those of ``pairs``, and change with them."""
 

@@ -23,6 +23,7 @@ from holdfast.commands.certify.record import Certificate, CertificateRecord
 from holdfast.commands.inputs import NamedEncoder, NamedImages, population_of
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.encoders.loading.reference import first_line
@@ -100,7 +101,7 @@ def recheck(
         raise HoldfastError(f"{folder / NETWORK} is not the file that was written; certify again with --proofs")
     network = PlainNetwork.of_arrays(unpacked(content))
     if encoder is not None and images is not None:
-        population = population_of(encoder, images, _run(record), options, neurons=None)
+        population = _as_drawn(population_of(encoder, images, _run(record), options, neurons=None), record)
         network = _own(population, network, record)
     results = tuple(_rechecked(folder, index, record, each, network, known, population) for each in certified)
     if count := sum("hashes" in result.unchecked for result in results):
@@ -160,6 +161,24 @@ def _run(record: CertificateRecord) -> RunSettings:
     if executes("real", run.dtype):
         raise HoldfastError(f"proofs are of real arithmetic, and certify.json says that the run was in {run.precision}")
     return run
+
+
+def _as_drawn(population: Population, record: CertificateRecord) -> Population:
+    """Return the population with groups if the negatives of the record were drawn with groups, else without.
+
+    Raises:
+        HoldfastError: the images have other groups than those of the record, or none.
+    """
+    images, groups = population.images, record.settings.get("groups", "")
+    if groups and groups != images.groups_fingerprint:
+        raise HoldfastError(
+            f"{images.name}: the certificates were made with other groups of images, got "
+            f"{'other ones' if images.groups else 'none'}. Give the images with the same groups"
+        )
+    if groups or images.groups is None:
+        return population
+    alone = Images(images.source, images.ids, images.labels, images.name, images.classes)
+    return Population(population.encoder, alone, population.run)
 
 
 def _own(population: Population, network: PlainNetwork, record: CertificateRecord) -> PlainNetwork:

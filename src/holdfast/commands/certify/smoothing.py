@@ -13,6 +13,7 @@ from typing import final
 
 import torch
 
+from holdfast.commands.certify.files import groups_of
 from holdfast.commands.certify.record import Certificate, CertificateRecord
 from holdfast.core.balls import L2, Ball
 from holdfast.core.errors import HoldfastError
@@ -135,6 +136,7 @@ def write_smoothed_certificates(
         settings={name: str(value) for name, value in settings(noisy_codes(evaluation)).items()}
         | {"method": SMOOTHING, "ball": str(L2(ball)), "alpha": f"{evaluation.alpha:g}"}
         | {"negatives": str(evaluation.others)}
+        | groups_of(population, evaluation.others)
         | {"seed": str(population.run.seed), "precision": population.run.precision},
         certificates=certificates,
         missing=len(noisy_codes(evaluation).rows(population)) - len(rows),

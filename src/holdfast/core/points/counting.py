@@ -33,10 +33,30 @@ TIE = 1e-10
 
 Moved = Float[Tensor, "m d"]
 Clean = Float[Tensor, "n d"]
+Groups = Int[Tensor, "n"]
+"""The number of each code's group, equal where images belong together."""
+
+
+@dataclass(frozen=True)
+class Kin:
+    """Groups of codes that are compared with others: a code of the same group is not another one, and never counts."""
+
+    mine: Int[Tensor, "m"]
+    theirs: Groups
+
+    @property
+    def fewest(self) -> int:
+        """Number of others that each code has at least."""
+        counts = self.theirs.bincount(minlength=int(self.mine.max()) + 1)
+        return len(self.theirs) - int(counts[self.mine].max())
+
+    def among(self, rows: slice, columns: slice) -> Bool[Tensor, "b k"]:
+        """Return which of the others at ``columns`` belong to the same group as each code at ``rows``."""
+        return self.mine[rows, None] == self.theirs[None, columns]
 
 
 def closer_counts(
-    divergence: Divergence, moved: Moved, originals_of: Int[Tensor, "m"], clean: Clean
+    divergence: Divergence, moved: Moved, originals_of: Int[Tensor, "m"], clean: Clean, kin: Kin | None = None
 ) -> Int[Tensor, "m"]:
     """Return for each moved code how many clean codes other than its original are strictly closer than its own.
 
@@ -45,6 +65,7 @@ def closer_counts(
         moved: codes of perturbed samples, shape (m, d); rows that are not finite count nobody.
         originals_of: row of ``clean`` that each belongs to.
         clean: the population's codes, shape (n, d).
+        kin: groups of both, if images have any; codes of the own group are not counted.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
@@ -52,7 +73,7 @@ def closer_counts(
         >>> closer_counts(L2Distance(), torch.tensor([[1.6]]), torch.tensor([0]), clean)
         tensor([2])
     """
-    return crossings(divergence, moved, originals_of, clean)[0]
+    return crossings(divergence, moved, originals_of, clean, kin=kin)[0]
 
 
 def crossings(
@@ -62,6 +83,7 @@ def crossings(
     clean: Clean,
     originals: Moved | None = None,
     left_out: Bool[Tensor, "n"] | None = None,
+    kin: Kin | None = None,
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
 
@@ -70,7 +92,7 @@ def crossings(
     """
     originals = clean[originals_of] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
-        return _slow_crossings(divergence, moved, originals, clean, left_out)
+        return _slow_crossings(divergence, moved, originals, clean, left_out, kin)
     frame = Frame.of(divergence, clean)
     points, mine = frame.embed(moved), frame.embed(originals)
     height = min(len(points), 1024)
@@ -85,7 +107,11 @@ def crossings(
         for top in range(0, len(points), height):
             part = slice(top, top + height)
             tile = Tile(
-                points[part], mine[part], torch.where(originals_of[part] < 0, -1, originals_of[part] - left), candidates
+                points[part],
+                mine[part],
+                torch.where(originals_of[part] < 0, -1, originals_of[part] - left),
+                candidates,
+                None if kin is None else kin.among(part, slice(left, left + width)),
             )
             counts[part] += among(tile.sure)
             there += tile.sure.sum(0, dtype=torch.int32)
@@ -139,7 +165,14 @@ def embedded(divergence: Divergence, codes: Codes) -> Codes:
 class Tile:
     """Some moved points against some clean ones: who is closer than the own code, surely or perhaps."""
 
-    def __init__(self, points: Codes, mine: Codes, originals: Int[Tensor, "b"], block: Float[Tensor, "k d"]) -> None:
+    def __init__(
+        self,
+        points: Codes,
+        mine: Codes,
+        originals: Int[Tensor, "b"],
+        block: Float[Tensor, "k d"],
+        kin: Bool[Tensor, "b k"] | None = None,
+    ) -> None:
         present = block.abs().amax(1).isfinite()
         if not present.all():
             block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is nobody's neighbour
@@ -147,6 +180,8 @@ class Tile:
         self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
         here = ((originals >= 0) & (originals < len(block))).nonzero()[:, 0]
         self.h[here, originals[here]] = torch.inf
+        if kin is not None:
+            self.h.masked_fill_(kin, torch.inf)
         size = torch.linalg.vector_norm(mine, dim=1)
         level = size.square() / 2 - (points * mine).sum(1)
         # Rounding of the places, of two products of length d and of two half squares, in whatever order they are summed.
@@ -184,6 +219,7 @@ def _slow_crossings(
     originals: Moved,
     clean: Clean,
     left_out: Bool[Tensor, "n"] | None = None,
+    kin: Kin | None = None,
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """The definition, one moved code at a time: for divergences without an embedding, and the tests' oracle."""
     counts, passed = (torch.zeros(len(codes), dtype=torch.int64, device=clean.device) for codes in (moved, clean))
@@ -193,16 +229,20 @@ def _slow_crossings(
         closer = divergence(code.expand_as(clean), clean) < threshold[i]
         if left_out is not None:
             closer &= ~left_out
+        if kin is not None:
+            closer &= kin.theirs != kin.mine[i]
         counts[i] = closer.sum()
         passed += closer
     return counts, passed
 
 
-def shares_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean) -> Float[Tensor, "t p"]:
+def shares_within(
+    divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean, groups: Groups | None = None
+) -> Float[Tensor, "t p"]:
     """Return for each threshold and clean code the share of the other codes with divergence at most that.
 
-    In float64, in blocks; a code that cannot be embedded is left out. For a handful of thresholds: for many,
-    ``share_of_pairs_within`` is faster.
+    In float64, in blocks; a code that cannot be embedded is left out, and so are codes of the own group. For a handful of
+    thresholds: for many, ``share_of_pairs_within`` is faster.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
@@ -211,9 +251,13 @@ def shares_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean:
     """
     points = divergence.embed(clean.double())
     if points is not None:
-        points = points[points.isfinite().all(1)]
+        present = points.isfinite().all(1)
+        points, groups = points[present], None if groups is None else groups[present]
         points = points - points.mean(0)
     n = len(clean if points is None else points)
+    others: int | Int[Tensor, "p"] = max(1, n - 1)
+    if groups is not None:
+        others = (n - groups.bincount()[groups]).clamp_min(1)
     shares = torch.zeros(len(thresholds), n, dtype=torch.float64, device=clean.device)
     width = max(1, TILE // max(n, 1))
     for top in range(0, n, width):
@@ -223,19 +267,24 @@ def shares_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean:
             block = divergence.of_distance(torch.cdist(points[top : top + width], points))
             rows = torch.arange(len(block), device=block.device)
             block[rows, rows + top] = torch.nan
+        if groups is not None:
+            block.masked_fill_(groups[top : top + width, None] == groups, torch.nan)
         for k, threshold in enumerate(thresholds.tolist()):
             shares[k, top : top + width] = (block * (1 - TIE) <= threshold).sum(1)
-    return shares / max(1, n - 1)
+    return shares / others
 
 
-def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean) -> Float[Tensor, "t"]:
+def share_of_pairs_within(
+    divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean, groups: Groups | None = None
+) -> Float[Tensor, "t"]:
     """Return for each threshold the share of ordered pairs of distinct clean codes with divergence at most that.
 
-    Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
+    Two codes of one group make no pair. Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
     """
     points = divergence.embed(clean.double())
     if points is not None:
-        points = points[points.isfinite().all(1)]  # a code that cannot be embedded makes no pair
+        present = points.isfinite().all(1)  # a code that cannot be embedded makes no pair
+        points, groups = points[present], None if groups is None else groups[present]
         points = points - points.mean(0)
     ordered, back = torch.sort(torch.nan_to_num(thresholds.double(), nan=torch.inf))
     below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=clean.device)
@@ -247,6 +296,9 @@ def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"]
         )
         if points is not None:
             block = divergence.of_distance(block)
+        if groups is not None:
+            columns = groups if points is None else groups[top:]
+            block.masked_fill_(groups[top : top + width, None] == columns, torch.nan)
         bins = torch.searchsorted(ordered, block * (1 - TIE))  # the first threshold that is not smaller
         bins[block.isnan()] = len(ordered) + 1
         # A triangle's block begins at its own diagonal; beyond its square each pair stands for both of its orders.
@@ -284,9 +336,16 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
 
 
 def nearest_rows(
-    divergence: Divergence, codes: Codes, clean: Clean, count: int, exclude: Sequence[int] = ()
+    divergence: Divergence,
+    codes: Codes,
+    clean: Clean,
+    count: int,
+    exclude: Sequence[int] = (),
+    kin: Kin | None = None,
 ) -> Int[Tensor, "b k"]:
     """Return the rows of the ``count`` clean codes nearest to each code, nearest first, the row in ``exclude`` left out.
+
+    Codes of the own group, by ``kin``, come after all others: there must be ``count`` of these.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
@@ -320,6 +379,8 @@ def nearest_rows(
             largest = torch.finfo(distance.dtype).max
             distance = torch.nan_to_num_(distance, nan=largest, posinf=largest, neginf=-torch.inf)
             distance[here, mine[here] - left] = torch.inf
+            if kin is not None:
+                distance.masked_fill_(kin.among(slice(top, top + height), slice(left, left + width)), torch.inf)
             near, places = distance.topk(min(count, distance.shape[1]), largest=False)
             both = torch.cat([best, near], 1)
             best, order = both.topk(min(count, both.shape[1]), largest=False)

@@ -40,7 +40,7 @@ from holdfast.core.statistics.radii import QUARTILES, radius_findings
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.events import EVENTS, Search, Threat
 from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, UNDEFINED
-from holdfast.evaluations.attacked.pictures import change
+from holdfast.evaluations.attacked.pictures import change, nearest_image
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
@@ -113,6 +113,7 @@ class Radii(Observation):
     name = "radii"
     version = 1
     uses_bank = True
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
@@ -230,14 +231,11 @@ class AttackRadius(Evaluation):
         radii = self._radii("retrieval")
         search = radii.search(population, [rows[place]])
         moved = radii.nearest(population, [rows[place]], search).points
-        gallery = population.bank if population.bank_images else population
-        divergence = population.fitted(self.divergence)
-        near = nearest_rows(divergence, population.encode(moved), gallery.codes, 1)[:, 0].tolist()
-        clean = search.goal.pixels
+        divergence, clean = population.fitted(self.divergence), search.goal.pixels
         parts = {
             "clean": clean,
             "attacked": moved,
-            "nearest image": gallery.pixels(near),
+            "nearest image": nearest_image(population, divergence, population.encode(moved), [rows[place]]),
             "change": change(clean, moved, domain, radius),
         }
         smallest = f"{findings.ids[place]}: attack radius {radius_in_print(self.widest.name, radius)}"

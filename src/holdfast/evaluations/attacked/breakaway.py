@@ -20,7 +20,7 @@ from typing import final
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
@@ -45,7 +45,7 @@ from holdfast.evaluations.attacked.observations import (
     cases,
     shown_case,
 )
-from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.pictures import extremes, nearest_image
 from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.curves import radius_curves
@@ -120,7 +120,9 @@ class Breakaway(Evaluation):
         ]
         shares = [each.shares_closer() for each in away]
         influences = [
-            influence(each.case, each.shares, each.passed, each.others) for each in away if each.passed is not None
+            influence(each.case, each.shares, each.passed, searched.distinct)
+            for each in away
+            if each.passed is not None
         ]
         kept = [each.nearest_kept() for each in away + retrieved]
         risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
@@ -144,9 +146,7 @@ class Breakaway(Evaluation):
             pixels = away.pixels(population, shown)[index]
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
-            searched = population.bank if population.bank_images else population
-            near = nearest_rows(divergence, moved, searched.codes, 1)[:, 0].tolist()
-            return {"attacked": pixels, "nearest image": searched.pixels(near)}
+            return {"attacked": pixels, "nearest image": nearest_image(population, divergence, moved, shown)}
 
         return extremes(population, rows, findings, "breakaway_share", case, attack)
 
@@ -177,9 +177,9 @@ class Neighbourhood:
     closer: Float[Tensor, "b"]
     passed: Float[Tensor, "b"] | None
     """By how many each image is passed; None where there is a bank, whose images nobody measured passes."""
-    others: int
+    others: Int[Tensor, "b"]
     lost_together: Float[np.ndarray, "c"] | None
-    """Sizes of the clusters of images lost together; None where there is a bank: its images are given."""
+    """Sizes of the clusters of images lost together; None with a bank, whose images are given, and with groups."""
 
     @property
     def shares(self) -> Float[Tensor, "b"]:
@@ -206,11 +206,13 @@ def neighbourhood(searched: Searched, rows: Sequence[int], case: Case, moved: Co
     """Return what is near the images at ``rows``, moved to the codes ``moved``."""
     population = searched.population
     closer, passed = searched.closer(rows, case.divergence, moved)
-    lost = None if population.bank_images else lost_together(population, rows, case, moved, closer)
-    return Neighbourhood(case, closer, passed, searched.others, lost)
+    # Groups of images have intervals of their own.
+    clustered = population.bank_images is None and population.images.groups is None
+    lost = lost_together(population, rows, case, moved, closer) if clustered else None
+    return Neighbourhood(case, closer, passed, searched.others(rows), lost)
 
 
-def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series:
+def influence(case: Case, shares: Tensor, passed: Tensor, images: int) -> Series:
     """Return the risk as each image moves it: by breaking away from others, and by being passed by them.
 
     The risk is a mean over pairs, and so an image not drawn takes part in it twice (Hoeffding 1948). Where few of the images
@@ -220,7 +222,7 @@ def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series
     such images, allow for either.
     """
     attacked = int((~shares.isnan()).sum())
-    weight = sqrt(attacked / (others + 1))
+    weight = sqrt(attacked / max(2, images))
     rival = weight * passed / max(1, attacked - 1)
     mean = float(rival.nanmean())
     series = series_of(

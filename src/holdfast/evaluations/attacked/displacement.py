@@ -84,7 +84,8 @@ class Displacement(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         clean = population.codes[list(rows)]
-        pairs = population.codes[self._distinct(population)]
+        distinct = self._distinct(population)
+        pairs, groups = population.codes[distinct], population.groups_of(distinct)
         moved = [
             population.fitted(case.divergence)(
                 self._after(case, observed)["codes"].to(clean.device).double(), clean.double()
@@ -97,12 +98,13 @@ class Displacement(Evaluation):
             # All cases of one divergence are looked up in one pass over the pairs.
             indices = [k for k, case in enumerate(self._cases()) if case.divergence == divergence]
             looked_up = share_of_pairs_within(
-                population.fitted(divergence), torch.cat([moved[k] for k in indices]), pairs
+                population.fitted(divergence), torch.cat([moved[k] for k in indices]), pairs, groups
             )
             for k, share in zip(indices, looked_up.chunk(len(indices)), strict=True):
                 shares[k] = share
             medians = torch.stack([moved[k].nanmedian() for k in indices])
-            for k, share in zip(indices, shares_within(population.fitted(divergence), medians, pairs), strict=True):
+            within = shares_within(population.fitted(divergence), medians, pairs, groups)
+            for k, share in zip(indices, within, strict=True):
                 near[k] = share
         moves = [
             series_of(

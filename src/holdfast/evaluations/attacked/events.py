@@ -19,7 +19,7 @@ from holdfast.attacks.two_images import EachOfTwo, codes_of_both, pair_encoder, 
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.points.counting import closer_counts, nearest_rows
+from holdfast.core.points.counting import closer_counts
 from holdfast.evaluations.attacked.observations import Pairwise, Targeted, Untargeted, climbable, facing_neighbours
 from holdfast.evaluations.attacked.searched import Searched
 from holdfast.objectives.crossing import Misretrieval, margin
@@ -74,21 +74,21 @@ def retrieval(population: Population, rows: Sequence[int], threat: Threat) -> Se
 
 
 def impersonation(population: Population, rows: Sequence[int], threat: Threat) -> Search:
-    """No clean image is nearer to the moved code than that of the image's partner."""
+    """No clean image but one of the partner's group is nearer to the moved code than that of the image's partner."""
     divergence, climbed = population.fitted(threat.divergence), population.fitted(climbable(threat.divergence))
     partners, clean = population.partners[list(rows)].tolist(), population.codes
-    near = nearest_rows(climbed, clean[partners], clean, threat.rivals, exclude=partners)
+    near = population.nearest(climbed, clean[partners], partners, threat.rivals, population)
     # Those that may stand between: the image itself and the partner's own neighbours.
     rivals = torch.cat([clean[list(rows)][:, None], clean[near]], 1)
     targets, places = clean[partners][:, None].expand_as(rivals), torch.as_tensor(partners, device=clean.device)
-    context = population.context(rows)
+    context, kin = population.context(rows), population.kin(partners, population)
 
     def objective(codes: Codes) -> Float[Tensor, "b"]:
         return margin(climbed, codes[:, None], rivals, targets).amin(1)
 
     def event(codes: Codes) -> Bool[Tensor, "b"]:
         known = divergence(codes.double(), clean[partners].double()).isfinite()
-        return (closer_counts(divergence, codes, places, clean) == 0) & known
+        return (closer_counts(divergence, codes, places, clean, kin) == 0) & known
 
     def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
         ahead = Targeted(ball, threat.fixed, threat.divergence, threat.samples)

@@ -50,7 +50,9 @@ class Harm:
     """How many of the ``others`` are closer to the moved code than the image's clean code."""
     passed: Float[Tensor, "n"] | None
     """How many moved codes pass each image; None where there is a bank."""
-    others: int
+    others: Float[Tensor, "n"]
+    images: int
+    """Number of distinct images that moved ones are looked up in."""
 
     @property
     def lost(self) -> Float[Tensor, "n"]:
@@ -155,7 +157,7 @@ def harm_of(
     chosen = [rows[place] for place in places.tolist()]
     unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
     if not chosen:
-        return Harm(case, unknown, unknown, unknown, searched.others)
+        return Harm(case, unknown, unknown, unknown, unknown, searched.distinct)
     clean = searched.population.codes[chosen]
     moved = codes[places.to(codes.device)].to(clean.device)
     displacement = searched.population.fitted(case.divergence)(moved.double(), clean.double())
@@ -164,7 +166,14 @@ def harm_of(
     def spread(values: Tensor) -> Tensor:
         return unknown.index_put((places,), values.double().cpu())
 
-    return Harm(case, spread(displacement), spread(closer), None if passed is None else spread(passed), searched.others)
+    return Harm(
+        case,
+        spread(displacement),
+        spread(closer),
+        None if passed is None else spread(passed),
+        spread(searched.others(chosen)),
+        searched.distinct,
+    )
 
 
 def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list[Estimate]]:
@@ -198,7 +207,7 @@ def numbers_of(harm: Harm) -> tuple[list[Series], list[Estimate]]:
         "largest displacement",
         ELSEWHERE,
     )
-    weights = [] if harm.passed is None else [influence(case, shares, harm.passed, harm.others)]
+    weights = [] if harm.passed is None else [influence(case, shares, harm.passed, harm.images)]
     return [nearest, broken, *weights, moves], [
         summarise(nearest, "share", "higher", "nearest_neighbour_accuracy"),
         risk(broken, *weights or [broken]),

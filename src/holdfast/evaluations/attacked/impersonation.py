@@ -96,6 +96,7 @@ class Impersonation(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         partners = population.partners[list(rows)]
         anchors, target = population.codes[list(rows)], population.codes[partners]
+        kin = population.kin(partners.tolist(), population)  # images of the target's group do not stand in its way
         quantiles: list[Series] = []
         successes: list[Series] = []
         for case in self._cases():
@@ -104,7 +105,7 @@ class Impersonation(Evaluation):
             left = divergence(moved.double(), target.double()) / divergence(anchors.double(), target.double())
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
             left = left.masked_fill(~left.isfinite(), torch.nan)
-            rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes)
+            rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes, kin)
             impersonated = (rivals == 0).double().masked_fill(left.isnan(), torch.nan)
             quantiles.append(
                 series_of(

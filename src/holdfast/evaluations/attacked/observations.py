@@ -16,7 +16,6 @@ from holdfast.attacks.together import attack_together, forwards_together
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Pixels
-from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Conditions
 from holdfast.core.run_settings import Observed
 from holdfast.objectives.away import Away
@@ -136,6 +135,7 @@ class Targeted(Observation):
     samples: int
     name = "targeted"
     version = 4
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.couples(self.samples)
@@ -180,6 +180,7 @@ class Pairwise(Observation):
     name = "pairwise"
     version = 4
     uses_bank = True
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
@@ -208,9 +209,8 @@ class Pairwise(Observation):
 
 def facing_neighbours(population: Population, rows: Sequence[int], divergence: Divergence, count: int) -> AttackContext:
     """Return the images at ``rows`` against so many of their nearest neighbours, those of the bank if there is one."""
-    searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
-    near = nearest_rows(divergence, population.codes[list(rows)], searched.codes, count, exclude=own_rows)
-    return population.context(rows, rivals=searched.codes[near])
+    near = population.nearest(divergence, population.codes[list(rows)], rows, count)
+    return population.context(rows, rivals=population.gallery.codes[near])
 
 
 def attacked_pixels(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:

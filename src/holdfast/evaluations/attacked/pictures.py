@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.pictures import ends, row
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Findings, Picture
 from holdfast.evaluations.attacked.observations import Case
 from holdfast.protocol.population import Population
@@ -15,6 +17,21 @@ def change(clean: Pixels, attacked: Pixels, domain: Domain, radius: float) -> Pi
     """Return the perturbation around mid-range, scaled so that a change by ``radius`` reaches the end of the range."""
     middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
     return domain.clip(middle + (attacked - clean) * (half / radius))
+
+
+def nearest_image(population: Population, divergence: Divergence, moved: Codes, rows: Sequence[int]) -> Pixels:
+    """Return the image of the gallery nearest to each moved code of ``rows``: its own, or one that is not of its group."""
+    gallery, kin = population.gallery, population.kin(rows)
+    if kin is None:
+        return gallery.pixels(nearest_rows(divergence, moved, gallery.codes, 1)[:, 0].tolist())
+    near = []
+    for code, own, row_of in zip(moved, kin.mine, rows, strict=True):
+        counted = kin.theirs != own
+        if gallery is population:
+            counted[row_of] = True
+        (places,) = counted.nonzero(as_tuple=True)
+        near.append(int(places[nearest_rows(divergence, code[None], gallery.codes[places], 1)[0, 0]]))
+    return gallery.pixels(near)
 
 
 def extremes(

@@ -54,6 +54,7 @@ class DecisionRadii(Observation):
     name = "decision-radii"
     version = 1
     uses_bank = True
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)

@@ -83,6 +83,7 @@ class BreakawayBounds(Observation):
     rivals: int
     name = "escape"
     version = 5
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -173,7 +174,7 @@ class CertifiedBreakaway(BracketEvaluation):
             for flags in (values["certified"] == defined, values["passed"] == 0)
         )
         flags = certified, attacked
-        others = min(self.others, len(population.images) - 1)
+        others = min(self.others, population.fewest_others)
         staying = f"staying the nearest of {others} others to oneself, whatever the allowed change"
         risk, nearest, accuracy = "breakaway_risk", "nearest_neighbour", "nearest_neighbour_accuracy"
         unit = "share of other images"

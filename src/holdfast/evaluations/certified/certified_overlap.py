@@ -56,6 +56,7 @@ class OverlapBounds(Observation):
     divergence: Divergence
     name = "between"
     version = 6
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         # Pairs that share an image overlap together, and no interval of independent ones would hold.

@@ -65,6 +65,7 @@ class SharedNegatives(Observation):
     tolerance: float
     name = "shared"
     version = 7
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -87,6 +88,9 @@ class SharedNegatives(Observation):
         pairs = image_pairs(population, rows, len(shared), neurons, others, arithmetic)
         names = tuple(population.images.ids[other] for other in shared)
         pairs = replace(pairs, ids=tuple((anchor, *names) for anchor, *_ in pairs.ids))
+        if (kin := population.kin(rows, population)) is not None:  # an image of the own group is no negative
+            own = kin.mine[:, None] == kin.theirs[shared]
+            pairs = replace(pairs, specifications=pairs.specifications.masked_fill(own[..., None], 0.0))
         return PairAttack(pairs, unit_ball(self.norm), self.certification.attack)
 
 

@@ -53,6 +53,7 @@ class Gradients(Observation):
     samples: int
     name = "gradients"
     version = 1
+    uses_groups = True
 
     def fits(self) -> tuple[SpectralFit, ...]:
         return (SpectralFit(self.k, self.graph, "none", self.samples),) if self.guided else ()
@@ -98,7 +99,9 @@ class Gradients(Observation):
         anchors = unit[list(rows)]
         similarity = anchors @ unit.T
         similarity[torch.arange(len(rows)), list(rows)] = -torch.inf
-        near = similarity.topk(min(self.rivals, len(unit) - 1), dim=1).indices
+        if (kin := population.kin(rows, population)) is not None:
+            similarity[kin.mine[:, None] == kin.theirs] = -torch.inf
+        near = similarity.topk(min(self.rivals, population.fewest_others), dim=1).indices
         others = torch.cat([population.partners[list(rows)][:, None].to(near.device), near], dim=1)
         weights = anchors[:, None] - unit[others]
         # What rounding leaves of the difference of two equal codes is no direction.

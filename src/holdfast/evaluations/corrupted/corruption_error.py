@@ -75,12 +75,13 @@ class CorruptionError(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         series, estimates = list[Series](), list[Estimate]()
-        pairs = population.codes[population.choose(self.reference)]
+        references = population.choose(self.reference)
+        pairs, groups = population.codes[references], population.groups_of(references)
         lost: list[float] = []
         label_free: list[Estimate] = []
         by_kind = {name: self.observation().of(self._corrupted(name), observed) for name in self.kinds}
         for name, values in by_kind.items():
-            some, numbers = without_labels(name, values, pairs)
+            some, numbers = without_labels(name, values, pairs, groups)
             series += some
             label_free += numbers
             lost += (-values["kept"].nanmean(0)).tolist()

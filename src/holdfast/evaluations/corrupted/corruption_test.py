@@ -190,10 +190,11 @@ class Numbers:
 
     def retrieval(self, population: Population, by_corruption: ByCorruption, reference: int) -> None:
         """Add what corruptions do without any label."""
-        pairs = population.codes[population.choose(reference)]
+        references = population.choose(reference)
+        pairs, groups = population.codes[references], population.groups_of(references)
         for corruption, values in by_corruption.items():
             precise = {name: values[name].double() for name in ("kept", "change")}
-            series, estimates = without_labels(str(corruption), precise, pairs)
+            series, estimates = without_labels(str(corruption), precise, pairs, groups)
             self.series += series
             self.estimates += estimates
 

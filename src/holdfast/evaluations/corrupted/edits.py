@@ -15,7 +15,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.points.counting import TIE, nearest_rows
+from holdfast.core.points.counting import TIE
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.enclosing import divergence_radii
 from holdfast.protocol.observation import Observation, entries
@@ -80,6 +80,7 @@ class Edited(Observation):
     name = "edited"
     version = 1
     uses_bank = True
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
@@ -92,19 +93,16 @@ class Edited(Observation):
         single, moved = search.single()
         combinations = [(single, moved), *search.longer()]
         divergence = population.fitted(self.divergences[0])
-        searched, exclude = (population.bank, ()) if population.bank_images else (population, rows)
-        others = len(searched.images) - (searched is population)
-        if not others:
+        searched = population.gallery
+        if searched is population and len(searched.images) < 2:
             raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
-        k = min(self.k, others)
-        home = nearest_rows(divergence, clean, searched.codes, k, exclude=exclude)
+        home = population.nearest(divergence, clean, rows, self.k)
+        k = home.shape[1]
         kept, overlap = [], []
         for codes, distance in combinations:
             count = codes.shape[1]
-            owners = [row for row in exclude for _ in range(count)]
-            near = nearest_rows(divergence, codes.flatten(0, 1), searched.codes, k, exclude=owners).unflatten(
-                0, (-1, count)
-            )
+            owners = [row for row in rows for _ in range(count)]
+            near = population.nearest(divergence, codes.flatten(0, 1), owners, k).unflatten(0, (-1, count))
             kept.append(kept_nearest(divergence, codes, distance, searched.codes[near[:, :, 0]]))
             overlap.append(jaccard(near, home[:, None]))
         ladders = [torch.cat([clean[:, None], single[:, span]], dim=1) for _, span in families(self.edits)]

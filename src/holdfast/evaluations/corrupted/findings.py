@@ -114,7 +114,7 @@ class Ladders:
         self.words, self.without = words, without
         self.families = families(observation.edits)
         self.references = population.choose(reference)
-        self.pairs = population.codes[self.references]
+        self.pairs, self.groups = population.codes[self.references], population.groups_of(self.references)
 
     def of_edits(self, name: str) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
         """Return what was observed under ``name``, edit by edit."""
@@ -198,7 +198,7 @@ class Ladders:
 
     def _near(self, divergence: Divergence, moved: Float[Tensor, "n m"]) -> list[Shares]:
         medians = moved.to(self.pairs.device).nanmedian(0).values
-        within = shares_within(self.population.fitted(divergence), medians, self.pairs)
+        within = shares_within(self.population.fitted(divergence), medians, self.pairs, self.groups)
         return [share.cpu().numpy() for share in within]
 
     def influences(self, quantiles: Sequence[Series], near: Sequence[Shares], rows: Sequence[int]) -> list[Series]:
@@ -289,9 +289,8 @@ class Ladders:
         if len(self.pairs) < 2:
             return torch.full_like(moved, torch.nan)
         distances = moved.to(self.pairs.device).flatten()
-        return share_of_pairs_within(self.population.fitted(divergence), distances, self.pairs).unflatten(
-            0, moved.shape
-        )
+        fitted = self.population.fitted(divergence)
+        return share_of_pairs_within(fitted, distances, self.pairs, self.groups).unflatten(0, moved.shape)
 
 
 def relative(quantiles: Sequence[Series], near: Sequence[Shares], influences: Sequence[Series]) -> list[Estimate]:

@@ -15,7 +15,6 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise, hashed
-from holdfast.core.points.counting import nearest_rows
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import change, kept_nearest, ready, require_range
 from holdfast.probes.base import FittedProbe, Probe
@@ -103,6 +102,7 @@ class CorruptedAnswers(Observation):
     version = 1
     uses_labels = True
     uses_bank = True
+    uses_groups = True
 
     def fits(self) -> tuple[Fit[Any], ...]:
         return (
@@ -162,6 +162,6 @@ def right(
 def retrieval(population: Population, rows: Sequence[int], codes: Codes) -> dict[str, Tensor]:
     """Return how far codes are from their clean ones, and whether these are nearer than all of the bank."""
     clean, bank, divergence = population.codes[list(rows)], population.bank.codes, Cosine()
-    rival = bank[nearest_rows(divergence, codes, bank, 1)]
+    rival = bank[population.nearest(divergence, codes, rows, 1)]
     moved = change(divergence, codes[:, None], clean)
     return {"change": moved[:, 0], "kept": kept_nearest(divergence, codes[:, None], moved, rival)[:, 0]}

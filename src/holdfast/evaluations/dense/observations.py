@@ -16,7 +16,7 @@ from holdfast.attacks.together import attack_together, forwards_together
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, Tokens
 from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.points.counting import nearest_rows
+from holdfast.core.points.counting import Kin, nearest_rows
 from holdfast.core.run_settings import Observed
 from holdfast.objectives.away import Away
 from holdfast.protocol.observation import Observation, entries, joined
@@ -81,7 +81,7 @@ class Gallery:
         for image in range(len(rows)) if count > 1 else ():
             span = slice(image * count, (image + 1) * count)
             home[span] = self._nearest(patches[span], clean[span], list(range(count)))
-        return distances, home, self._nearest(patches, self._patches, self._places(rows))
+        return distances, home, self._nearest(patches, self._patches, self._places(rows), self._kin(rows))
 
     @cached_property
     def _patches(self) -> Float[Tensor, "g e"]:
@@ -94,14 +94,28 @@ class Gallery:
         known = {} if self.population.bank_images else {row: place for place, row in enumerate(self.images)}
         return [known[row] * count + token if row in known else -1 for row in rows for token in range(count)]
 
+    def _kin(self, rows: Sequence[int]) -> Kin | None:
+        """Return the groups of the patches of ``rows`` and of the gallery, if images have groups."""
+        kin, count = self.population.kin(rows), self.population.encoder.tokens
+        if kin is None:
+            return None
+        theirs = kin.theirs[list(self.images)]
+        return Kin(kin.mine.repeat_interleave(count), theirs.repeat_interleave(count))
+
     def _nearest(
-        self, patches: Float[Tensor, "p e"], clean: Float[Tensor, "g e"], exclude: Sequence[int]
+        self, patches: Float[Tensor, "p e"], clean: Float[Tensor, "g e"], exclude: Sequence[int], kin: Kin | None = None
     ) -> Float[Tensor, "p"]:
-        """Return how far the nearest of ``clean`` is from each patch, its own left out; infinite where there is no other."""
+        """Return how far the nearest of ``clean`` is from each patch; infinite where there is no other.
+
+        The patch itself and those of its group are left out.
+        """
         if len(clean) == 1 and exclude[0] >= 0:
             return torch.full((len(patches),), torch.inf, dtype=patches.dtype, device=patches.device)
-        near = nearest_rows(self.divergence, patches, clean, 1, exclude=exclude)[:, 0]
-        return self.divergence(patches, clean[near])
+        near = nearest_rows(self.divergence, patches, clean, 1, exclude, kin)[:, 0]
+        distances = self.divergence(patches, clean[near])
+        if kin is None:
+            return distances
+        return distances.masked_fill(kin.mine == kin.theirs[near], torch.inf)  # all of the gallery is of its group
 
 
 def _shares(hits: Bool[Tensor, "p"], defined: Bool[Tensor, "p"], count: int) -> Float[Tensor, "b"]:
@@ -125,6 +139,7 @@ class AttackedPatches(Observation):
     name = "attacked-patches"
     version = 1
     uses_bank = True
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
@@ -164,6 +179,7 @@ class EditedPatches(Observation):
     name = "edited-patches"
     version = 1
     uses_bank = True
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)

@@ -60,7 +60,7 @@ class Comparison:
     @cached_property
     def tests(self) -> tuple[Estimate, Estimate, Estimate, Estimate]:
         """Energy distance and its p-value, area under the classifier's curve and its p-value."""
-        energy = by_energy(self.energies, self.distance, self.sets.clusters)
+        energy = by_energy(self.energies, self.distance, self.sets)
         return *energy, *by_classifier(self.sets, self.scores, self.rank_statistics)
 
     @cached_property

@@ -9,22 +9,22 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.records import Claim, Conditions, Estimate, Verdict
+from holdfast.core.records import Claim, Conditions, Estimate, Resolution, Verdict
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.evaluations.deployed.two_sets import TwoSets
 from holdfast.twosample import classifier
 from holdfast.twosample.directions import largest_gaps, principal
 from holdfast.twosample.energy import Energies
-from holdfast.twosample.linearised import Clusters, Linearised
+from holdfast.twosample.linearised import Linearised
 from holdfast.twosample.permutations import Weights, holm, p_value
 
 NORMAL = 1.959964
 """Deviations of a normal interval of 95%."""
 
 
-def by_energy(result: Energies, whole: Linearised, clusters: Clusters) -> tuple[Estimate, Estimate]:
+def by_energy(result: Energies, whole: Linearised, sets: TwoSets) -> tuple[Estimate, Estimate]:
     """Return the energy distance in mean distances between images, and the p-value of its permutation test."""
-    others = result.statistics[1:]
+    others, clusters = result.statistics[1:], sets.clusters
     chance, as_large = p_value(result.statistics)
     spread, value = result.spread or nan, whole.value
     # What points add one by one is nothing where both distributions are equal; what pairs of them add, assignments show.
@@ -43,7 +43,13 @@ def by_energy(result: Energies, whole: Linearised, clusters: Clusters) -> tuple[
         statistic="whole",
         reason=None if result.spread else "all codes are one point",
     )
-    return distance, _chance("energy_p_value", {}, chance, as_large, len(others), len(clusters))
+    return distance, _chance(
+        "energy_p_value",
+        as_large,
+        len(clusters),
+        chance,
+        Resolution(tests=1, draws=len(others), by_images=sets.smallest_p_values[0]),
+    )
 
 
 def decided(chances: Sequence[Estimate]) -> Estimate:
@@ -51,7 +57,9 @@ def decided(chances: Sequence[Estimate]) -> Estimate:
     least = min(chances, key=lambda chance: chance.value)
     value, low, high = (min(1.0, len(chances) * end) for end in (least.value, least.low, least.high))
     method = f"{len(chances)} times the smaller of {' and '.join(chance.quantity for chance in chances)}"
-    ends = {"value": value, "low": low, "high": high, "method": method, "n": chances[0].n}
+    finest = min((chance.resolution for chance in chances if chance.resolution), key=lambda each: each.least)
+    resolution = finest.model_copy(update={"tests": len(chances)})
+    ends = {"value": value, "low": low, "high": high, "method": method, "n": chances[0].n, "resolution": resolution}
     return least.model_copy(update={"quantity": "drift_p_value", **ends})
 
 
@@ -85,7 +93,13 @@ def by_classifier(
         better="lower",
         statistic="whole",
     )
-    return estimate, _chance("classifier_p_value", {}, chance, as_large, len(statistics) - 1, len(scores))
+    return estimate, _chance(
+        "classifier_p_value",
+        as_large,
+        len(scores),
+        chance,
+        Resolution(tests=1, draws=len(statistics) - 1, by_images=sets.smallest_p_values[1]),
+    )
 
 
 def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate, ...]:
@@ -93,6 +107,7 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
     coordinates, shares = principal(sets.points, count)
     gaps = [largest_gaps(values.float(), weights) for values in coordinates.T]
     chances, estimates = holm([p_value(statistics)[0] for statistics in gaps]), list[Estimate]()
+    resolution = Resolution(tests=len(gaps), draws=weights.shape[1] - 1, by_images=sets.smallest_p_values[0])
     sizes = len(sets.before), len(sets.after)
     slack = sum(sqrt(log(4 / 0.05) / (2 * size)) for size in sizes)
     for k, (statistics, chance, share) in enumerate(zip(gaps, chances, shares.tolist(), strict=False)):
@@ -113,16 +128,16 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
             statistic="whole",
         )
         adjusted = _bare("direction_p_value", conditions, chance, "permutation test, corrected after Holm; no interval")
-        estimates += [dressed, adjusted.model_copy(update={"n": len(sets.points)})]
+        estimates += [dressed, adjusted.model_copy(update={"n": len(sets.points), "resolution": resolution})]
     return tuple(estimates)
 
 
-def _chance(quantity: str, conditions: Conditions, value: float, as_large: int, permutations: int, n: int) -> Estimate:
+def _chance(quantity: str, as_large: int, n: int, value: float, resolution: Resolution) -> Estimate:
     """Return a p-value, with the interval of what it would be with all permutations."""
-    low, high = share_interval(as_large, permutations)
-    method = f"{as_large} of {permutations} random assignments are as far apart; interval of that share"
-    bare = _bare(quantity, conditions, value, method)
-    return bare.model_copy(update={"low": min(low, value), "high": max(high, value), "n": n})
+    low, high = share_interval(as_large, resolution.draws)
+    method = f"{as_large} of {resolution.draws} random assignments are as far apart; interval of that share"
+    ends = {"low": min(low, value), "high": max(high, value)}
+    return _bare(quantity, {}, value, method).model_copy(update={**ends, "n": n, "resolution": resolution})
 
 
 def _bare(quantity: str, conditions: Conditions, value: float, method: str) -> Estimate:

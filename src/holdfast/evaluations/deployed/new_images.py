@@ -93,6 +93,8 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
     draws = Noise.of(seed, ids).fork("ties").uniform((), torch.float64).numpy()
     path = log_capital(ranks_among_earlier(reference, scores[order], draws))
     largest, threshold = float(path.max()), log(1 / alpha)
+    # The most that so few bets win, each on the most unusual rank there is.
+    reachable = float(log_capital(np.zeros(len(path))).max())
     reached = int(np.argmax(path >= threshold)) if largest >= threshold else None
     evidence = Estimate(
         quantity="sequential_evidence",
@@ -106,6 +108,7 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
         of="evidence that images have moved away from those before, or towards them",
         better="lower",
         statistic="whole",
+        most=exp(min(reachable, LARGEST)),
     )
     curve = Curve(
         quantity="sequential_evidence",
@@ -114,8 +117,6 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
         x=tuple(range(1, len(path) + 1)),
         y=tuple((path / log(10)).tolist()),
     )
-    # The most that so few bets win, each on the most unusual rank there is.
-    reachable = float(log_capital(np.zeros(len(path))).max())
     status: Literal["refuted", "no violation found", "unknown"] = "no violation found"
     if reached is not None:
         status = "refuted"

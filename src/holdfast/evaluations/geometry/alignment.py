@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine
+from holdfast.core.points.counting import Groups
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
@@ -87,7 +88,7 @@ class Alignment(Evaluation):
         relative = _series(
             "relative_alignment_influence",
             over,
-            relative_to_others(squares.mean(1), unit),
+            relative_to_others(squares.mean(1), unit, population.groups_of(rows)),
             f"{of}, over that of different images",
         )
         return Findings(
@@ -117,10 +118,13 @@ def on_sphere(codes: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return unit
 
 
-def relative_to_others(squares: Float[np.ndarray, "n"], unit: Float[Tensor, "n d"]) -> Float[np.ndarray, "n"]:
+def relative_to_others(
+    squares: Float[np.ndarray, "n"], unit: Float[Tensor, "n d"], groups: Groups | None = None
+) -> Float[np.ndarray, "n"]:
     """Return the mean of ``squares`` over the mean squared distance between different images, with each one's influence.
 
-    All nan where that distance is zero; images that are undefined stay so.
+    Images of one ``groups`` entry are not different ones. All nan where that distance is zero; images that are undefined
+    stay so.
     """
     result = np.full(len(squares), np.nan)
     kept = np.isfinite(squares)
@@ -129,6 +133,11 @@ def relative_to_others(squares: Float[np.ndarray, "n"], unit: Float[Tensor, "n d
     if n < 2:
         return result
     apart = (2 - 2 * (codes @ codes.sum(0) - 1) / (n - 1)).cpu().numpy()
+    if groups is not None:
+        groups = groups[torch.from_numpy(kept).to(groups.device)]
+        sums = codes.new_zeros(int(groups.max()) + 1, codes.shape[1]).index_add(0, groups, codes)
+        others = n - groups.bincount()[groups]  # none where all that are kept are of one group: nan
+        apart = (2 - 2 * (codes * (codes.sum(0) - sums[groups])).sum(1) / others).cpu().numpy()
     mean = apart.mean()
     if mean > np.finfo(np.float32).eps:
         share = squares[kept].mean() / mean

@@ -172,11 +172,12 @@ class CenterSmoothing(SmoothedEvaluation):
         self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]
     ) -> tuple[Float[Tensor, "b"], Float[np.ndarray, "p"]]:
         """Return the shares of pairs of clean codes within each distance, and for each code within the median."""
-        fitted, clean = population.fitted(divergence), population.codes[population.choose(self.reference)]
+        fitted, references = population.fitted(divergence), population.choose(self.reference)
+        clean, groups = population.codes[references], population.groups_of(references)
         if len(clean) < 2:
             return torch.full_like(distance, torch.nan), np.zeros(0)
-        near = shares_within(fitted, distance.nanmedian()[None], clean)[0]
-        return share_of_pairs_within(fitted, distance, clean), near.cpu().numpy()
+        near = shares_within(fitted, distance.nanmedian()[None], clean, groups)[0]
+        return share_of_pairs_within(fitted, distance, clean, groups), near.cpu().numpy()
 
     def _refuted(self, refuted: int, images: int, radius: float, divergence: Divergence) -> list[str]:
         """Return the sentence that must be seen if attacks refute more certificates than chance allows."""

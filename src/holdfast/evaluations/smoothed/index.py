@@ -62,10 +62,13 @@ class NoisyIndex(Fit[Observed]):
     name = "noisy-index"
     version = 1
     uses_bank = True
+    uses_groups = True
 
     def _rows(self, population: Population) -> list[int]:
         """Return the images that get an entry, as they come in ``shuffled``: those looked at, and the others of each."""
         others = 0 if population.bank_images else self.others
+        if others and population.groups is not None:  # those of the own group are passed over
+            others += len(population.images) - 1 - population.fewest_others
         return population.shuffled[: self.samples + others].tolist()
 
     def forwards(self, population: Population) -> int:
@@ -168,9 +171,15 @@ def others_of(population: Population, row: int, count: int) -> list[int]:
 
 
 def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"]:
-    """Return which of the others the image at ``row`` can be told from: no copies of it. The bank holds none."""
+    """Return which of the others the image at ``row`` can be told from: no copies of it, none of its group.
+
+    The bank holds no copies.
+    """
     device = population.run.device
     if population.bank_images:
+        kin = population.kin([row])
+        if kin is not None:
+            return (kin.theirs[population.bank.choose(count)] != kin.mine).to(device)
         return torch.ones(min(count, len(population.bank_images)), dtype=torch.bool, device=device)
     originals = population.originals
     return (originals[others_of(population, row, count)] != originals[row]).to(device)

@@ -9,8 +9,9 @@ An attack on a probe succeeds at another scale than an attack on the nearest nei
 far away, and a decision boundary may be near. So evaluations of probes under attack get radii of their own, at which probes
 lose some images.
 
-Which images are looked at, and what is found, follows from encoders, images and seed, and is kept in the store: whoever goes
-on, names the encoders in another order, has a budget or more workers gets the same radii.
+Which images are looked at, and what is found, follows from encoders, images and seed, and is kept in the store. A run that
+goes on, names the encoders in another order, has a budget or more workers finds the same radii. A budget that ends during
+the search leaves no time for evaluations: the same command again goes on with the search.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Encoder
+from holdfast.core.errors import BudgetSpentError
 from holdfast.core.operations import operations
 from holdfast.core.records import Result
 from holdfast.core.run_settings import Observed, RunSettings
@@ -108,7 +110,11 @@ def in_informative_balls(
             continue
         balls = tuple(dict.fromkeys(ball for evaluation in group for ball in vars(evaluation)["balls"]))
         probes = tuple(dict.fromkeys(probe for evaluation in group for probe in _probes(evaluation)))
-        chosen = choose(_radii_by_name(request, probes, inputs, run, work), balls, what)
+        try:
+            chosen = choose(_radii_by_name(request, probes, inputs, run, work), balls, what)
+        except BudgetSpentError:
+            sentences.append(f"The budget ended during the search for radii of {what.lower()}, so the defaults stay.")
+            break
         if chosen is not None:
             plan = [chosen.of(evaluation) if evaluation in group else evaluation for evaluation in plan]
             sentences.append(chosen.sentence)
@@ -132,7 +138,7 @@ def _radii_by_name(
             try:
                 search = _search(probe, attack, count)
                 values = _radii(encoder, search, inputs, run, work)
-            except StoreError:
+            except (StoreError, BudgetSpentError):  # radii without this encoder would be others
                 raise
             except Exception:  # its examination says what is wrong with it
                 log.debug("no radii of %s", encoder.name, exc_info=True)

@@ -41,6 +41,7 @@ class PairBounds(Observation):
     """None for the one of RVCL's authors, whose steps depend on the kind of images."""
     name = "told"
     version = 6
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)

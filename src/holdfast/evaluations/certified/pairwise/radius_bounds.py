@@ -48,6 +48,7 @@ class RadiusBounds(Observation):
     tolerance: float
     name = "bracket"
     version = 7
+    uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
