@@ -166,7 +166,6 @@ def test_inputs_without_a_published_view_are_refused(domain: Domain) -> None:
 TABLE_E2 = [
     ("mnist_base", "mnist_base", "mnist_test", "0.3", "0.1", 0.20, 0.0),
     ("cifar10_cnn_4layer_b_adv8", "cifar_cnn_b", "cifar10_raw200", "16/255", "4/255", 1.0, 0.52),
-    ("cifar10_cnn_4layer_b_adv8", "cifar_cnn_b", "cifar10_raw200", "24/255", "6/255", 1.0, 0.11),
 ]
 """Weights, architecture, images, eps of negatives and of the test in the paper's units; accuracy under PGD and by CROWN."""
 
