@@ -93,14 +93,14 @@ def test_events_of_pairs_by_hand() -> None:
 
 
 def test_copies_have_no_radius() -> None:
-    """Images at .40, again at .40, and at .52: the copy counts once; a copy cannot be taken for its original."""
+    """Images at .40, again at .40, and at .52: of the first two one counts; a copy cannot be taken for its original."""
     encoder, attack = Encoder(nn.Flatten().eval(), "identity", Domain((1, 1, 1))), AdaptiveAttack(restarts=1, steps=5)
     images = Images(torch.tensor([0.4, 0.4, 0.52]).reshape(-1, 1, 1, 1), ["one", "copy", "other"])
-    asked = AttackRadius(attack=attack, fixed=(attack,), pairwise=attack, balls=(), events=("retrieval",))
+    asked = AttackRadius(attack=attack, fixed=(attack,), pairwise=attack, balls=(Linf(0.01),), events=("retrieval",))
     result = asked(encoder, images, DOUBLE)
     found = dict(zip(result.findings.ids, values(result, "attack_radius"), strict=True))
-    assert np.isnan(found["copy"])
-    assert (found["one"], found["other"]) == pytest.approx((0.06, 0.06), rel=0.05)
+    assert np.isnan([found["one"], found["copy"]]).sum() == 1
+    assert (np.nanmax([found["one"], found["copy"]]), found["other"]) == pytest.approx((0.06, 0.06), rel=0.05)
     alone = Population(encoder, images[[0, 1]], DOUBLE)
     threat = Threat(L2Distance(), 10, (attack,), attack, 2)
     for event, search in EVENTS.items():
