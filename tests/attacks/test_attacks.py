@@ -16,7 +16,7 @@ from holdfast.attacks.adaptive import ascend as adaptive_ascend
 from holdfast.attacks.base import Attack, assert_inside, better, climb
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
 from holdfast.attacks.presets import PRESETS, U_PGD, kinds, read_attack
-from holdfast.attacks.square import SquareAttack, stripes
+from holdfast.attacks.square import SquareAttack, stripes, windows
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
@@ -143,6 +143,33 @@ def test_linear_objective_reaches_the_dual_norm(attack: Attack, ball: Ball) -> N
     assert (gained <= best + 1e-4).all()
     floor = {"pgd": 0.99, "adaptive": 0.97, "square": 0.5}[attack.name]
     assert (gained >= floor * best).all(), f"{gained / best}"
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4])
+def test_windows_of_the_square_attack_are_as_likely_everywhere(side: int) -> None:
+    """By hand: a window of this side has ``(5 - side)`` squared places in an image of 4 x 4 pixels."""
+    pixels, count = torch.zeros(3200, 2, 4, 4), (5 - side) ** 2
+    mask, signs = windows(pixels, side**2 / 16, Noise.of(0, [str(k) for k in range(3200)]))
+    assert (mask.flatten(1).sum(1) == 2 * side**2).all()
+    places, drawn = mask.flatten(1).unique(dim=0, return_counts=True)
+    assert len(places) == count
+    assert drawn.tolist() == pytest.approx([3200 / count] * count, rel=0.3)
+    assert set(signs.flatten().tolist()) == {-1.0, 1.0}
+
+
+def test_windows_shrink_along_the_published_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand, of 100 queries: the area halves after 0.1, 0.5, 2, 5, 10, 20, 40, 60 and 80% of them."""
+    shares = list[float]()
+
+    def seen(pixels: Tensor, share: float, noise: Noise) -> tuple[Tensor, Tensor]:
+        shares.append(share)
+        return windows(pixels, share, noise)
+
+    monkeypatch.setattr("holdfast.attacks.square.windows", seen)
+    encoder, pixels = linear(torch.eye(4), (1, 2, 2)), torch.full((1, 1, 2, 2), 0.5)
+    SquareAttack(queries=100, area=0.8)(encoder, pixels, lambda codes: codes.sum(1), Linf(0.1), NOISE)
+    halvings = [sum(query > mark for mark in (0.1, 0.5, 2, 5, 10, 20, 40, 60, 80)) for query in range(1, 100)]
+    assert shares == pytest.approx([0.8 / 2**count for count in halvings])
 
 
 def test_last_point_is_the_published_option() -> None:

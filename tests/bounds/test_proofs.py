@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 
 from holdfast.bounds import read_method
@@ -27,7 +28,7 @@ from holdfast.bounds.proofs.checking import (
 )
 from holdfast.bounds.proofs.lowering import plain_network
 from holdfast.bounds.proofs.making import choices
-from holdfast.bounds.proofs.network import PlainNetwork
+from holdfast.bounds.proofs.network import PlainNetwork, Step
 from holdfast.bounds.proofs.proof import Leaves, Proof
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Linf
@@ -232,6 +233,32 @@ def test_lines_of_any_slope_lie_above_relus_at_both_ends() -> None:
     for s, c, a, b in zip(*(map(Fraction, each.tolist()) for each in (slopes, constants, low, high)), strict=True):
         least = max(-s * a, b - s * b)
         assert least <= c <= least + (b - a) * Fraction(1e-14)
+
+
+def test_forms_lose_what_rounding_makes_of_coefficients_that_cancel() -> None:
+    """In rational numbers, at one point: each coefficient of a pixel is a sum of large numbers that nearly cancel."""
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        form, weight, x = generator.normal(size=6), 1e6 * generator.normal(size=(6, 3)), generator.uniform(size=3)
+        weight -= np.outer(form, form @ weight) / (form @ form)
+        plain = PlainNetwork((Step((), 3), Step((0,), 6, (csr_array(weight),))), 0.0, 1.0)
+        bound = bounded_below(plain, {0: (x, x)}, 1, form[None], None).item()
+        exact = sum(
+            Fraction(f) * Fraction(w) * Fraction(v)
+            for f, row in zip(form.tolist(), weight.tolist(), strict=True)
+            for w, v in zip(row, x.tolist(), strict=True)
+        )
+        assert Fraction(bound) <= exact <= Fraction(bound) + Fraction(1e-6)
+
+
+def test_an_upper_end_alone_is_no_more_believed_than_a_lower_one() -> None:
+    """A claim of a box that is too narrow at one end."""
+    proof, _ = proved("linear", "crown")
+    assert proof.claims, "vacuous"
+    for end in ("low", "high"):
+        moved = {node: replace(claim, **{end: (claim.low + claim.high) / 2}) for node, claim in proof.claims.items()}
+        with pytest.raises(ProofError):
+            check(network("linear"), replace(proof, claims=moved))
 
 
 def test_boxes_hold_those_of_exact_arithmetic() -> None:

@@ -55,6 +55,17 @@ def test_a_run_that_ended_early_fails_unless_allowed(capsys):
     assert checked(capsys, ended, "--require", "breakaway_risk<=1", "--allow-partial")[0] == 0
 
 
+def test_an_evaluation_that_failed_is_not_answered_by_another(capsys, monkeypatch):
+    """Breakaway failed, and query-only reports a quantity of the same name: the gate must say which one it means."""
+    reporting = {"breakaway_risk": ["breakaway", "query-only"]}  # the whole catalogue takes seconds to load
+    monkeypatch.setattr("holdfast.commands.check._catalogue", lambda: reporting)
+    other = breakaway(ROBUST).model_copy(update={"evaluation": "query-only"})
+    broken = run_of("broken", [other], [failure(ROBUST)], asked=[f"builtin:{ROBUST}"])
+    assert checked(capsys, broken, "--require", "breakaway_risk<=1")[0] == 2
+    assert checked(capsys, broken, "--require", "breakaway.breakaway_risk<=1")[0] == 1
+    assert checked(capsys, broken, "--require", "query-only.breakaway_risk<=1")[0] == 0
+
+
 def test_one_broken_gate_fails_and_is_named(both, capsys):
     bound = (worst(ROBUST) + worst(WEAK)) / 2
     assert worst(ROBUST) < bound < worst(WEAK), "vacuous fixture"

@@ -270,3 +270,12 @@ def test_files_of_different_images_are_said_to_stand_apart(codes):
     one, other = (hf.Embeddings(codes, ids=[f"{name}{row}" for row in range(len(codes))], name=name) for name in "ab")
     with pytest.warns(HoldfastWarning, match=r"a and b hold codes of different images \(0 ids are in both"):
         hf.evaluate([one, other], only="geometry")
+
+
+def test_codes_of_images_are_found_by_id_wherever_they_stand():
+    """Five rows of a file in another order than the images, and one of an image that is not asked for."""
+    originals, order = Images(torch.rand(5, 1, 2, 2), [f"image {k}" for k in range(5)]), [3, 0, 4, 1, 2]
+    rows = torch.arange(18.0).reshape(6, 3)
+    stored = hf.Embeddings(rows[[*order, 5]], ids=[*(originals.ids[k] for k in order), "another"])
+    assert torch.equal(stored.images(originals).pixels(range(5)), rows[:5])
+    assert torch.equal(stored.stored.of(originals.ids), rows[:5])

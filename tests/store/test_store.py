@@ -87,6 +87,20 @@ def test_a_cell_is_finished_with_all_of_its_samples_and_not_before(store):
     assert not store.holds(cell), "damaged"
 
 
+@pytest.mark.parametrize("last", ["first", "second"])
+def test_a_cell_is_computed_the_way_it_was_asked_for_last(store, last):
+    """Names of files follow their content, so whichever comes first by name, the date decides."""
+    ways = {name: Cell(evaluation="mean", encoder="e", result=name, made_from=()) for name in ("first", "second")}
+    paths = dict[str, Path]()
+    for name, cell in ways.items():
+        known = set((store.folder / "cells").glob("*"))
+        store.expect([cell])
+        (paths[name],) = set((store.folder / "cells").glob("*")) - known
+    for name, path in paths.items():
+        os.utime(path, (1000 + (name == last), 1000 + (name == last)))
+    assert store.cells() == [ways[last]]
+
+
 def test_a_result_replaces_that_of_an_older_observation(store, monkeypatch):
     evaluation, encoder, images = tiny.Mean(), tiny.encoder(), tiny.images()
     result = evaluation(encoder, images)

@@ -32,6 +32,7 @@ from holdfast.core.statistics.intervals import quantile_interval
 from holdfast.core.statistics.radii import lost_curve, radius_estimates
 from holdfast.evaluations.attacked.attack_radius import AttackRadius
 from holdfast.evaluations.attacked.breakaway import Breakaway
+from holdfast.evaluations.attacked.events import EVENTS, Threat
 from holdfast.evaluations.attacked.impersonation import Impersonation
 from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.evaluations.probed.probe_radius import ProbeRadius
@@ -89,6 +90,21 @@ def test_events_of_pairs_by_hand() -> None:
         known = known[~np.isnan(known)]
         assert len(known) == 1, "no two pairs share an image"
         assert known == pytest.approx([exact], rel=2e-2)
+
+
+def test_copies_have_no_radius() -> None:
+    """Images at .40, again at .40, and at .52: of the first two one counts; a copy cannot be taken for its original."""
+    encoder, attack = Encoder(nn.Flatten().eval(), "identity", Domain((1, 1, 1))), AdaptiveAttack(restarts=1, steps=5)
+    images = Images(torch.tensor([0.4, 0.4, 0.52]).reshape(-1, 1, 1, 1), ["one", "copy", "other"])
+    asked = AttackRadius(attack=attack, fixed=(attack,), pairwise=attack, balls=(Linf(0.01),), events=("retrieval",))
+    result = asked(encoder, images, DOUBLE)
+    found = dict(zip(result.findings.ids, values(result, "attack_radius"), strict=True))
+    assert np.isnan([found["one"], found["copy"]]).sum() == 1
+    assert (np.nanmax([found["one"], found["copy"]]), found["other"]) == pytest.approx((0.06, 0.06), rel=0.05)
+    alone = Population(encoder, images[[0, 1]], DOUBLE)
+    threat = Threat(L2Distance(), 10, (attack,), attack, 2)
+    for event, search in EVENTS.items():
+        assert not search(alone, [0, 1], threat).defined.any(), event
 
 
 def test_no_radius_is_smaller_than_what_every_point_of_a_grid_says() -> None:

@@ -59,6 +59,25 @@ def test_the_universal_perturbation_of_a_linear_encoder_has_a_closed_form(ball: 
     assert torch.allclose(learned * torch.sign((learned * steepest).sum()), steepest, atol=2e-3)
 
 
+class Steeper(nn.Module):
+    """Codes that move three times as far where pixels grow."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        away = pixels.flatten(1) - 0.5
+        return torch.where(away > 0, 3 * away, away)
+
+
+def test_of_all_restarts_the_best_perturbation_counts() -> None:
+    """Searches that start below the images end there: by hand at a displacement of .1, and of .3 above."""
+    images = Images(0.5 + 0.001 * torch.arange(6).reshape(-1, 1, 1, 1))
+    population = Population(Encoder(Steeper(), "steeper", Domain((1, 1, 1))), images, DOUBLE)
+    fit = perturbation(Linf(0.1), restarts=6, steps=20)
+    noise, rows = population.run.noise([fit.name]), seen_rows(population, fit.seen)
+    ends = [float(fit._search(population, rows, noise.fork(restart))) for restart in range(fit.restarts)]
+    assert min(ends) < 0 < max(ends), "vacuous: all searches end at one side"
+    assert float(population.learned(fit)) == pytest.approx(0.1, abs=1e-3)
+
+
 def test_one_for_all_is_as_bad_as_one_for_each_where_the_encoder_is_linear() -> None:
     evaluation = UniversalRisk(**{**SMALL, "attacks": (AdaptiveAttack(),)})
     result = evaluation(linear(WEIGHT, (1, 2, 2)), grey(20), DOUBLE)

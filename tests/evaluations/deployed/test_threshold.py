@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.statistics import coverage_pairs
+from scipy import stats
 from torch import nn
 
 import holdfast as hf
@@ -20,6 +22,7 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.statistics.intervals import share_interval
 from holdfast.evaluations.deployed.false_matches import (
     chosen_cuts,
     false_match_rate,
@@ -142,6 +145,17 @@ def test_a_rate_inside_its_interval_is_not_decided(low: float, value: float, hig
     (cut,) = chosen_cuts(pairs, [0.05])
     measured = false_match_rate(cut, pairs).model_copy(update={"low": low, "value": value, "high": high})
     assert supported(replace(cut, rate=0.01), measured).status == status
+
+
+def test_pairs_count_by_the_stronger_dependence_at_the_rate_and_at_twice_it() -> None:
+    """By hand: the six nearest pairs of twelve images are disjoint, the next six share one image."""
+    ends = [(2 * k, 2 * k + 1) for k in range(6)] + [(0, k) for k in range(2, 8)]
+    ends += [pair for pair in combinations(range(12), 2) if pair not in ends]
+    first, second = np.array(ends).T
+    pairs = Pairs(np.linspace(0, 1, 66), first, second, np.ones(12, dtype=np.int64))
+    assert pairs.effect(12) > 1.5 * pairs.effect(6), "vacuous"
+    effective = 66 / pairs.effect(12) / (stats.t.ppf(0.975, 11) / stats.norm.ppf(0.975)) ** 2
+    assert pairs.interval(6, 6 / 66) == pytest.approx(share_interval(6 / 66 * effective, effective), rel=1e-5)
 
 
 def test_copies_are_no_other_images() -> None:
