@@ -369,7 +369,9 @@ def test_certified_hardening_trains_on_bounds() -> None:
 
 
 @pytest.mark.slow
-def test_certified_hardening_proves_more(tmp_path: Path) -> None:
+def test_certified_hardening_proves_more_and_says_what_it_loses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--eps", "0.05"]
     arguments += ["--certified", "--epochs", "60", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
     assert run(arguments) == 0
@@ -381,3 +383,6 @@ def test_certified_hardening_proves_more(tmp_path: Path) -> None:
         if result.evaluation == "certified-radius"
     }
     assert radius["hard"] > 1.03 * radius["digits-contrastive"]
+    page = (tmp_path / "hard" / "before-after" / "report.html").read_text()
+    for text in (capsys.readouterr().out, page):
+        assert "digits-contrastive is better" in text  # under attack
