@@ -20,7 +20,7 @@ test: $(VENV)/.dev  ## everything that takes seconds
 	$(PYTEST)
 
 test-slow: $(VENV)/.dev  ## the tests that take minutes
-	$(PYTEST) -m slow tests
+	$(PYTEST) -m slow --durations=40 tests
 
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check .

@@ -255,8 +255,11 @@ def test_an_upper_end_alone_is_no_more_believed_than_a_lower_one() -> None:
     """A claim of a box that is too narrow at one end."""
     proof, _ = proved("linear", "crown")
     assert proof.claims, "vacuous"
-    for end in ("low", "high"):
-        moved = {node: replace(claim, **{end: (claim.low + claim.high) / 2}) for node, claim in proof.claims.items()}
+    middles = {node: (claim.low + claim.high) / 2 for node, claim in proof.claims.items()}
+    for moved in (
+        {node: replace(claim, low=middles[node]) for node, claim in proof.claims.items()},
+        {node: replace(claim, high=middles[node]) for node, claim in proof.claims.items()},
+    ):
         with pytest.raises(ProofError):
             check(network("linear"), replace(proof, claims=moved))
 
