@@ -83,7 +83,7 @@ def _pngs(adversarial: Adversarial, domain: Domain, store: Store) -> list[str]:
     written = []
     views = adversarial.views
     for place, (name, pixels) in enumerate(zip(adversarial.ids, adversarial.attacked, strict=True)):
-        content = png(pixels, domain)
+        content = png(pixels, domain) if len(pixels) in (1, 3) else None  # of other images it would hold a part
         if content is None:
             return []
         # The number tells apart ids that differ in characters no file name holds, or in their endings alone. It is the
