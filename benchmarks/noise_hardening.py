@@ -20,8 +20,8 @@ import torch
 
 import holdfast as hf
 from holdfast.commands.harden import agreement, parted
-from holdfast.commands.harden.recipe import recipe_for
 from holdfast.core.balls import Ball, read_ball
+from holdfast.training.harden_recipe import recipe_for
 
 ENCODER, RATE = "builtin:digits-contrastive", 1e-3
 ROWS: Mapping[str, Mapping[str, Any]] = {

@@ -13,21 +13,27 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack
-from holdfast.core.balls import Ball, Linf
-from holdfast.core.divergences import L2Distance
-from holdfast.core.errors import HoldfastError
-from holdfast.core.points.counting import nearest_rows
-from holdfast.core.records import Claim, Findings, Question
-from holdfast.core.run_settings import Observed
-from holdfast.core.statistics import summarise
-from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.attacked.observations import Case, Untargeted
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.population import Population
-from holdfast.protocol.sizes import Sizes
-from holdfast.protocol.warnings import population_warnings
+from holdfast.extend import (
+    AdaptiveAttack,
+    Attack,
+    Ball,
+    Case,
+    Claim,
+    Evaluation,
+    Findings,
+    HoldfastError,
+    L2Distance,
+    Linf,
+    Observed,
+    Population,
+    Question,
+    Sizes,
+    Untargeted,
+    nearest_rows,
+    population_warnings,
+    series_of,
+    summarise,
+)
 
 
 @final

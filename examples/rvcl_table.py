@@ -19,8 +19,8 @@ from time import perf_counter
 from holdfast import Encoder, Images, Linf, RunSettings, data
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import read_method
+from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
 from holdfast.encoders import Options, load
-from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 
 STD = 0.225
 

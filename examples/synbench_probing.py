@@ -18,12 +18,12 @@ from holdfast import data
 from holdfast.core.balls import L2
 from holdfast.core.images import Images
 from holdfast.core.records import Result
-from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy
-from holdfast.evaluations.synthetic.synbench import SynBench
+from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
+from holdfast.probes.evaluations.robust_accuracy import RobustAccuracy
+from holdfast.probes.hardened import RobustProbe
 from holdfast.probes.linear import Linear
-from holdfast.probes.robust import RobustProbe
-from holdfast.protocol.population import Population
+from holdfast.synthetic.evaluations.synbench import SynBench
 from holdfast.transforms.base import Transform, transformed
 
 

@@ -7,16 +7,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.core.objective import AttackContext
 from holdfast.data import load as load_images
 from holdfast.encoders import load
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.encoders.builtin import DOMAIN, names
-from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext
 
 ROWS = {
     "linear_probe_accuracy": "linear probe",

@@ -20,10 +20,10 @@ from typing import Any
 from holdfast.commands.stored_runs import read
 from holdfast.core.files import sealed, unsealed
 from holdfast.core.records import Result
-from holdfast.report.comparison.relative import with_relative_errors
+from holdfast.measure.store import REQUEST
+from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.contents import Contents
-from holdfast.report.page import render
-from holdfast.store.store import REQUEST
+from holdfast.report.page.page import render
 
 FOLDER = "reports"
 ENDING = ".tar.xz"

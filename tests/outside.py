@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import cli
+from holdfast.cli import app as cli
 from holdfast.core import discovery
 
 CACHED = (discovery.sources, discovery._classes, cli.application, cli._modules)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.cli import application
+from holdfast.cli.app import application
 from holdfast.report.gate import parse
 from tests.pages import DOCS, ROOT, blocks, rows, section
 

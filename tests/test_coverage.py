@@ -12,7 +12,7 @@ import torch
 from benchmarks.statistics import coverage_draws, coverage_values, paired
 from benchmarks.statistics.coverage import LEAST, MOST, WRONG, Row, chance, simulated
 
-from holdfast.core.statistics import UNLIMITED
+from holdfast.core.statistics.summaries import UNLIMITED
 
 REPLICATIONS, DRAWS, PAIRED = 18, 150, 60
 RARE = ("mean, share of images", "share, yes or no", "share, yes or no, in pairs")

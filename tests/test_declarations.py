@@ -11,12 +11,11 @@ import torch
 
 from holdfast.core.images import Images
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.evaluations.geometry.geometry import SpaceGeometry
-from holdfast.evaluations.geometry.margins import Margins
-from holdfast.evaluations.geometry.tags import Tags
-from holdfast.protocol.evaluation import learning
-from holdfast.protocol.fits import Fit
-from holdfast.protocol.population import Population
+from holdfast.geometry.classes import Margins
+from holdfast.geometry.evaluations.geometry import SpaceGeometry
+from holdfast.geometry.sphere import Tags
+from holdfast.measure.evaluation import learning
+from holdfast.measure.population import Fit, Population
 from tests.samples import builtin, classes
 from tests.samples import digits as plain
 from tests.test_laws import EVALUATIONS, small

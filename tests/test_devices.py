@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.core.run_settings import RunSettings
-from holdfast.protocol.evaluation import Evaluation
+from holdfast.measure.evaluation import Evaluation
 from holdfast.training.learner import training_objectives
 from tests.test_laws import COUNT, builtin, digits, every, measure, same
 from tests.training import tiny

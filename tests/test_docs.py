@@ -18,17 +18,18 @@ import holdfast
 from holdfast import data, encoders
 from holdfast.attacks.presets import PRESETS
 from holdfast.bounds.methods.base import methods
-from holdfast.cli import application
+from holdfast.cli.app import application
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.encoder import Domain
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
-from holdfast.execution.request import Request, catalog
-from holdfast.execution.request.suites import SUITES
-from holdfast.protocol.evaluation import settings
+from holdfast.measure.evaluation import settings
 from holdfast.report.gate import parse
-from holdfast.training.adversary import adversaries
+from holdfast.run import catalog
+from holdfast.run.catalog import SUITES
+from holdfast.run.request import Request
+from holdfast.training.adversaries.base import adversaries
 from holdfast.training.learner import training_objectives
 from holdfast.training.recipe import Recipe
 from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, section, sections, slug
@@ -228,7 +229,7 @@ def test_the_map_of_folders_is_complete() -> None:
         assert name in table.replace(",", " ").split(), f"{name} is not among the folders"
 
 
-@pytest.mark.parametrize("folder", ["core", "protocol", "store", "report", "execution"])
+@pytest.mark.parametrize("folder", ["core", "measure", "report", "run"])
 def test_the_map_names_every_file_of_folders_that_hold_no_kind(folder: str) -> None:
     home = Path(holdfast.__file__).parent
     named = set(re.findall(r"`([^`\n]+)`", (DOCS / "architecture.md").read_text()))

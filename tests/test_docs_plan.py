@@ -8,7 +8,7 @@ import pytest
 from benchmarks.speed import plan
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.evaluations.attacked.breakaway import Breakaway
+from holdfast.attacks.evaluations.breakaway import Breakaway
 from tests.pages import DOCS
 
 PAGE = (DOCS / "scale.md").read_text()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.commands.train import read_recipe
-from holdfast.execution.request import Request, keywords, planned
+from holdfast.run.request import Request, keywords, planned
 from tests.marks import rest_slow
 from tests.pages import FENCE, ROOT, blocks, every_page
 

@@ -14,27 +14,29 @@ import pytest
 import torch
 
 from holdfast import Embeddings, HoldfastError, data, encoders, train
+from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.presets import read_attack
-from holdfast.cli import run
-from holdfast.cli.terminal.one_result import show_result
+from holdfast.cli.app import run
+from holdfast.cli.terminal import show_result
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
+from holdfast.core.objective import AttackContext
 from holdfast.core.records import Claim, Curve, Findings, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.statistics import summarise
-from holdfast.core.statistics.series import series_of
+from holdfast.core.statistics.summaries import series_of
 from holdfast.encoders.architectures.base import Architecture
-from holdfast.evaluations.attacked.observations import Untargeted
-from holdfast.execution.request import Request, build, catalog, planned
-from holdfast.execution.request.suites import SUITES
-from holdfast.objectives.base import AttackContext
-from holdfast.protocol.evaluation import Evaluation, answerable, settings
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-from holdfast.report import hub, write
+from holdfast.measure.evaluation import Evaluation, answerable, settings
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+from holdfast.report import elsewhere as hub
+from holdfast.report import write
 from holdfast.report.contents import Contents
-from holdfast.report.page import render
+from holdfast.report.page.page import render
 from holdfast.report.text import name_of
+from holdfast.run import catalog
+from holdfast.run.catalog import SUITES
+from holdfast.run.request import Request, build, planned
 from holdfast.transforms.base import Transform, transformed, transforms
 from tests.outside import installed, looked_anew
 from tests.pages import DOCS, ROOT

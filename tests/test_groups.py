@@ -19,11 +19,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.points import counting
 from holdfast.core.records import Result
-from holdfast.protocol.evaluation import Evaluation, learning, parts, regards_groups, with_bank
-from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Joint, Observation, joined
-from holdfast.protocol.population import Population
-from holdfast.store.keys import key_of
+from holdfast.measure.evaluation import Evaluation, learning, parts, regards_groups, with_bank
+from holdfast.measure.keys import key_of
+from holdfast.measure.observation import Joint, Observation, joined
+from holdfast.measure.population import Fit, Population
 from tests.test_laws import DOUBLE, EVALUATIONS, bank, builtin, every
 from tests.test_laws import digits as labelled
 

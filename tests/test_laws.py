@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.attacks.square import SquareAttack
+from holdfast.attacks.presets import attack_fields
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
@@ -24,16 +25,15 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import members, types_of
-from holdfast.execution.computing.shards import in_random_order
-from holdfast.execution.request.catalog import evaluations
-from holdfast.protocol.evaluation import Evaluation, attack_fields, learning, parts, pieces, settings, with_bank
-from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Joint, Observation, joined
-from holdfast.protocol.population import Population
+from holdfast.measure.evaluation import Evaluation, learning, parts, pieces, settings, with_bank
+from holdfast.measure.keys import key_of
+from holdfast.measure.observation import Joint, Observation, joined
+from holdfast.measure.population import Fit, Population
 from holdfast.report import text
 from holdfast.report.contents import Contents
-from holdfast.store.keys import key_of
-from holdfast.transforms.gamma import Gamma
+from holdfast.run.catalog import evaluations
+from holdfast.run.shards import in_random_order
+from holdfast.transforms.everyday import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
 from tests import pages, samples
 from tests.marks import rest_slow

@@ -43,12 +43,12 @@ def test_the_law_of_layers_is_awake(tmp_path: Path):
         [[tool.importlinter.contracts]]
         name = "Upside down"
         type = "layers"
-        layers = ["holdfast.core", "holdfast.protocol", "holdfast.cli"]
+        layers = ["holdfast.core", "holdfast.measure", "holdfast.cli"]
         """
     )
     done = lint(upside_down)
     assert done.returncode == 1
-    assert "holdfast.protocol is not allowed to import holdfast.core" in done.stdout
+    assert "holdfast.measure is not allowed to import holdfast.core" in done.stdout
     assert "holdfast.cli is not allowed to import holdfast.core" in done.stdout
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.report.contents import Contents
-from holdfast.report.page import render
+from holdfast.report.page.page import render
 from tests.report.synthetic import breakaway
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "look_at_page.py"

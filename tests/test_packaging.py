@@ -15,7 +15,7 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 
-from holdfast.cli import main
+from holdfast.cli.app import main
 from tests.pages import DOCS, ROOT, rows, section
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

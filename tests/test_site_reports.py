@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import sealed
 from holdfast.core.records import Picture, Result
 from holdfast.report.contents import Contents
-from holdfast.report.page import render
+from holdfast.report.page.page import render
 from tests.pages import DOCS, ROOT
 from tests.report.synthetic import breakaway
 

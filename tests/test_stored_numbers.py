@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.protocol.evaluation import Evaluation, with_bank
+from holdfast.measure.evaluation import Evaluation, with_bank
 from tests.test_laws import COUNT, DOUBLE, EVALUATIONS, builtin, digits, usual
 
 FILE = Path(__file__).parent / "stored_numbers.json"

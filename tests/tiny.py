@@ -16,9 +16,9 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
+from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
 
 DOMAIN = Domain((1, 2, 2))
 

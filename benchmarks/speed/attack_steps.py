@@ -11,12 +11,12 @@ from benchmarks.measure import arguments, ratio
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack, climb
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
-from holdfast.execution.computing.tuning import keep_freed_memory
-from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext, ObjectiveFunction
+from holdfast.core.objective import AttackContext, ObjectiveFunction
+from holdfast.run.tuning import keep_freed_memory
 
 STEPS = 20
 

@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.bounds import Crown, certified_radius
 from holdfast.bounds.network import graph as graphs
 from holdfast.bounds.network.graph import Builder, Var
-from holdfast.bounds.relaxations.rules import Rule
+from holdfast.bounds.relaxations import Rule
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer

@@ -10,12 +10,11 @@ from benchmarks.measure import arguments, ratio
 from benchmarks.speed.attack_steps import encoders
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations
-from holdfast.evaluations.corrupted.edits import Edited, ready
-from holdfast.evaluations.corrupted.kinds import SEVERITIES
-from holdfast.evaluations.corrupted.observations import CorruptedAnswers
+from holdfast.corruptions.corrupted_codes import SEVERITIES, CorruptedAnswers
+from holdfast.corruptions.edits import Edited, ready
+from holdfast.corruptions.evaluations.common_perturbations import CommonPerturbations
+from holdfast.measure.population import Population
 from holdfast.probes.linear import Linear
-from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transforms
 
 IMAGES = 1000

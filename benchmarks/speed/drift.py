@@ -15,9 +15,7 @@ from typing import Any
 
 from benchmarks.statistics.false_alarms import two_sets
 from holdfast.core.noise import Noise
-from holdfast.evaluations.deployed.comparison import compare
-from holdfast.evaluations.deployed.moved import by_direction
-from holdfast.evaluations.deployed.new_images import beyond_support, sequential
+from holdfast.service.drift_findings import beyond_support, by_direction, compare, sequential
 
 
 def main() -> None:

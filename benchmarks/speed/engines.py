@@ -16,22 +16,21 @@ import torch
 
 from benchmarks.measure import arguments, ratio
 from holdfast import data
+from holdfast.attacks.adversarial import AdversarialImages
 from holdfast.attacks.presets import PRESETS
-from holdfast.commands.attack.observation import AdversarialImages
-from holdfast.commands.certify.observation import Certificates
+from holdfast.bounds.certificates import Certificates
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load, rvcl
-from holdfast.execution.computing.one_observation import observe_one
-from holdfast.execution.engines.base import Engine
-from holdfast.execution.engines.local import Local
-from holdfast.execution.engines.processes import Processes
-from holdfast.execution.engines.ranks import LEASES, Ranks
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-from holdfast.store.store import Store
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
+from holdfast.run.computing import observe_one
+from holdfast.run.engines.base import Engine, Local
+from holdfast.run.engines.processes import Processes
+from holdfast.run.engines.ranks import LEASES, Ranks
 
 ATTACKED, CERTIFIED = 2000, 200
 Work = tuple[Observation, Population]
@@ -94,7 +93,7 @@ def by_ray() -> Callable[[Work], None]:
     """Return what computes in two Ray actors on this machine."""
     import ray
 
-    from holdfast.execution.engines.ray import Ray
+    from holdfast.run.engines.ray import Ray
 
     ray.init(num_cpus=2, object_store_memory=200_000_000, log_to_driver=False, include_dashboard=False)
     actors = Ray()

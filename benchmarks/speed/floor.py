@@ -16,14 +16,14 @@ from benchmarks.measure import arguments
 from benchmarks.speed.attack_steps import encoders
 from holdfast.attacks.base import climb
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.core.arrangement import arranged, arrangement, codes_of
+from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
+from holdfast.core.objective import AttackContext, ObjectiveFunction
+from holdfast.core.optimised import arranged, arrangement, codes_of
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer
-from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
-from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext, ObjectiveFunction
+from holdfast.run.tuning import attacked_together, keep_freed_memory
 
 STEPS = 5
 CLEAN = 27

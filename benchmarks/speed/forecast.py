@@ -19,12 +19,12 @@ from time import monotonic, process_time
 
 import torch
 
-from holdfast.execution import computing, table
-from holdfast.execution.computing import deadline, shards
-from holdfast.execution.computing import fitting as learning
-from holdfast.execution.request import Request
-from holdfast.execution.session import Session
-from holdfast.store.store import Store
+from holdfast.measure.store import Store
+from holdfast.run import computing, shards, table
+from holdfast.run import computing as learning
+from holdfast.run import forecast as deadline
+from holdfast.run.request import Request
+from holdfast.run.session import Session
 
 MOMENTS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the run at which the forecast is read."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from benchmarks.measure import arguments, ratio
 from holdfast.core.points import Points, points
 from holdfast.core.points.neighbours import nearest_neighbours
-from holdfast.evaluations.geometry.pairs import potentials
-from holdfast.evaluations.geometry.spectrum import gram_of, rankme
+from holdfast.geometry.spectrum import gram_of, rankme
+from holdfast.geometry.sphere import potentials
 
 FEATURES = 512
 

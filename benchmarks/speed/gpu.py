@@ -17,18 +17,17 @@ from benchmarks.measure import arguments, ratio, seconds
 from benchmarks.speed.attack_steps import encoders
 from holdfast.attacks.base import climb
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.run_settings import PRECISIONS, RunSettings
-from holdfast.core.whole_float32 import whole_float32
+from holdfast.core.objective import ObjectiveFunction
+from holdfast.core.run_settings import PRECISIONS, RunSettings, whole_float32
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer
-from holdfast.evaluations.smoothed.index import Smoothing
-from holdfast.evaluations.smoothed.observations import NoisyCodes
-from holdfast.objectives.away import Away
-from holdfast.objectives.base import ObjectiveFunction
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
+from holdfast.smoothing.index import Smoothing
+from holdfast.smoothing.noisy_codes import NoisyCodes
 
 BATCHES, STEPS, COPIES = 4, 10, 2048
 FASTER = ("float32", "bfloat16", "float16")

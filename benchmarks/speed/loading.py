@@ -21,12 +21,11 @@ from holdfast.core.encoder import Domain
 from holdfast.core.geometry import Geometry
 from holdfast.core.images import THREADS, Images
 from holdfast.data.folder import find
-from holdfast.data.reading import encoded
-from holdfast.data.reading.content import side_by_side
-from holdfast.data.reading.decode import decode
+from holdfast.data.reading import survey as encoded
+from holdfast.data.reading.decode import decode, side_by_side
 from holdfast.data.reading.remembered import Remembered
 from holdfast.encoders.architectures.resnet import SmallResNet
-from holdfast.training.loop.feed import Feed
+from holdfast.training.feed import Feed
 
 BATCH = 256
 

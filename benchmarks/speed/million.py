@@ -35,11 +35,11 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data.reading import array_source
 from holdfast.data.reading.array_source import ArraySource
 from holdfast.data.reading.remembered import Remembered
-from holdfast.execution.computing.shards import CleanCodes, clean_codes, compute
-from holdfast.execution.engines.local import Local
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-from holdfast.store.store import Store
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
+from holdfast.run.engines.base import Local
+from holdfast.run.shards import CleanCodes, clean_codes, compute
 
 SIDE, FEATURES, BATCH, MADE = 28, 64, 256, 10_000
 ONLY = ("displacement", "breakaway", "geometry", "spade")

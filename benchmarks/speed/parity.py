@@ -30,9 +30,9 @@ from PIL import Image
 
 import holdfast as hf
 from benchmarks.measure import busy
-from holdfast.core.arrangement import codes_of
 from holdfast.core.geometry import Geometry, Interpolation
 from holdfast.core.noise import Noise
+from holdfast.core.optimised import codes_of
 
 BATCH, FEW = 256, 40
 ENCODERS = {"lite0": "python:examples.real_encoder:lite0", "builtin": "builtin:digits-contrastive"}

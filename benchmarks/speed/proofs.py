@@ -14,11 +14,10 @@ from benchmarks import published
 from holdfast.bounds import read_method
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.proofs.checking import check
-from holdfast.bounds.proofs.lowering import plain_network
-from holdfast.bounds.proofs.making import choices
+from holdfast.bounds.proofs.files import packed
+from holdfast.bounds.proofs.making import choices, plain_network
 from holdfast.bounds.proofs.proof import Proof
 from holdfast.bounds.regions import region
-from holdfast.commands.certify.proofs import packed
 from holdfast.core.balls import Linf
 
 CASES = (("mnist_base", "crown", 0.02), ("mnist_cnn_4layer_a_adv3", "crown", 0.05), ("mnist_base", "alpha", 0.02))

@@ -14,10 +14,9 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.builtin import load
-from holdfast.evaluations.smoothed.center import central_sample
-from holdfast.evaluations.smoothed.index import Smoothing
-from holdfast.evaluations.smoothed.observations import NoisyCodes
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
+from holdfast.smoothing.index import Smoothing, central_sample
+from holdfast.smoothing.noisy_codes import NoisyCodes
 
 COPIES, SAMPLES = 2000, 10_000
 """How many copies are timed against their forwards, and of how many the centre is found."""

@@ -21,9 +21,8 @@ from holdfast.core.points import points
 from holdfast.core.points.neighbours import ROWS, nearest_neighbours
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.spectral.graphs.knn import KNN
-from holdfast.spectral.hops import hops
-from holdfast.spectral.resistance import resistances
+from holdfast.spectral.graphs import KNN
+from holdfast.spectral.resistance import hops, resistances
 from holdfast.spectral.solve import one_thread
 
 FEATURES, CODES, LATENT, K = 784, 100, 12, 10

@@ -16,10 +16,9 @@ from benchmarks.speed.attack_steps import encoders
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.synthetic.synbench import SynBench
-from holdfast.protocol.population import Population
-from holdfast.synthetic.bayes import secular
-from holdfast.synthetic.mixture import Mixture
+from holdfast.measure.population import Population
+from holdfast.synthetic.evaluations.synbench import SynBench
+from holdfast.synthetic.mixture import Mixture, secular
 
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 FEATURES = 768

@@ -16,16 +16,15 @@ import torch
 from benchmarks import published
 from holdfast import data
 from holdfast.bounds import read_method
+from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
+from holdfast.bounds.pair_bounds import radius_bounds
+from holdfast.bounds.pairs import PairAttack, image_pairs, unit_ball
 from holdfast.core.encoder import Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.encoders.builtin import names
-from holdfast.evaluations.certified.certified_radius import CertifiedRadius
-from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairwise.pairs import image_pairs, unit_ball
-from holdfast.evaluations.certified.pairwise.radius_bounds import radius_bounds
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 
 MEASURED = ("mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3", "cifar10_base_adv4")
 IMAGES = 20

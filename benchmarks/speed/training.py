@@ -12,8 +12,8 @@ from benchmarks.measure import arguments, ratio
 from holdfast.commands.train import fabric_of
 from holdfast.core.encoder import Domain
 from holdfast.core.images import Images
-from holdfast.training.adversary import untouched
-from holdfast.training.loop.training import Training
+from holdfast.training.adversaries.base import untouched
+from holdfast.training.loop import Training
 from holdfast.training.recipe import Recipe
 
 STEPS, ATTACK = 4, 5

@@ -26,20 +26,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.attacks.black_box import SquareAttack
+from holdfast.attacks.evaluations.displacement import effective_rank
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.evaluations.attacked.effective_rank import effective_rank
-from holdfast.evaluations.synthetic.synbench import SynBench
-from holdfast.execution.request.catalog import evaluations
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.population import Population
-from holdfast.report.comparison import compare
+from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.population import Population
+from holdfast.report.comparison.compare import compare
+from holdfast.run.catalog import evaluations
+from holdfast.synthetic.evaluations.synbench import SynBench
 
 PIXELS, FEATURES = 16, 8
 ATTACK = GradientAttack(steps=3, stride=0.5)

@@ -30,10 +30,10 @@ from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Dense, Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.execution.request.catalog import evaluations
+from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.population import Population
 from holdfast.probes.neighbours import Knn
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.population import Population
+from holdfast.run.catalog import evaluations
 from holdfast.transforms.base import Transform
 
 SIDE, LATENT, CLASSES, CHANNELS, FEATURES = 8, 6, 5, 4, 16

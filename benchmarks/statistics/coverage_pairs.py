@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float
 from scipy.special import ndtri
 
-from holdfast.evaluations.deployed.false_matches import chosen_cuts, false_match_rate
-from holdfast.evaluations.deployed.pairs import Pairs
+from holdfast.service.false_matches import Pairs, chosen_cuts, false_match_rate
 
 WIDE = 16
 MANY = 12_000

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.evaluations.parity.findings import Pair, findings
-from holdfast.evaluations.parity.retrieval import Gallery
-from holdfast.evaluations.parity.verdict import NEIGHBOURS
+from holdfast.service.parity import NEIGHBOURS, Pair, findings
+from holdfast.service.parity_maps import Gallery
 
 SIZES = (100, 300)
 K = 10

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.attacks.evaluations.attack_radius import neighbours, of_neighbours
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics.differences import unpaired
-from holdfast.core.statistics.radii import QUARTILES, radius_findings
-from holdfast.evaluations.attacked.attack_radius import neighbours, of_neighbours
-from holdfast.protocol.population import Population
+from holdfast.core.statistics.quantiles import QUARTILES, radius_findings
+from holdfast.measure.population import Population
 
 SIZES = (60, 300)
 """Images of suites ``quick`` and ``standard``."""

@@ -29,17 +29,17 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Findings, Result, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.statistics import Better, summarise
+from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import paired
-from holdfast.evaluations.clever.clever import Clever
-from holdfast.evaluations.spectral.findings import assembled
-from holdfast.evaluations.spectral.spade import Spectral
-from holdfast.report.comparison import compare
-from holdfast.spectral.analysis import TOP, scored
+from holdfast.core.statistics.summaries import Better
+from holdfast.report.comparison.compare import compare
+from holdfast.spectral.analysis import TOP, riemannian, scored
 from holdfast.spectral.eigen import SCORES, spectrum
+from holdfast.spectral.evaluations.clever import Clever
+from holdfast.spectral.evaluations.spade import Spectral
 from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.scores import riemannian
 from holdfast.spectral.solve import one_thread
+from holdfast.spectral.spade_findings import assembled
 from holdfast.spectral.stability import Subsets, subsets
 
 SIDE, LATENT, CLUSTERS, FEATURES = 8, 6, 5, 16

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from holdfast.attacks.evaluations.breakaway import of_clusters
 from holdfast.core.records import Claim, Estimate, Series
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import paired, unpaired
-from holdfast.core.statistics.radii import radius_estimates
-from holdfast.core.statistics.series import ratio_of_means
-from holdfast.evaluations.attacked.breakaway import of_clusters
+from holdfast.core.statistics.quantiles import radius_estimates
+from holdfast.core.statistics.summaries import ratio_of_means
 
 SIZES = (50, 100, 300)
 """Images of the certified and of the attacked evaluations in suite ``quick``."""

@@ -22,11 +22,9 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.deployed.comparison import compare
-from holdfast.evaluations.deployed.drift import Drift
-from holdfast.evaluations.deployed.moved import by_direction
-from holdfast.evaluations.deployed.new_images import beyond_support
-from holdfast.evaluations.deployed.two_sets import TwoSets, half
+from holdfast.service.drift_findings import beyond_support, by_direction, compare
+from holdfast.service.evaluations.drift import Drift
+from holdfast.service.two_sets import TwoSets, half
 from holdfast.transforms.base import Transform
 
 ALPHA = 0.05

@@ -24,18 +24,18 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from holdfast.attacks.attacked_codes import Case
+from holdfast.attacks.evaluations.breakaway import influence
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.records import Claim, Series
 from holdfast.core.statistics import limits_of, over_references, summarise
-from holdfast.core.statistics.clusters import group_mean_interval, numbered
 from holdfast.core.statistics.differences import Difference, paired, unpaired
+from holdfast.core.statistics.groups import group_mean_interval, numbered
 from holdfast.core.statistics.intervals import bounded_interval
-from holdfast.core.statistics.quantile_influence import quantile_influence
-from holdfast.evaluations.attacked.breakaway import influence
-from holdfast.evaluations.attacked.observations import Case
-from holdfast.report.comparison.jointly import LEVEL, p_value
+from holdfast.core.statistics.quantiles import quantile_influence
+from holdfast.report.comparison.compare import LEVEL, p_value
 
 Rng = np.random.Generator
 Values = Float[np.ndarray, "n"]

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from benchmarks.statistics.paired import NORMAL
 from holdfast.core.records import Estimate, Series
 from holdfast.core.statistics.differences import Difference, paired, unpaired
-from holdfast.evaluations.geometry.geometry import moves_of_rank, rank_and_spectrum
+from holdfast.geometry.evaluations.geometry import moves_of_rank, rank_and_spectrum
 
 Rng = np.random.Generator
 Codes = Float[np.ndarray, "n d"]

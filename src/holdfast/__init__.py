@@ -8,20 +8,37 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast import _moved
 from holdfast.core import version
 
 __version__ = version.VERSION
+_moved.install()
 
 if TYPE_CHECKING:
     from holdfast.attacks.adaptive import AdaptiveAttack as AdaptiveAttack
     from holdfast.attacks.base import Attack as Attack
+    from holdfast.attacks.black_box import NaturalEvolution as NaturalEvolution
+    from holdfast.attacks.black_box import SquareAttack as SquareAttack
+    from holdfast.attacks.evaluations.attack_radius import AttackRadius as AttackRadius
+    from holdfast.attacks.evaluations.breakaway import Breakaway as Breakaway
+    from holdfast.attacks.evaluations.displacement import Displacement as Displacement
+    from holdfast.attacks.evaluations.impersonation import Impersonation as Impersonation
+    from holdfast.attacks.evaluations.masking import Masking as Masking
+    from holdfast.attacks.evaluations.overlap import Overlap as Overlap
+    from holdfast.attacks.evaluations.query_only import QueryOnly as QueryOnly
+    from holdfast.attacks.evaluations.transfer import Transfer as Transfer
+    from holdfast.attacks.evaluations.universal import UniversalRisk as UniversalRisk
     from holdfast.attacks.gradient import GradientAttack as GradientAttack
-    from holdfast.attacks.nes import NaturalEvolution as NaturalEvolution
-    from holdfast.attacks.square import SquareAttack as SquareAttack
+    from holdfast.bounds.evaluations.certified_breakaway import CertifiedBreakaway as CertifiedBreakaway
+    from holdfast.bounds.evaluations.certified_displacement import CertifiedDisplacement as CertifiedDisplacement
+    from holdfast.bounds.evaluations.certified_overlap import CertifiedOverlap as CertifiedOverlap
+    from holdfast.bounds.evaluations.certified_radius import CertifiedRadius as CertifiedRadius
+    from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy as InstanceAccuracy
+    from holdfast.bounds.evaluations.linear_radius import LinearRadius as LinearRadius
+    from holdfast.bounds.evaluations.margin_distribution import MarginDistribution as MarginDistribution
+    from holdfast.bounds.verify import verify as verify
     from holdfast.commands.attack import attack as attack
     from holdfast.commands.certify import certify as certify
-    from holdfast.commands.certify.instances import verify as verify
-    from holdfast.commands.certify.recheck import recheck as recheck
     from holdfast.commands.check import check as check
     from holdfast.commands.check import require as require
     from holdfast.commands.clean import clean as clean
@@ -38,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.commands.parity import Parity as Parity
     from holdfast.commands.parity import parity as parity
     from holdfast.commands.publish import publish as publish
+    from holdfast.commands.recheck import recheck as recheck
     from holdfast.commands.runs import runs as runs
     from holdfast.commands.spade import spade as spade
     from holdfast.commands.threshold import threshold as threshold
@@ -69,47 +87,31 @@ if TYPE_CHECKING:
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run_settings import RunSettings as RunSettings
-    from holdfast.core.texts import TextModel as TextModel
-    from holdfast.core.texts import TextTower as TextTower
+    from holdfast.core.text_tower import TextModel as TextModel
+    from holdfast.core.text_tower import TextTower as TextTower
+    from holdfast.corruptions.evaluations.common_corruptions import CommonCorruptions as CommonCorruptions
+    from holdfast.corruptions.evaluations.common_perturbations import CommonPerturbations as CommonPerturbations
+    from holdfast.corruptions.evaluations.corruption_error import CorruptionError as CorruptionError
+    from holdfast.corruptions.evaluations.under_corruption import CorruptionTest as CorruptionTest
     from holdfast.encoders.embeddings import Embeddings as Embeddings
-    from holdfast.evaluations.attacked.attack_radius import AttackRadius as AttackRadius
-    from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
-    from holdfast.evaluations.attacked.displacement import Displacement as Displacement
-    from holdfast.evaluations.attacked.impersonation import Impersonation as Impersonation
-    from holdfast.evaluations.attacked.masking import Masking as Masking
-    from holdfast.evaluations.attacked.overlap import Overlap as Overlap
-    from holdfast.evaluations.attacked.query_only import QueryOnly as QueryOnly
-    from holdfast.evaluations.attacked.transfer import Transfer as Transfer
-    from holdfast.evaluations.attacked.universal import UniversalRisk as UniversalRisk
-    from holdfast.evaluations.certified.certified_breakaway import CertifiedBreakaway as CertifiedBreakaway
-    from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement as CertifiedDisplacement
-    from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap as CertifiedOverlap
-    from holdfast.evaluations.certified.certified_radius import CertifiedRadius as CertifiedRadius
-    from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy as InstanceAccuracy
-    from holdfast.evaluations.certified.linear_radius import LinearRadius as LinearRadius
-    from holdfast.evaluations.certified.margin_distribution import MarginDistribution as MarginDistribution
-    from holdfast.evaluations.clever.clever import Clever as Clever
-    from holdfast.evaluations.corrupted.common_corruptions import CommonCorruptions as CommonCorruptions
-    from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
-    from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
-    from holdfast.evaluations.corrupted.corruption_test import CorruptionTest as CorruptionTest
-    from holdfast.evaluations.dense.patch_retrieval import PatchRetrieval as PatchRetrieval
-    from holdfast.evaluations.deployed.drift import Drift as Drift
-    from holdfast.evaluations.deployed.threshold import Threshold as Threshold
-    from holdfast.evaluations.geometry.alignment import Alignment as Alignment
-    from holdfast.evaluations.geometry.geometry import SpaceGeometry as SpaceGeometry
-    from holdfast.evaluations.geometry.grad_cam import GradCam as GradCam
-    from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy as ProbeAccuracy
-    from holdfast.evaluations.probed.probe_radius import ProbeRadius as ProbeRadius
-    from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy as RobustAccuracy
-    from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing as CenterSmoothing
-    from holdfast.evaluations.smoothed.feature_smoothing import FeatureSmoothing as FeatureSmoothing
-    from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing as RandomizedSmoothing
-    from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval as SmoothedRetrieval
-    from holdfast.evaluations.spectral.spade import Spectral as Spectral
-    from holdfast.evaluations.synthetic.synbench import SynBench as SynBench
+    from holdfast.geometry.evaluations.alignment import Alignment as Alignment
+    from holdfast.geometry.evaluations.geometry import SpaceGeometry as SpaceGeometry
+    from holdfast.geometry.evaluations.grad_cam import GradCam as GradCam
+    from holdfast.geometry.evaluations.patch_retrieval import PatchRetrieval as PatchRetrieval
+    from holdfast.measure.evaluation import Evaluation as Evaluation
+    from holdfast.probes.evaluations.probe_accuracy import ProbeAccuracy as ProbeAccuracy
+    from holdfast.probes.evaluations.probe_radius import ProbeRadius as ProbeRadius
+    from holdfast.probes.evaluations.robust_accuracy import RobustAccuracy as RobustAccuracy
     from holdfast.probes.text import TextProbe as TextProbe
-    from holdfast.protocol.evaluation import Evaluation as Evaluation
+    from holdfast.service.evaluations.drift import Drift as Drift
+    from holdfast.service.evaluations.threshold import Threshold as Threshold
+    from holdfast.smoothing.evaluations.center_smoothing import CenterSmoothing as CenterSmoothing
+    from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing as FeatureSmoothing
+    from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing as RandomizedSmoothing
+    from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval as SmoothedRetrieval
+    from holdfast.spectral.evaluations.clever import Clever as Clever
+    from holdfast.spectral.evaluations.spade import Spectral as Spectral
+    from holdfast.synthetic.evaluations.synbench import SynBench as SynBench
     from holdfast.training.recipe import Recipe as Recipe
     from holdfast.transforms.base import Transform as Transform
     from holdfast.transforms.base import transformed as transformed
@@ -117,80 +119,80 @@ if TYPE_CHECKING:
 _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
     "AgreementLostError": "core.errors",
-    "Alignment": "evaluations.geometry.alignment",
+    "Alignment": "geometry.evaluations.alignment",
     "Attack": "attacks.base",
-    "AttackRadius": "evaluations.attacked.attack_radius",
+    "AttackRadius": "attacks.evaluations.attack_radius",
     "Ball": "core.balls",
-    "Breakaway": "evaluations.attacked.breakaway",
+    "Breakaway": "attacks.evaluations.breakaway",
     "BudgetSpentError": "core.errors",
-    "CenterSmoothing": "evaluations.smoothed.center_smoothing",
-    "CertifiedBreakaway": "evaluations.certified.certified_breakaway",
-    "CertifiedDisplacement": "evaluations.certified.certified_displacement",
-    "CertifiedOverlap": "evaluations.certified.certified_overlap",
-    "CertifiedRadius": "evaluations.certified.certified_radius",
-    "Clever": "evaluations.clever.clever",
-    "CommonCorruptions": "evaluations.corrupted.common_corruptions",
-    "CommonPerturbations": "evaluations.corrupted.common_perturbations",
-    "CorruptionError": "evaluations.corrupted.corruption_error",
-    "CorruptionTest": "evaluations.corrupted.corruption_test",
+    "CenterSmoothing": "smoothing.evaluations.center_smoothing",
+    "CertifiedBreakaway": "bounds.evaluations.certified_breakaway",
+    "CertifiedDisplacement": "bounds.evaluations.certified_displacement",
+    "CertifiedOverlap": "bounds.evaluations.certified_overlap",
+    "CertifiedRadius": "bounds.evaluations.certified_radius",
+    "Clever": "spectral.evaluations.clever",
+    "CommonCorruptions": "corruptions.evaluations.common_corruptions",
+    "CommonPerturbations": "corruptions.evaluations.common_perturbations",
+    "CorruptionError": "corruptions.evaluations.corruption_error",
+    "CorruptionTest": "corruptions.evaluations.under_corruption",
     "Cosine": "core.divergences",
     "Dense": "core.encoder",
-    "Displacement": "evaluations.attacked.displacement",
+    "Displacement": "attacks.evaluations.displacement",
     "Divergence": "core.divergences",
     "Domain": "core.encoder",
-    "Drift": "evaluations.deployed.drift",
+    "Drift": "service.evaluations.drift",
     "Embeddings": "encoders.embeddings",
     "Encoder": "core.encoder",
     "EvaluatedRun": "commands.evaluated_run",
-    "Evaluation": "protocol.evaluation",
-    "FeatureSmoothing": "evaluations.smoothed.feature_smoothing",
+    "Evaluation": "measure.evaluation",
+    "FeatureSmoothing": "smoothing.evaluations.feature_smoothing",
     "GaussianKL": "core.divergences",
     "Geometry": "core.geometry",
-    "GradCam": "evaluations.geometry.grad_cam",
+    "GradCam": "geometry.evaluations.grad_cam",
     "GradientAttack": "attacks.gradient",
     "Hardened": "commands.harden",
     "HoldfastError": "core.errors",
     "HoldfastWarning": "core.errors",
     "Images": "core.images",
-    "Impersonation": "evaluations.attacked.impersonation",
-    "InstanceAccuracy": "evaluations.certified.instance_accuracy",
+    "Impersonation": "attacks.evaluations.impersonation",
+    "InstanceAccuracy": "bounds.evaluations.instance_accuracy",
     "L1": "core.balls",
     "L1Distance": "core.divergences",
     "L2": "core.balls",
     "L2Distance": "core.divergences",
-    "LinearRadius": "evaluations.certified.linear_radius",
+    "LinearRadius": "bounds.evaluations.linear_radius",
     "Linf": "core.balls",
     "LinfDistance": "core.divergences",
-    "MarginDistribution": "evaluations.certified.margin_distribution",
-    "Masking": "evaluations.attacked.masking",
-    "NaturalEvolution": "attacks.nes",
-    "Overlap": "evaluations.attacked.overlap",
+    "MarginDistribution": "bounds.evaluations.margin_distribution",
+    "Masking": "attacks.evaluations.masking",
+    "NaturalEvolution": "attacks.black_box",
+    "Overlap": "attacks.evaluations.overlap",
     "Parity": "commands.parity",
-    "PatchRetrieval": "evaluations.dense.patch_retrieval",
-    "ProbeAccuracy": "evaluations.probed.probe_accuracy",
-    "ProbeRadius": "evaluations.probed.probe_radius",
-    "QueryOnly": "evaluations.attacked.query_only",
-    "RandomizedSmoothing": "evaluations.smoothed.randomized_smoothing",
+    "PatchRetrieval": "geometry.evaluations.patch_retrieval",
+    "ProbeAccuracy": "probes.evaluations.probe_accuracy",
+    "ProbeRadius": "probes.evaluations.probe_radius",
+    "QueryOnly": "attacks.evaluations.query_only",
+    "RandomizedSmoothing": "smoothing.evaluations.randomized_smoothing",
     "Rank": "core.divergences",
     "Recipe": "training.recipe",
     "Result": "core.records",
-    "RobustAccuracy": "evaluations.probed.robust_accuracy",
+    "RobustAccuracy": "probes.evaluations.robust_accuracy",
     "RunSettings": "core.run_settings",
-    "SmoothedRetrieval": "evaluations.smoothed.smoothed_retrieval",
+    "SmoothedRetrieval": "smoothing.evaluations.smoothed_retrieval",
     "SoftmaxKL": "core.divergences",
-    "SpaceGeometry": "evaluations.geometry.geometry",
-    "Spectral": "evaluations.spectral.spade",
-    "SquareAttack": "attacks.square",
-    "SynBench": "evaluations.synthetic.synbench",
-    "TextModel": "core.texts",
+    "SpaceGeometry": "geometry.evaluations.geometry",
+    "Spectral": "spectral.evaluations.spade",
+    "SquareAttack": "attacks.black_box",
+    "SynBench": "synthetic.evaluations.synbench",
+    "TextModel": "core.text_tower",
     "TextProbe": "probes.text",
-    "TextTower": "core.texts",
-    "Threshold": "evaluations.deployed.threshold",
+    "TextTower": "core.text_tower",
+    "Threshold": "service.evaluations.threshold",
     "Tokens": "core.divergences",
-    "Transfer": "evaluations.attacked.transfer",
+    "Transfer": "attacks.evaluations.transfer",
     "Transform": "transforms.base",
     "UnitL2": "core.divergences",
-    "UniversalRisk": "evaluations.attacked.universal",
+    "UniversalRisk": "attacks.evaluations.universal",
     "Wasserstein": "core.divergences",
     "Whitened": "core.divergences",
     "attack": "commands.attack",
@@ -207,14 +209,14 @@ _HOMES = {
     "load_images": "commands.inputs",
     "parity": "commands.parity",
     "publish": "commands.publish",
-    "recheck": "commands.certify.recheck",
+    "recheck": "commands.recheck",
     "require": "commands.check",
     "runs": "commands.runs",
     "spade": "commands.spade",
     "threshold": "commands.threshold",
     "train": "commands.train",
     "transformed": "transforms.base",
-    "verify": "commands.certify.instances",
+    "verify": "bounds.verify",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import holdfast as hf
-from holdfast.commands.harden.recipe import recipe_for
 from holdfast.core.balls import Linf
+from holdfast.training.harden_recipe import recipe_for
 from studies.agreement.kept_apart import QUANTISED
 from studies.agreement.members import DOMAINS, Member
 

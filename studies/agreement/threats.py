@@ -28,7 +28,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.records import Series
 from holdfast.probes.linear import logistic_regression
 from holdfast.transforms.base import Transform
-from holdfast.transforms.ladders import FIFTEEN
+from holdfast.transforms.severity import FIFTEEN
 from studies.agreement.kept_apart import TAUGHT
 from studies.agreement.measures import ATTACK, KINDS, Values, one
 from studies.agreement.members import Member

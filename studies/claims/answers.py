@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 
 import holdfast as hf
+from holdfast.attacks.objectives.simple import margin_of_logits as margin
 from holdfast.attacks.presets import read_attack
-from holdfast.objectives.misclassification import margin
+from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
-from holdfast.protocol.population import Population
 from studies.claims.measures import STRONG
 
 Right = Float[np.ndarray, "n"]

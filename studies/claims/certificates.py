@@ -14,12 +14,11 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import read_method
+from holdfast.bounds.pair_bounds import certified_radii, nearest_confusion
+from holdfast.bounds.pairs import PairAttack, Pairs, image_pairs, unit_ball
 from holdfast.bounds.regions import region
 from holdfast.core.files import write_whole
-from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs, unit_ball
-from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii, nearest_confusion
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 from studies.claims.material import Material
 
 IMAGES = 1000

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import ArrayLike
 
 import holdfast as hf
+from holdfast.measure.population import Population
 from holdfast.probes.neighbours import Knn
-from holdfast.protocol.population import Population
 from holdfast.transforms.base import transformed
 from studies.claims import pretraining
 from studies.claims.answers import right

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import holdfast as hf
+from holdfast.attacks.attacked_codes import Targeted, Untargeted
 from holdfast.attacks.presets import read_attack
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.points.counting import closer_counts, share_of_pairs_within
-from holdfast.evaluations.attacked.observations import Targeted, Untargeted
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 
 NAMES = (
     "breakaway risk",

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Bool, Float
 
 import holdfast as hf
-from holdfast.evaluations.corrupted.accuracies import drops
+from holdfast.corruptions.corrupted_codes import drops
+from holdfast.measure.population import Population
 from holdfast.probes.neighbours import Knn
-from holdfast.protocol.population import Population
 from holdfast.transforms.base import transformed
 from holdfast.transforms.subsets import labels_of
 from studies.claims.answers import Right, right

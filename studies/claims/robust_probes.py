@@ -10,13 +10,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 import holdfast as hf
+from holdfast.attacks.objectives.simple import margin_of_logits as margin
 from holdfast.attacks.presets import read_attack
-from holdfast.objectives.misclassification import margin
+from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
+from holdfast.probes.hardened import RobustProbe
 from holdfast.probes.linear import Linear
-from holdfast.probes.robust import RobustProbe
-from holdfast.protocol.population import Population
-from holdfast.synthetic.suggestion import BUDGETS, suggested_budget
+from holdfast.synthetic.score import BUDGETS, suggested_budget
 from holdfast.transforms.base import transformed
 from studies.claims.certificates import kept
 from studies.claims.material import Material

@@ -14,13 +14,13 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import holdfast as hf
+from holdfast.attacks.objectives.simple import margin_of_logits as margin
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import Interval, certified_radius, lower_bound
+from holdfast.bounds.pairs import image_pairs
 from holdfast.core.divergences import Cosine
 from holdfast.core.points.counting import nearest_rows
-from holdfast.evaluations.certified.pairwise.pairs import image_pairs
-from holdfast.objectives.misclassification import margin
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 from studies.claims.certificates import (
     IMAGES,
     NEURONS,

@@ -9,10 +9,10 @@ import numpy as np
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
 from holdfast.core.divergences import Cosine, L2Distance
-from holdfast.probes.filtered import LowPassProbe
+from holdfast.measure.population import Population
+from holdfast.probes.hardened import NoiseProbe
 from holdfast.probes.linear import Linear
-from holdfast.probes.noise import NoiseProbe
-from holdfast.protocol.population import Population
+from holdfast.probes.own_encoder import LowPassProbe
 from studies.claims.answers import right
 from studies.claims.certificates import kept
 from studies.claims.claim import ABOVE, Claim, Range

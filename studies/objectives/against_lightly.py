@@ -19,9 +19,9 @@ import holdfast as hf
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.encoders.architectures.base import Architecture
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.training.components.heads import mlp
-from holdfast.training.loop.feed import Feed
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.training.feed import Feed
+from holdfast.training.learner import mlp
 from holdfast.transforms.base import Transform
 from studies.objectives.training_small import COMMON
 

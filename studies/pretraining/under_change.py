@@ -31,7 +31,7 @@ from jaxtyping import Bool, Int
 import holdfast as hf
 from holdfast import data
 from holdfast.core.records import Result
-from holdfast.evaluations.geometry.fluctuation import semantic_fluctuation
+from holdfast.geometry.sphere import semantic_fluctuation
 from holdfast.transforms.base import Transform, transformed
 from holdfast.transforms.subsets import LongTail, labels_of, long_tail, substituted, uniform_subset
 from studies import common

@@ -14,20 +14,20 @@ import holdfast as hf
 from holdfast.attacks.adaptive import AdaptiveAttack, inward_start
 from holdfast.attacks.adaptive import ascend as adaptive_ascend
 from holdfast.attacks.base import Attack, assert_inside, better, climb
+from holdfast.attacks.black_box import SquareAttack, stripes, windows
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
+from holdfast.attacks.objectives.simple import Away
+from holdfast.attacks.objectives.simple import margin_of_logits as margin
 from holdfast.attacks.presets import PRESETS, U_PGD, kinds, read_attack
-from holdfast.attacks.square import SquareAttack, stripes, windows
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.core.objective import AttackContext, ObjectiveFunction
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of
-from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext, ObjectiveFunction
-from holdfast.objectives.misclassification import margin
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 from tests.samples import builtin, digits, linear, published
 
 SHORT: dict[str, int] = {"restarts": 1, "steps": 6, "queries": 40}
@@ -165,7 +165,7 @@ def test_windows_shrink_along_the_published_schedule(monkeypatch: pytest.MonkeyP
         shares.append(share)
         return windows(pixels, share, noise)
 
-    monkeypatch.setattr("holdfast.attacks.square.windows", seen)
+    monkeypatch.setattr("holdfast.attacks.black_box.windows", seen)
     encoder, pixels = linear(torch.eye(4), (1, 2, 2)), torch.full((1, 1, 2, 2), 0.5)
     SquareAttack(queries=100, area=0.8)(encoder, pixels, lambda codes: codes.sum(1), Linf(0.1), NOISE)
     halvings = [sum(query > mark for mark in (0.1, 0.5, 2, 5, 10, 20, 40, 60, 80)) for query in range(1, 100)]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from holdfast.attacks.decisions import radii_by_decisions
+from holdfast.attacks.black_box import radii_by_decisions
 from holdfast.attacks.radius import Goal
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder

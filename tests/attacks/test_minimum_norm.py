@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.attacks.minimum_norm import minimum_norm
-from holdfast.attacks.radius import Goal, nearest_events
-from holdfast.attacks.square import SquareAttack
+from holdfast.attacks.black_box import SquareAttack
+from holdfast.attacks.radius import Goal, minimum_norm, nearest_events
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Series
-from holdfast.core.statistics.radii import lost_curve
+from holdfast.core.statistics.quantiles import lost_curve
 
 SLOPE = torch.linspace(0.5, 2, 16)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks.nes import NaturalEvolution
+from holdfast.attacks.black_box import NaturalEvolution
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

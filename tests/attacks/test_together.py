@@ -8,24 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.adaptive import AdaptiveAttack, attack_together
+from holdfast.attacks.attacked_codes import attacked_by_each
 from holdfast.attacks.base import Attack, assert_inside
+from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.objectives.simple import Away, Crossing, Toward
 from holdfast.attacks.presets import U_PGD, kinds
-from holdfast.attacks.square import SquareAttack
-from holdfast.attacks.together import attack_together
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import Cosine, L2Distance, Rank
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
+from holdfast.core.objective import AttackContext, DivergenceObjective, ObjectiveFunction
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of
-from holdfast.evaluations.attacked.observations import attacked_by_each
-from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext, DivergenceObjective, ObjectiveFunction
-from holdfast.objectives.crossing import Crossing
-from holdfast.objectives.toward import Toward
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 from tests.samples import builtin, digits, efficientnet
 
 SHORT: dict[str, int] = {"restarts": 1, "steps": 2, "queries": 100}

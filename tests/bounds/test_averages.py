@@ -13,8 +13,7 @@ from holdfast.bounds import lower_bound
 from holdfast.bounds.methods.interval import intermediate_bounds
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
-from holdfast.bounds.relaxations.averages import averages_box, least_averages
-from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.relaxations import Box, averages_box, least_averages
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.bounds.relaxations.ball_offset import best_multiplier, minimiser, offset
-from holdfast.bounds.relaxations.rules import Box, relu_relaxation
+from holdfast.bounds.relaxations import Box, best_multiplier, minimiser, offset, relu_relaxation
 
 WIDE = 1e6
 KINDS = ("random", "point", "no slopes", "stable", "one neuron", "no coefficients", "small", "wide box")

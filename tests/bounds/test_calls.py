@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import certified_radius, lower_bound
-from holdfast.bounds.network.calls import TENSOR_CORES, rounding
-from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.network.tracing import TENSOR_CORES, rounding, trace
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

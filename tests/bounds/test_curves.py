@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.bounds.relaxations.curves import CURVES, elu, softplus
-from holdfast.bounds.relaxations.rules import Box, Rule
+from holdfast.bounds.relaxations import CURVES, Box, Rule, elu, softplus
 
 RULES: dict[str, Rule] = {
     **{name: curve.rule() for name, curve in CURVES.items()},

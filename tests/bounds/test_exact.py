@@ -15,18 +15,16 @@ from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound, regions
+from holdfast.bounds.methods.exact import encode, silent
 from holdfast.bounds.methods.interval import intermediate_bounds
-from holdfast.bounds.methods.mixed_integer import encode
-from holdfast.bounds.methods.silence import silent
 from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.pair_bounds import certify_and_attack
+from holdfast.bounds.pairs import PairAttack, image_pairs
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairwise.pairs import image_pairs
-from holdfast.evaluations.certified.pairwise.radius_bounds import certify_and_attack
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 from tests.bounds.checks import lowest
 from tests.marks import rest_slow
 from tests.samples import builtin, digits, doubled
@@ -137,7 +135,7 @@ def test_silence_is_for_a_while_and_for_descriptors(capfd: pytest.CaptureFixture
 @pytest.mark.slow
 def test_silence_keeps_closed_descriptors_closed() -> None:
     program = (
-        "import os, sys; from holdfast.bounds.methods.silence import silent\n"
+        "import os, sys; from holdfast.bounds.methods.exact import silent\n"
         "os.close(1)\n"
         "with silent(): os.write(1, b'lost')\n"
         "try: os.write(1, b'x')\n"

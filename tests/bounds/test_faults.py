@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Alpha, Branch, Crown, Interval, Method, lower_bound, regions
-from holdfast.bounds.methods import crown
-from holdfast.bounds.network import affine, graph, tracing
+from holdfast.bounds.methods import branch as receptive_fields
+from holdfast.bounds.methods import branch_and_bound, crown
+from holdfast.bounds.network import graph, tracing
+from holdfast.bounds.network import graph as affine
 from holdfast.bounds.network.forms import Form, Windows, gather
-from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
-from holdfast.bounds.subdomains import branch_and_bound, receptive_fields
+from holdfast.bounds.relaxations import Box, LinearRelaxation
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
@@ -184,7 +185,8 @@ def _no_radius_sign(patch: pytest.MonkeyPatch) -> None:
 def _smaller_ball(patch: pytest.MonkeyPatch) -> None:
     true = regions.region
     patch.setattr(
-        "holdfast.bounds.region", lambda x, ball, eps, domain, **more: true(x, ball, eps * 0.9, domain, **more)
+        "holdfast.bounds.lower_bounds.region",
+        lambda x, ball, eps, domain, **more: true(x, ball, eps * 0.9, domain, **more),
     )
 
 
@@ -192,7 +194,8 @@ def _no_clip(patch: pytest.MonkeyPatch) -> None:
     true = regions.region
     wide = lambda domain: Domain(domain.shape, -9.0, 9.0)  # noqa: E731
     patch.setattr(
-        "holdfast.bounds.region", lambda x, ball, eps, domain, **more: true(x, ball, eps, wide(domain), **more)
+        "holdfast.bounds.lower_bounds.region",
+        lambda x, ball, eps, domain, **more: true(x, ball, eps, wide(domain), **more),
     )
 
 
@@ -241,7 +244,7 @@ def _alive_beyond_the_edge(patch: pytest.MonkeyPatch) -> None:
     def wrong(values: Tensor, place: Windows, size: tuple[int, ...]) -> Tensor:
         return gather(values, place, size).masked_fill(values.eq(1).all(), 1)
 
-    patch.setattr("holdfast.bounds.subdomains.receptive_fields.gather", wrong)
+    patch.setattr("holdfast.bounds.methods.branch.gather", wrong)
 
 
 def _unpadded_crops(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from holdfast.bounds import Crown, Lipschitz, lower_bound
 from holdfast.bounds.methods import lipschitz
 from holdfast.bounds.methods.crown import NetworkRelaxation
-from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
+from holdfast.bounds.methods.lipschitz import EnclosingBall, enclosing_balls
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest

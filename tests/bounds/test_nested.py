@@ -19,9 +19,9 @@ from holdfast.bounds.methods.crown import (
 from holdfast.bounds.methods.interval import node_box
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.radii.bracketing import bracket_radii
+from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import Region, region
-from holdfast.bounds.relaxations.rules import Rule
+from holdfast.bounds.relaxations import Rule
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Encoder
 from tests.bounds.checks import lowest

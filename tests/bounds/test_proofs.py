@@ -18,18 +18,9 @@ from torch import nn
 from holdfast.bounds import read_method
 from holdfast.bounds.methods.base import methods
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.proofs.checking import (
-    ProofError,
-    bounded_below,
-    check,
-    constant_above,
-    covers,
-    verified_boxes,
-)
-from holdfast.bounds.proofs.lowering import plain_network
-from holdfast.bounds.proofs.making import choices
-from holdfast.bounds.proofs.network import PlainNetwork, Step
-from holdfast.bounds.proofs.proof import Leaves, Proof
+from holdfast.bounds.proofs.checking import ProofError, bounded_below, check, constant_above, covers, verified_boxes
+from holdfast.bounds.proofs.making import choices, plain_network
+from holdfast.bounds.proofs.proof import Leaves, PlainNetwork, Proof, Step
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder

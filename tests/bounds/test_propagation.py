@@ -13,12 +13,11 @@ from torch.nn import functional
 
 from holdfast.bounds import Alpha, Crown, Method, certified_radius, lower_bound
 from holdfast.bounds.methods.base import methods
-from holdfast.bounds.network.affine import Convolution
 from holdfast.bounds.network.forms import Form, Windows, gather, identity
-from holdfast.bounds.network.graph import RULES
-from holdfast.bounds.radii.bracketing import bracket_radii
+from holdfast.bounds.network.graph import RULES, Convolution
+from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import region
-from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

@@ -13,17 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Branch, Exact, lower_bound
+from holdfast.bounds.methods.branch import _branch_and_bound, receptive_field, refine_node, relax_and_refine
+from holdfast.bounds.methods.branch_and_bound import Subdomains
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.radii.bisection import bisect_radii
+from holdfast.bounds.radius import bisect_radii
 from holdfast.bounds.regions import Region, region
-from holdfast.bounds.subdomains.branch_and_bound import Subdomains
-from holdfast.bounds.subdomains.receptive_fields import (
-    _branch_and_bound,
-    receptive_field,
-    refine_node,
-    relax_and_refine,
-)
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Alpha, SdpCrown, certified_radius, lower_bound
-from holdfast.bounds.methods import sdp_crown
+from holdfast.bounds.methods import alpha as sdp_crown
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
-from holdfast.bounds.methods.enclosing_balls import EnclosingBall, enclosing_balls
-from holdfast.bounds.network.affine import Affine, Convolution
+from holdfast.bounds.methods.lipschitz import EnclosingBall, enclosing_balls
+from holdfast.bounds.network.graph import Affine, Convolution
 from holdfast.bounds.network.norms import matrix, spectral_norms
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
-from holdfast.bounds.rounding.executed_encoder import executed_encoder
+from holdfast.bounds.rounding.executed import executed_encoder
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points

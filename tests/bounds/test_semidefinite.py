@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Alpha, Crown, Exact, Interval, SdpCrown, Semidefinite, certified_radius, lower_bound
-from holdfast.bounds.methods.ball_multipliers import ball_multipliers
 from holdfast.bounds.methods.crown import relax
-from holdfast.bounds.methods.enclosing_balls import EnclosingBall
-from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Lagrangian, positive
-from holdfast.bounds.methods.multiplier_ascent import Ascent
-from holdfast.bounds.network.casting import cast
+from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Ascent, Lagrangian, positive
+from holdfast.bounds.methods.lipschitz import EnclosingBall
+from holdfast.bounds.methods.semidefinite import ball_multipliers
+from holdfast.bounds.network.operations import cast
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
 from holdfast.core.balls import L1, L2, Ball, Linf

@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.bounds import Crown, Interval, Method, lower_bound, read_method
-from holdfast.bounds.network.affine import Affine
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.graph import Affine, Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.relaxations.rules import Rule
+from holdfast.bounds.relaxations import Rule
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.wrappers import PerImage
-from holdfast.execution.request.catalog import everything
+from holdfast.run.catalog import everything
 from tests.bounds.checks import points
 from tests.bounds.networks import SHAPE as NETWORK_SHAPE
 from tests.bounds.networks import Apply, shared, trained

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from holdfast.bounds import pairs
 from holdfast.bounds.network.size import nonlinear_entries
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.relaxations.rules import Rule
+from holdfast.bounds.pairs import traced
+from holdfast.bounds.relaxations import Rule
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.evaluations.certified.pairwise import pairs
-from holdfast.evaluations.certified.pairwise.pairs import traced
 from tests.bounds.networks import OPERATIONS, SHAPE, shared
 from tests.samples import builtin
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from holdfast.cli import run
+from holdfast.cli.app import run
 
 
 def listening(arguments: Sequence[str], said: Path) -> BaseProcess:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.records import Failure, Result
-from holdfast.execution.request import Request
-from holdfast.store.keys import Key
-from holdfast.store.store import Store
+from holdfast.measure.keys import Key
+from holdfast.measure.store import Store
+from holdfast.run.request import Request
 from tests.report import synthetic
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from holdfast.attacks.adversarial import AttackRecord, Replay
 from holdfast.attacks.presets import PRESETS
-from holdfast.cli import run
-from holdfast.commands.attack.record import AttackRecord, Replay
+from holdfast.cli.app import run
 from tests.cli.overriding import overriding
 from tests.marks import rest_slow
 
@@ -90,7 +90,7 @@ def test_an_objective_brings_the_views_it_needs():
 
 def test_a_failed_check_is_said_and_is_the_status(monkeypatch, capsys):
     bad = Replay(in_range=True, in_ball=True, largest_norm=0.05, code_difference=0.1, same_codes=False)
-    monkeypatch.setattr("holdfast.commands.attack.files.replay", lambda *_: bad)
+    monkeypatch.setattr("holdfast.attacks.files.replay", lambda *_: bad)
     assert run([*ATTACK, *SHORT]) == 1
     assert "do not pass their check" in capsys.readouterr().err
 
@@ -158,7 +158,7 @@ def test_an_interrupted_attack_stops_cleanly(monkeypatch, capsys):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.commands.attack.observation.AdversarialImages.observe", interrupted)
+    monkeypatch.setattr("holdfast.attacks.adversarial.AdversarialImages.observe", interrupted)
     assert run([*ATTACK, *SHORT]) == 130
     error = capsys.readouterr().err.splitlines()
     assert error[-1] == "holdfast: stopped; everything finished is kept, and the same command continues from there"

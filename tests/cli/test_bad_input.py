@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from holdfast.cli import run
-from holdfast.store.store import load
+from holdfast.cli.app import run
+from holdfast.measure.store import load
 from tests.cli import modules
 from tests.marks import rest_slow
 
@@ -394,7 +394,7 @@ def test_no_memory_left_is_no_defect(error, monkeypatch, capsys):
     def fail(arguments):
         raise error
 
-    monkeypatch.setattr("holdfast.cli._run_command", fail)
+    monkeypatch.setattr("holdfast.cli.app._run_command", fail)
     assert run(["doctor", "builtin:digits-robust"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith("holdfast: memory ran out (")

@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from holdfast.bounds.certificates import CertificateRecord
 from holdfast.bounds.methods import base
-from holdfast.cli import run
-from holdfast.commands.certify.record import CertificateRecord
+from holdfast.cli.app import run
 from holdfast.encoders import load
-from holdfast.execution.computing.progress import Shown
+from holdfast.run.progress import Shown
+from tests.bounds.evaluations.known import Boast
 from tests.cli.modules import sorted_pixels, weights, wide
 from tests.cli.overriding import overriding
-from tests.evaluations.certified.known import Boast
 
 CERTIFY = ["certify", "builtin:digits-contrastive", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
 QUICK = ["--attack", "adaptive:steps=10,restarts=1", "--negatives", "3"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.cli import run
-from holdfast.store.store import load
+from holdfast.cli.app import run
+from holdfast.measure.store import load
 from tests.marks import rest_slow
 
 SHAPES = {"four_bands": (4, 4, 4), "thirteen_bands": (13, 4, 4), "video": (3, 2, 4, 4)}

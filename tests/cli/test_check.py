@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.core.records import Failure
 from tests.cli.stored import breakaway, failure, run_of
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.cli.list import command
 from holdfast.core.errors import HoldfastWarning
-from holdfast.execution.computing.progress import Shown, remaining
-from holdfast.execution.request.catalog import evaluations, everything
-from holdfast.execution.request.suites import SUITES, suite_settings
-from holdfast.store.store import load
+from holdfast.measure.store import load
+from holdfast.run.catalog import SUITES, evaluations, everything, suite_settings
+from holdfast.run.progress import Shown, remaining
 from tests.cli.processes import listening
 from tests.outside import installed
 from tests.pages import ROOT
@@ -39,7 +38,7 @@ def said(capsys) -> list[str]:
 
 
 def test_a_run_says_what_it_does_and_ends_by_naming_its_report(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.execution.computing.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.run.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
     captured = capsys.readouterr()
     assert captured.out == f"Report: {Path('run') / 'report.html'}\n"
@@ -230,7 +229,7 @@ def test_debug_shows_the_traceback(capsys):
 
 
 def test_a_defect_is_called_one(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.execution.request.catalog.everything", lambda: 1 / 0)
+    monkeypatch.setattr("holdfast.run.catalog.everything", lambda: 1 / 0)
     assert run(["list"]) == 2
     assert said(capsys) == [
         "holdfast: ZeroDivisionError: division by zero; this is a defect of holdfast, --debug shows where"
@@ -245,7 +244,7 @@ def test_warnings_are_said_once_and_those_of_libraries_are_not_ours(capsys, monk
         warnings.warn("overflow", RuntimeWarning, stacklevel=1)
         return {}
 
-    monkeypatch.setattr("holdfast.execution.request.catalog.everything", warn)
+    monkeypatch.setattr("holdfast.run.catalog.everything", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert run(["list"]) == 0
@@ -279,7 +278,7 @@ def test_an_interrupt_stops_cleanly_and_the_same_command_continues():
 
 def test_help_does_not_wait_for_torch():
     code = (
-        "import sys; from holdfast.cli import run\n"
+        "import sys; from holdfast.cli.app import run\n"
         "heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', 'jinja2'}\n"
         "for command in ([], *([name] for name in sys.argv[1:])):\n"
         "    status = run([*command, '--help'])\n"
@@ -345,7 +344,7 @@ def test_progress_is_plain_lines_away_from_a_terminal(capsys):
 
 
 def test_a_long_silence_at_the_beginning_is_called_loading(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.execution.computing.progress.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.run.progress.QUIET_SECONDS", 0.05)
     with Shown() as shown:
         shown.waiting.join(10)
     assert said(capsys) == ["  0%  loading"]

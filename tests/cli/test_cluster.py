@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import cluster, evaluate, run
+from holdfast.cli import cluster, evaluate
+from holdfast.cli.app import run
 from holdfast.cli.cluster import JobsRequestedError, Rank, Slurm, cluster_of
 
 EVALUATE = ["evaluate", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--only", "displacement"]

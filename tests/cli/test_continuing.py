@@ -16,13 +16,13 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load
 
-from holdfast.cli import main, run
-from holdfast.commands.attack import observation as adversarial
+from holdfast.attacks import adversarial as adversarial
+from holdfast.bounds.pair_bounds import PairBounds
+from holdfast.cli.app import main, run
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
-from holdfast.execution import computing
-from holdfast.execution.computing import deadline
-from holdfast.store.packs import IDS
+from holdfast.measure.packs import IDS
+from holdfast.run import computing
+from holdfast.run import forecast as deadline
 from tests.cli.overriding import overriding
 from tests.marks import rest_slow
 from tests.spectral.graphs import folded
@@ -191,7 +191,7 @@ def test_scores_of_the_same_arrays_are_kept(capsys, monkeypatch):
         raise AssertionError("computed again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.evaluations.spectral.features.measure", refused)
+        patch.setattr("holdfast.spectral.arrays.measure", refused)
         assert run(spade) == 0
     assert capsys.readouterr().out == said
     assert run([*spade, "--seed", "1"]) == 2

@@ -9,7 +9,7 @@ import torch
 from typer.core import TyperOption
 
 import holdfast as hf
-from holdfast.cli import application, run
+from holdfast.cli.app import application, run
 from holdfast.core.errors import HoldfastError
 from tests import samples
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.terminal.output import prepare
+from holdfast.cli.terminal import prepare
 
 COMMAND = [sys.executable, "-m", "holdfast"]
 

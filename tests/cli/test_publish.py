@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import run
+from holdfast.cli.app import run
 from tests.cli.stored import breakaway, run_of
 
 hub = pytest.importorskip("huggingface_hub", minversion="1.4", reason="huggingface_hub 1.4 writes these files")

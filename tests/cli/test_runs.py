@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from holdfast.cli import run
+from holdfast.cli.app import run
 from tests.cli.stored import breakaway, failure, run_of
 from tests.commands.test_inventory import fill
 from tests.tiny import Mean

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import commands
-from holdfast.cli import application, run
+from holdfast.cli.app import application, run
 from holdfast.core.errors import HoldfastError
 
 RENAMED = {"set": "settings"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.core.records import Result
 from holdfast.spectral.analysis import spade
 from tests.spectral.graphs import folded

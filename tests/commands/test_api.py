@@ -25,9 +25,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import sealed, unsealed
 from holdfast.encoders import builtin
 from holdfast.encoders.baseline import raw_pixels
-from holdfast.execution.request import Request, catalog
-from holdfast.execution.request.loading import TOUR, select
-from holdfast.execution.session import Session
+from holdfast.run import catalog
+from holdfast.run.inputs import TOUR, select
+from holdfast.run.request import Request
+from holdfast.run.session import Session
 from tests.cli.stored import breakaway, failure
 from tests.tiny import encoder, images
 
@@ -269,7 +270,7 @@ def test_a_run_with_a_folder_continues(tmp_path: Path, monkeypatch: pytest.Monke
         "out": tmp_path / "run",
     }
     first = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
-    monkeypatch.setattr("holdfast.execution.computing.compute", None)  # nothing is computed again
+    monkeypatch.setattr("holdfast.run.computing.compute", None)  # nothing is computed again
     again = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
     assert again.results == first.results
     assert all(answer.passed for answer in hf.check(tmp_path / "run", "overlap_risk@0.05<=1")), "none is unfinished"

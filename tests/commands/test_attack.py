@@ -10,11 +10,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial, even, rivals_of
+from holdfast.attacks.attacked_codes import Untargeted
+from holdfast.attacks.black_box import SquareAttack
+from holdfast.attacks.files import replay, write_attack
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.objectives.contrast import Queue
+from holdfast.attacks.objectives.simple import Away, Misretrieval, Toward
 from holdfast.attacks.presets import PRESETS, Preset
-from holdfast.attacks.square import SquareAttack
-from holdfast.commands.attack.files import replay, write_attack
-from holdfast.commands.attack.observation import Adversarial, AdversarialImages, adversarial, even, rivals_of
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Rank, Whitened
 from holdfast.core.encoder import Domain
@@ -23,15 +26,10 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.encoders import load
-from holdfast.evaluations.attacked.observations import Untargeted
-from holdfast.execution.computing.one_observation import observe_one
-from holdfast.execution.computing.shards import observe_shard
-from holdfast.objectives.away import Away
-from holdfast.objectives.contrast import Queue
-from holdfast.objectives.crossing import Misretrieval
-from holdfast.objectives.toward import Toward
-from holdfast.protocol.population import Population
-from holdfast.store.store import Store
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
+from holdfast.run.computing import observe_one
+from holdfast.run.shards import observe_shard
 from tests.tiny import encoder as tiny_encoder
 from tests.tiny import images as tiny_images
 
@@ -132,7 +130,7 @@ def test_rivals_are_other_images_whatever_the_batch(objective):
 def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):
     among = population()
     assert_others(rivals_of(among, range(11), Queue()), among, 10)
-    monkeypatch.setattr("holdfast.commands.attack.observation.RANDOM", 4)
+    monkeypatch.setattr("holdfast.attacks.adversarial.RANDOM", 4)
     assert_others(rivals_of(among, range(11), Queue()), among, 4)
 
 

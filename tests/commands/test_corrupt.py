@@ -18,14 +18,14 @@ from PIL import Image
 
 import holdfast
 from holdfast import data
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.commands.corrupt import corrupt
-from holdfast.commands.corrupt.files import Manifest
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.execution.engines.base import Engine
-from holdfast.execution.engines.processes import Processes
+from holdfast.corruptions.files import Manifest
+from holdfast.run.engines.base import Engine
+from holdfast.run.engines.processes import Processes
 from holdfast.transforms.base import Transform, transformed
 
 

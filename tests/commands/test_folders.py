@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import holdfast as hf
-from holdfast.cli import run
+from holdfast.attacks.adversarial import AttackRecord
+from holdfast.cli.app import run
 from holdfast.commands import observing
-from holdfast.commands.attack.record import AttackRecord
-from holdfast.execution import computing
-from holdfast.execution.computing import deadline
+from holdfast.run import computing
+from holdfast.run import forecast as deadline
 from tests.spectral.graphs import folded
 from tests.tiny import encoder, images
 
@@ -109,7 +109,7 @@ def test_spectral_scores_are_those_of_the_command_and_are_kept(tmp_path: Path, m
     x, y = folded(120)
     first = hf.spade(x, torch.from_numpy(y), 5, subsets=0, labels=np.arange(120) % 2, out=tmp_path / "out")
     assert first.report == tmp_path / "out" / "report.html"
-    monkeypatch.setattr("holdfast.evaluations.spectral.features.measure", None)  # nothing is measured again
+    monkeypatch.setattr("holdfast.spectral.arrays.measure", None)  # nothing is measured again
     again = hf.spade(x, y, 5, subsets=0, labels=np.arange(120) % 2, out=tmp_path / "out")
     assert again.result.model_dump_json() == first.result.model_dump_json()
     (score,) = (e for e in first.result.estimates if e.quantity == "spade_score" and "outputs" not in e.conditions)

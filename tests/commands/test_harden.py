@@ -12,17 +12,18 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.commands import harden
+from holdfast.commands import harden as budget
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.harden import agreement, agreement_of, budget, parted
-from holdfast.commands.harden.recipe import batch_of, recipe_for
+from holdfast.commands.harden import agreement, agreement_of, parted
 from holdfast.commands.stored_runs import read
 from holdfast.commands.train import train
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
-from holdfast.execution.engines.ray import Ray
+from holdfast.run.engines.ray import Ray
+from holdfast.training.harden_recipe import batch_of, recipe_for
 from holdfast.training.recipe import Recipe
 from tests.samples import digits
 

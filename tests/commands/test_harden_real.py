@@ -10,10 +10,10 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.commands.harden import agreement_of, parted
-from holdfast.commands.harden.recipe import recipe_for
 from holdfast.commands.train import train
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
+from holdfast.training.harden_recipe import recipe_for
 
 pytest.importorskip("lightning_fabric")
 

@@ -7,15 +7,14 @@ from time import monotonic, sleep
 import pytest
 
 from holdfast.commands.clean import removable, remove
-from holdfast.commands.inventory import inventory
-from holdfast.commands.runs import runs
+from holdfast.commands.runs import inventory, runs
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
-from holdfast.execution.engines import ranks
-from holdfast.execution.request import Request
-from holdfast.execution.table import fill_table
-from holdfast.store.keys import key_of
-from holdfast.store.store import Store
+from holdfast.measure.keys import key_of
+from holdfast.measure.store import Store
+from holdfast.run.engines import ranks
+from holdfast.run.request import Request
+from holdfast.run.table import fill_table
 from tests import tiny
 
 

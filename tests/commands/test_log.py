@@ -17,7 +17,7 @@ import pytest
 import holdfast as hf
 from holdfast.commands.log import ARTEFACTS, TRACKERS
 from holdfast.core.errors import HoldfastError
-from holdfast.report.tracked import numbers
+from holdfast.report.elsewhere import numbers
 
 
 @pytest.fixture(scope="module")

@@ -17,22 +17,22 @@ from PIL import Image
 from torch import nn
 
 import holdfast as hf
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.commands import observing
+from holdfast.commands import parity_sides as sides
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.observing import Observer
-from holdfast.commands.parity import sides
-from holdfast.commands.parity.conclusion import Conclusion, _made_from
-from holdfast.commands.parity.trials import AS_IT_IS, EFFICIENTNET, REVERSAL, of_pixels, variants
+from holdfast.commands.parity_conclusion import Conclusion, _made_from
+from holdfast.commands.parity_trials import AS_IT_IS, EFFICIENTNET, REVERSAL, of_pixels, variants
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run_settings import RunSettings
-from holdfast.execution.computing import deadline
-from holdfast.execution.engines.base import Engine
-from holdfast.execution.examination.inputs import USUAL
-from holdfast.execution.table.preparation import unfit
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
+from holdfast.run import forecast as deadline
+from holdfast.run.engines.base import Engine
+from holdfast.run.examination_checks import USUAL
+from holdfast.run.table import unfit
 from tests import tiny
 from tests.commands.parity_pairs import DOMAIN, MEAN, PAIRS, STD, Fixed, encoder, network, photographs
 
@@ -142,7 +142,7 @@ def test_a_gate_reads_the_run_and_repeating_it_computes_nothing(
     def again(*_: object) -> None:
         raise AssertionError("it was computed already")
 
-    monkeypatch.setattr("holdfast.commands.parity.conclusion.findings", again)
+    monkeypatch.setattr("holdfast.commands.parity_conclusion.findings", again)
     assert hf.parity(encoder(network(), "reference"), encoder(network(), "same"), str(files), out=run).verdicts == {
         "same": "same to rounding"
     }

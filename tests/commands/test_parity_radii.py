@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.commands.parity.radii import change
+from holdfast.commands.parity_sides import change
 from holdfast.core.records import Claim, Findings, Result, Series
 
 NAMES = tuple(f"image{k:02}" for k in range(20))

@@ -17,10 +17,9 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.bounds.proofs.network import PlainNetwork, Step
-from holdfast.bounds.proofs.proof import Proof
-from holdfast.cli import run as command
-from holdfast.commands.certify.proofs import packed, unpacked
+from holdfast.bounds.proofs.files import packed, unpacked
+from holdfast.bounds.proofs.proof import PlainNetwork, Proof, Step
+from holdfast.cli.app import run as command
 from holdfast.core.encoder import Domain
 from tests.cli.modules import linear, weights
 from tests.samples import digits

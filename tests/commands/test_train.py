@@ -20,18 +20,17 @@ import torch
 from PIL import Image
 
 import holdfast as hf
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.commands import train as training
 from holdfast.commands.train import read_recipe, train
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.reading import survey
-from holdfast.data.reading.content import all_bytes
-from holdfast.training.adversaries.loss import OnLoss
+from holdfast.data.reading.decode import all_bytes
+from holdfast.training import loop as loop
+from holdfast.training.adversaries.attacks import OnLoss
 from holdfast.training.learner import Learner
-from holdfast.training.loop import training as loop
-from holdfast.training.loop.views import views_of
-from holdfast.training.recipe import Recipe, read_settings, recipes
+from holdfast.training.recipe import Recipe, read_settings, recipes, views_of
 
 pytest.importorskip("lightning_fabric")
 
@@ -375,7 +374,7 @@ def ending_with_status(arguments: list[str]) -> None:
 ALL = """
 import sys
 from torch import distributed
-from holdfast.cli import run
+from holdfast.cli.app import run
 for name in sys.argv[1:]:
     assert run(["train", f"{name}.toml", "--set", "precision=float64", "--out", name]) == 0
 assert distributed.get_world_size() == 2
@@ -441,7 +440,7 @@ def test_weights_of_an_epoch_are_kept_before_its_checkpoint(
 
 
 def test_two_trainings_do_not_share_a_folder(digits: Images, tmp_path: Path) -> None:
-    from holdfast.commands.train.folder import alone
+    from holdfast.commands.train_folder import alone
 
     with alone(tmp_path), pytest.raises(HoldfastError, match="another training is writing"):
         train(SMALL, digits, out=tmp_path)

@@ -14,18 +14,17 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.bounds.relaxations.rules import Box
-from holdfast.cli import run as command
-from holdfast.commands.certify.counterexamples import UNCERTAIN
-from holdfast.commands.certify.instances import Answer, _Folder
-from holdfast.commands.certify.queries import _answers, onnx_network
-from holdfast.commands.certify.vnnlib import Disjunct, decimal, read, write
+from holdfast.bounds.certificates import UNCERTAIN
+from holdfast.bounds.pairs import Pairs, image_pairs
+from holdfast.bounds.queries import Disjunct, _answers, decimal, onnx_network, read, write
+from holdfast.bounds.relaxations import Box
+from holdfast.bounds.verify import Answer, _Folder
+from holdfast.cli.app import run as command
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs
-from holdfast.protocol.population import Population
-from holdfast.store.store import Store
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
 from tests.hidden import BALL, Hidden, hidden
 
 EPS = 0.1

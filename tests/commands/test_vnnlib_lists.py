@@ -19,9 +19,9 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import read_method
 from holdfast.bounds.methods.base import Method
-from holdfast.commands.certify.instances import answers
-from holdfast.commands.certify.problem import Deadline, Problem, WithOne
-from holdfast.commands.certify.vnnlib import Disjunct, read, write
+from holdfast.bounds.problem import Deadline, Problem, WithOne
+from holdfast.bounds.queries import Disjunct, read, write
+from holdfast.bounds.verify import answers
 from holdfast.encoders import load
 
 onnx = pytest.importorskip("onnx")

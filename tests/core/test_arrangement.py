@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.base import climb
-from holdfast.core.arrangement import LARGE, ChannelsLast, arranged, arrangement, fold, watched
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.operations import operations
+from holdfast.core.optimised import LARGE, ChannelsLast, arranged, arrangement, fold, operations, watched
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.resnet import SmallResNet
-from holdfast.evaluations.geometry.activation_maps import gradcam
-from holdfast.protocol.population import Population, represent
+from holdfast.geometry.views import gradcam
+from holdfast.measure.population import Population, represent
 
 WIDE = Domain((3, 32, 32))
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.attacks.base import Attack
-from holdfast.attacks.two_images import EachOfTwo
+from holdfast.attacks.pairs import EachOfTwo
 from holdfast.bounds import Method
 from holdfast.core.balls import BALLS, L2, Ball, Linf
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.settings import Spelled, convert, members, number, read, spell, types_of
-from holdfast.execution.request import catalog
+from holdfast.run import catalog
 from holdfast.spectral.graphs import GraphConstruction
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.pages import ROOT
 
-SYNTAX = ROOT / "src" / "holdfast" / "core" / "fingerprint" / "syntax.py"
+SYNTAX = ROOT / "src" / "holdfast" / "core" / "syntax.py"
 
 DESCRIBE = """
 import importlib.util, json, sys, types

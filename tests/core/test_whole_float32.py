@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.core.records import Findings
-from holdfast.core.run_settings import RunSettings
-from holdfast.core.whole_float32 import factors_are_rounded, whole_float32
-from holdfast.evaluations.attacked.displacement import Displacement
+from holdfast.core.run_settings import RunSettings, factors_are_rounded, whole_float32
 from tests.samples import builtin, digits
 
 

@@ -24,7 +24,7 @@ from holdfast.data import arrays, load
 from holdfast.data.reading import array_source
 from holdfast.data.reading.array_source import digests_of
 from holdfast.data.reading.remembered import Remembered
-from holdfast.evaluations.spectral import features
+from holdfast.spectral import arrays as features
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
 DRAWN = np.random.default_rng(0).random((6, 3, 4, 5)).astype(np.float32)

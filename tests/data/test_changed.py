@@ -26,15 +26,14 @@ from holdfast.core.records import Claim, Findings, Series
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.statistics import summarise
 from holdfast.data import load
-from holdfast.execution.engines.base import Engine
-from holdfast.execution.engines.local import Local
-from holdfast.execution.engines.processes import Processes
-from holdfast.execution.engines.ranks import LEASES, Ranks
-from holdfast.execution.table import fill_table
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-from holdfast.store.store import Store
+from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
+from holdfast.run.engines.base import Engine, Local
+from holdfast.run.engines.processes import Processes
+from holdfast.run.engines.ranks import LEASES, Ranks
+from holdfast.run.table import fill_table
 from holdfast.transforms.base import transformed
 from tests import tiny
 from tests.marks import rest_slow

@@ -13,7 +13,7 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import load
-from holdfast.data.codes import read_codes
+from holdfast.data.codes.codes import read_codes
 from tests.data.conftest import Painter
 
 arrow = pytest.importorskip("pyarrow")

@@ -20,7 +20,8 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.geometry import Geometry
 from holdfast.data import load
-from holdfast.data.reading import encoded, survey
+from holdfast.data.reading import survey
+from holdfast.data.reading import survey as encoded
 from holdfast.data.reading.decode import decode
 from holdfast.data.reading.remembered import Remembered
 from tests.data.conftest import Painter

@@ -21,7 +21,8 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.data import load
-from holdfast.data.reading import encoded, stores
+from holdfast.data.reading import stores
+from holdfast.data.reading import survey as encoded
 from holdfast.data.reading.remembered import Remembered
 from holdfast.data.reading.stores import FileStore
 from tests.data.conftest import Painter

@@ -16,8 +16,9 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import load, tars
-from holdfast.data.reading import encoded, stores, survey
-from holdfast.data.reading.content import all_bytes
+from holdfast.data.reading import stores, survey
+from holdfast.data.reading import survey as encoded
+from holdfast.data.reading.decode import all_bytes
 from holdfast.data.reading.remembered import Remembered
 from tests.data.conftest import Painter
 

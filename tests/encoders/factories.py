@@ -7,7 +7,7 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.geometry import Geometry
-from holdfast.core.texts import TextModel, TextTower
+from holdfast.core.text_tower import TextModel, TextTower
 
 STATED = Domain((1, 8, 8))
 

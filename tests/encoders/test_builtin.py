@@ -22,7 +22,7 @@ from holdfast.commands.train import PLACE
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.encoders import Options, builtin, load
-from holdfast.encoders.architectures.digits import Digits
+from holdfast.encoders.architectures.plain import Digits
 from holdfast.encoders.wrappers import seeded
 from holdfast.training.recipe import Recipe, read_settings
 

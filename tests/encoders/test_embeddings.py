@@ -13,10 +13,10 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.data.base import Selection
-from holdfast.data.codes import load, read_codes
-from holdfast.evaluations.geometry.geometry import SpaceGeometry
-from holdfast.execution.request.catalog import evaluations
-from holdfast.protocol.evaluation import answerable
+from holdfast.data.codes.codes import load, read_codes
+from holdfast.geometry.evaluations.geometry import SpaceGeometry
+from holdfast.measure.evaluation import answerable
+from holdfast.run.catalog import evaluations
 
 ROWS, WIDTH = 60, 6
 IDS = [f"s{row // 3}_{row}" for row in range(ROWS)]
@@ -109,8 +109,8 @@ def test_codes_alone_answer_what_looks_at_codes_alone(codes):
 
 
 def test_probes_that_change_images_cannot_be_asked(codes):
-    from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
     from holdfast.probes.base import Probe
+    from holdfast.probes.evaluations.probe_accuracy import ProbeAccuracy
 
     embeddings = hf.Embeddings(codes)
     assert not answerable(
@@ -253,7 +253,7 @@ def test_a_bank_of_another_width_is_refused(files):
 
 
 def test_one_class_is_no_contrast_to_a_tag(files, codes):
-    from holdfast.evaluations.geometry.tags import Tags
+    from holdfast.geometry.sphere import Tags
 
     embeddings = hf.Embeddings(codes, ids=IDS, labels=[0] * ROWS)
     with pytest.raises(HoldfastError, match="all images have one"):

@@ -17,14 +17,14 @@ import torch
 from torch import nn
 
 from holdfast.bounds.network.tracing import trace
-from holdfast.cli import run
+from holdfast.cli.app import run
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.exported.program import PROGRAM
 from holdfast.encoders.exported.rules import UnlistedError
-from holdfast.execution import examination as doctor
+from holdfast.run import examination as doctor
 from tests.encoders import factories
 from tests.encoders.test_checkpoint import Malicious
 

@@ -18,8 +18,8 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.execution.examination import examine
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.run.examination import examine
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")

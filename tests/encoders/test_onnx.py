@@ -17,10 +17,10 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.onnx.graph import OnnxModule, parse
 from holdfast.encoders.onnx.operators import OPERATORS
-from holdfast.execution import examination as doctor
+from holdfast.run import examination as doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case
 

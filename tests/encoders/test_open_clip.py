@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.factory import declare_missing_operators
 
 declare_missing_operators()
 open_clip = pytest.importorskip("open_clip", reason="open_clip_torch is not installed (extra 'clip')")

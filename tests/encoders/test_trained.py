@@ -18,7 +18,7 @@ from holdfast.core.records import ImagesInfo
 from holdfast.encoders import Options, load
 from holdfast.encoders.architectures.base import Architecture
 from holdfast.encoders.trained import Card, architecture_of, read_card, write, write_epoch
-from holdfast.execution.request import Request, references
+from holdfast.run.request import Request, references
 from tests.encoders import factories
 
 DOMAIN = Domain((1, 8, 8))

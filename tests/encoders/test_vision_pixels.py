@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.execution.examination import examine
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.run.examination import examine
 from tests.encoders.pictures import distance, embeddings, opened, write_pictures
 from tests.marks import rest_slow
 

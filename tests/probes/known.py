@@ -7,7 +7,7 @@ from torch import Tensor
 
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Population
 from tests import tiny
 
 

@@ -10,10 +10,10 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
+from holdfast.probes.hardened import RobustProbe
 from holdfast.probes.linear import Linear, batches
-from holdfast.probes.robust import RobustProbe
-from holdfast.protocol.population import Population
 from tests.probes.known import clouds
 
 

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear, LinearScores
-from holdfast.protocol.population import Population
 from tests.probes.known import accuracy, clouds, population
 from tests.samples import published
 

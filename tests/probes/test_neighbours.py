@@ -13,9 +13,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load
+from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
 from holdfast.probes.neighbours import WIDTH, Knn, largest, unit
-from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transformed
 from tests.probes.known import accuracy, clouds, population
 

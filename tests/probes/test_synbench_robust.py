@@ -7,12 +7,11 @@ import torch
 
 from holdfast.core.balls import L2
 from holdfast.core.errors import HoldfastError
-from holdfast.evaluations.synthetic.synbench import SynBench
-from holdfast.probes import synbench_robust
+from holdfast.probes import hardened as synbench_robust
+from holdfast.probes.hardened import RobustProbe, SynBenchRobustProbe
 from holdfast.probes.linear import Linear
-from holdfast.probes.robust import RobustProbe
-from holdfast.probes.synbench_robust import SynBenchRobustProbe
-from holdfast.synthetic.suggestion import BUDGETS, suggested_budget
+from holdfast.synthetic.evaluations.synbench import SynBench
+from holdfast.synthetic.score import BUDGETS, suggested_budget
 from tests.probes.known import population
 
 

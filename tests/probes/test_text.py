@@ -19,17 +19,17 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.trained import Card, architecture_of, write
-from holdfast.evaluations.probed.observations import Answers
-from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
-from holdfast.evaluations.probed.probe_radius import ProbeRadius
-from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy
-from holdfast.execution.request import Request, planned
+from holdfast.measure.keys import key_of
+from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
+from holdfast.probes.evaluations.probe_accuracy import ProbeAccuracy
+from holdfast.probes.evaluations.probe_radius import ProbeRadius
+from holdfast.probes.evaluations.robust_accuracy import RobustAccuracy
+from holdfast.probes.probed_codes import Answers
 from holdfast.probes.text import TextProbe
-from holdfast.protocol.population import Population
-from holdfast.store.keys import key_of
+from holdfast.run.request import Request, planned
 from tests import samples
 from tests.encoders.test_trained import FACTS
 

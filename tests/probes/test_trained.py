@@ -9,22 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.objectives.simple import margin_of_logits as margin
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.objectives.misclassification import margin
+from holdfast.measure.keys import key_of
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
 from holdfast.probes.base import Probe, probes
-from holdfast.probes.filtered import LowPassProbe
-from holdfast.probes.fine_tuned import FineTuned
+from holdfast.probes.hardened import NoiseProbe, RobustProbe
 from holdfast.probes.linear import Linear, LinearScores, logistic_regression
-from holdfast.probes.noise import NoiseProbe
-from holdfast.probes.robust import RobustProbe
-from holdfast.protocol.population import Population
-from holdfast.store.keys import key_of
-from holdfast.store.store import Store
+from holdfast.probes.own_encoder import FineTuned, LowPassProbe
 from holdfast.transforms.base import transformed
 from holdfast.transforms.filters import LowPass
 from tests.marks import rest_slow

@@ -25,7 +25,7 @@ from holdfast.core.records import (
     Verdict,
 )
 from holdfast.core.statistics import summarise
-from holdfast.execution.request.catalog import evaluations
+from holdfast.run.catalog import evaluations
 
 KNOWN = evaluations()
 BALLS = ("linf:0.05", "linf:0.1")

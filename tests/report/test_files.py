@@ -15,11 +15,11 @@ import pytest
 
 from holdfast.core.errors import HoldfastError
 from holdfast.report import write
-from holdfast.report.comparison import compare
-from holdfast.report.comparison.protocol import groups
+from holdfast.report.comparison.comparable import groups
+from holdfast.report.comparison.compare import compare
 from holdfast.report.comparison.tables import summary
 from holdfast.report.files import Report
-from holdfast.report.overview.tally import sentences
+from holdfast.report.overview.scorecard import sentences
 from holdfast.report.printed import latex, markdown
 from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything

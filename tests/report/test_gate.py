@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.bounds.findings import CONTRADICTIONS
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import COLLAPSED, Claim, Failure, Result
 from holdfast.core.statistics.intervals import share_interval
-from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.report.gate import check, parse, suggested, warning
 from holdfast.report.printed import gates_markdown
 from tests.report.synthetic import breakaway, everything, impersonation

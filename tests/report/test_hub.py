@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import COLLAPSED, Result
 from holdfast.report.comparison.tables import interval
-from holdfast.report.hub import FOLDER, files, of_encoder, yaml
+from holdfast.report.elsewhere import FOLDER, files, of_encoder, yaml
 from tests.report.synthetic import breakaway, displacement, everything
 
 hub = pytest.importorskip("huggingface_hub", minversion="1.4", reason="huggingface_hub 1.4 writes these files")

@@ -8,15 +8,15 @@ from math import inf
 import numpy as np
 import pytest
 
-from holdfast.cli.terminal.one_result import show_result
+from holdfast.cli.terminal import show_result
 from holdfast.core.records import Claim, Findings, Result
 from holdfast.core.statistics import summarise
-from holdfast.core.statistics.radii import radius_findings
-from holdfast.protocol.curves import radius_curve
+from holdfast.core.statistics.quantiles import radius_findings
+from holdfast.measure.findings import radius_curve
 from holdfast.report.contents import Contents
 from holdfast.report.figures.plots import plates
 from holdfast.report.files import report
-from holdfast.report.page import render
+from holdfast.report.page.page import render
 from holdfast.report.printed import csv, latex, markdown
 from holdfast.report.text import norm_of, value
 from tests.report.synthetic import ids, result, series

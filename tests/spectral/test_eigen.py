@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.spectral import resistance, solve
-from holdfast.spectral.components import split
 from holdfast.spectral.eigen import all_values, certified, spectrum
-from holdfast.spectral.graph import Graph
+from holdfast.spectral.graph import Graph, split
 from holdfast.spectral.solve import Factor, Laplacian
 from tests.spectral.graphs import oracle, random_graph
 

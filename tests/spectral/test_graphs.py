@@ -11,10 +11,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.points import points
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.spectral.analysis import spade
-from holdfast.spectral.components import bridged, crossing, split
-from holdfast.spectral.graph import Graph, union
-from holdfast.spectral.graphs import CKNN, KNN, PCA, GraphConstruction, Sparsified
-from holdfast.spectral.graphs.sparsified import sparsified
+from holdfast.spectral.graph import Graph, bridged, crossing, split, union
+from holdfast.spectral.graphs import CKNN, KNN, PCA, GraphConstruction, Sparsified, sparsified
 from tests.spectral.graphs import folded, oracle, random_graph
 
 

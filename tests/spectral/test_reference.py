@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.spectral.analysis import scored, spade
+from holdfast.spectral.analysis import edge_scores, scored, spade
 from holdfast.spectral.eigen import all_values, spectrum
 from holdfast.spectral.graph import Graph
-from holdfast.spectral.hops import hops
-from holdfast.spectral.resistance import resistances
-from holdfast.spectral.scores import edge_scores
+from holdfast.spectral.resistance import hops, resistances
 from tests.marks import rest_slow
 from tests.samples import published
 from tests.spectral.graphs import graph_pair

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import shortest_path
 
-from holdfast.spectral import analysis, hops
-from holdfast.spectral.analysis import scored, spade
+from holdfast.spectral import analysis
+from holdfast.spectral import resistance as hops
+from holdfast.spectral.analysis import edge_scores, riemannian, scored, spade, sweep
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graph import Graph
 from holdfast.spectral.resistance import resistances
-from holdfast.spectral.scores import edge_scores, riemannian, sweep
 from tests.spectral.graphs import folded, graph_pair, oracle, random_graph
 
 seeds = st.integers(0, 10**6)

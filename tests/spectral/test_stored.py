@@ -9,8 +9,8 @@ import safetensors.torch
 
 from holdfast.spectral.analysis import scored
 from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.graphs.knn import KNN
-from holdfast.spectral.tensors import spade_of, tensors_of
+from holdfast.spectral.graphs import KNN
+from holdfast.spectral.stability import spade_of, tensors_of
 
 
 def same(left: Any, right: Any) -> bool:

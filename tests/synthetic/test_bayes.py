@@ -15,9 +15,9 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.synthetic import bayes
-from holdfast.synthetic.bayes import accuracy, secular
-from holdfast.synthetic.reference import expected_bound
+from holdfast.synthetic import mixture as bayes
+from holdfast.synthetic.mixture import accuracy, secular
+from holdfast.synthetic.score import expected_bound
 from tests.synthetic.isotropic import isotropic_rule
 from tests.synthetic.linf import homotopy
 

@@ -7,8 +7,7 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.synthetic.mixture import DIRECTIONS, Mixture, direction
-from holdfast.synthetic.moments import Pooled
+from holdfast.synthetic.mixture import DIRECTIONS, Mixture, Pooled, direction
 
 NAMES = [str(k) for k in range(20_000)]
 

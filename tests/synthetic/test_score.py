@@ -12,12 +12,8 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.synthetic.bayes import secular
-from holdfast.synthetic.mixture import direction
-from holdfast.synthetic.moments import Pooled
-from holdfast.synthetic.reference import SCALES, expected_bound, reference
-from holdfast.synthetic.rules import Rules
-from holdfast.synthetic.score import area, expected_above, score
+from holdfast.synthetic.mixture import Pooled, Rules, direction, secular
+from holdfast.synthetic.score import SCALES, area, expected_above, expected_bound, reference, score
 
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 THRESHOLDS = (0.7, 0.75, 0.8, 0.85, 0.9)
@@ -62,7 +58,7 @@ def test_reference_is_what_samples_show(scale: float) -> None:
 
 def test_reference_areas(reference: Path) -> None:
     known = json.loads((reference / "synbench" / "unit_anchors.json").read_text())
-    from holdfast.synthetic.reference import reference as curve
+    from holdfast.synthetic.score import reference as curve
 
     assert area(*curve(SCALES), known["a_t"]).tolist() == pytest.approx(known["A_ref_exact"], rel=1e-12)
     heights = expected_above(*curve(SCALES), torch.tensor(known["a_t"], dtype=torch.float64))

@@ -17,16 +17,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.settings import fields_of
-from holdfast.training.adversaries.loss import OnLoss
-from holdfast.training.adversaries.noise import GaussianNoise
-from holdfast.training.adversaries.targeted import Targeted
-from holdfast.training.adversaries.untargeted import Untargeted
-from holdfast.training.adversary import Adversary, adversaries
+from holdfast.training.adversaries.attacks import GaussianNoise, OnLoss, Targeted, Untargeted
+from holdfast.training.adversaries.base import Adversary, adversaries
+from holdfast.training.feed import Feed
+from holdfast.training.health import eval_codes
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, training_objectives
-from holdfast.training.loop.feed import Feed
-from holdfast.training.loop.health import eval_codes
-from holdfast.training.objectives.simclr import SimCLR
-from holdfast.training.objectives.supervised import Supervised
+from holdfast.training.objectives.contrastive import SimCLR
+from holdfast.training.objectives.teachers import Supervised
 
 DOMAIN = Domain((1, 6, 6))
 COUNT, WIDTH = 6, 5

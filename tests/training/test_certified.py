@@ -12,23 +12,17 @@ from torch import Tensor, nn
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.bounds import lower_bound
 from holdfast.bounds.network.tracing import Program, trace
-from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.training.adversaries import certified
-from holdfast.training.adversaries.certified import (
-    Certified,
-    CertifiedLearner,
-    balance,
-    charges,
-    keep_boxes_small,
-)
-from holdfast.training.adversary import Adversary, in_training
+from holdfast.training.adversaries.base import Adversary, in_training
+from holdfast.training.adversaries.certified import Certified, CertifiedLearner, balance, charges, keep_boxes_small
 from holdfast.training.learner import Batch, Setting, TrainingObjective
-from holdfast.training.objectives.distillation import Distillation, DistillationLearner
-from holdfast.training.objectives.simclr import SimCLR
+from holdfast.training.objectives.contrastive import SimCLR
+from holdfast.training.objectives.teachers import Distillation, DistillationLearner
 
 DOMAIN = Domain((1, 6, 6))
 COUNT, WIDTH = 6, 5

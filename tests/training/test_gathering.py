@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import start_processes
 
-from holdfast.training.gathering import rank, share_statistics, somewhere
+from holdfast.training.processes import rank, share_statistics, somewhere
 
 
 def work(own_rank: int, folder: str, number: int) -> None:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.commands.harden import agreement_of, parted
-from holdfast.commands.harden.recipe import recipe_for
 from holdfast.commands.train import train
-from holdfast.commands.train.inputs import mode_of
+from holdfast.commands.train_folder import mode_of
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.training.harden_recipe import recipe_for
 from holdfast.training.learner import TrainingObjective, training_objectives
 from holdfast.training.recipe import Recipe
 from tests.samples import digits

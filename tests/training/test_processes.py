@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import start_processes
 
-from holdfast.training.gathering import own_rows, processes
 from holdfast.training.learner import Learner, TrainingObjective, training_objectives
+from holdfast.training.processes import own_rows, processes
 from tests.training import tiny
 
 STEPS = 3

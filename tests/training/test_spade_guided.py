@@ -14,12 +14,12 @@ from holdfast.core.encoder import Codes, Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.spectral.analysis import spade
-from holdfast.training.adversaries.loss import OnLoss
+from holdfast.training.adversaries.attacks import OnLoss
+from holdfast.training.adversaries.base import Adversary
 from holdfast.training.adversaries.spade_guided import SpadeGuided, node_scores
-from holdfast.training.adversary import Adversary
-from holdfast.training.loop.feed import Feed
-from holdfast.training.objectives.simclr import SimCLR
-from holdfast.training.objectives.supervised import Supervised
+from holdfast.training.feed import Feed
+from holdfast.training.objectives.contrastive import SimCLR
+from holdfast.training.objectives.teachers import Supervised
 from tests.training.test_adversaries import DOMAIN, batch_of, learner_of
 
 SMALL = SpadeGuided(Linf(0.1), low=0.02, share=0.3, k=3, r=2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.training.learner import Batch, TrainingObjective, training_objectives
-from holdfast.transforms.augmentations import chance
+from holdfast.transforms.augmentations import colour as chance
 from holdfast.transforms.base import Transform, transforms
 from tests.training import tiny
 

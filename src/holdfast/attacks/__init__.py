@@ -1,1 +1,3 @@
-"""Attacks on representations: searches for the perturbation in a ball that an objective likes best."""
+"""Attacks: searches in a ball for perturbations that change an embedding most.
+
+Files here hold algorithms; each file in ``evaluations`` is one measure under attack."""

@@ -15,8 +15,8 @@ from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import Spelled, require_positive
-from holdfast.objectives.base import ObjectiveFunction
+from holdfast.core.objective import ObjectiveFunction
+from holdfast.core.settings import Searching, Spelled, require_positive
 
 Gain = Float[Tensor, "b"]
 GRADIENT = 3
@@ -28,7 +28,7 @@ class NoGradientError(HoldfastError):
 
 
 @dataclass(frozen=True)
-class Attack(Spelled):
+class Attack(Spelled, Searching):
     """A search inside ``ball`` around each image, intersected with the encoder's domain, for a point of high objective.
 
     What it finds bounds the worst case from one side only: a failed attack proves nothing.

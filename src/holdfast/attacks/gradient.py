@@ -17,8 +17,8 @@ from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_positive
-from holdfast.objectives.base import ObjectiveFunction
 
 
 @final

@@ -10,19 +10,18 @@ import torch
 import holdfast.attacks
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
+from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.gradient import GradientAttack, bim, fgsm
-from holdfast.attacks.square import SquareAttack
+from holdfast.attacks.objectives.contrast import Batch, Instance, Pair, Queue, Views
+from holdfast.attacks.objectives.simple import Away, Toward, shifted
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.discovery import named_classes
 from holdfast.core.divergences import Cosine, SoftmaxKL, Wasserstein
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import read
-from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext, Objective
-from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
-from holdfast.objectives.toward import Toward
-from holdfast.objectives.views import shifted
+from holdfast.core.objective import AttackContext, Objective
+from holdfast.core.settings import fields_of, read, spelled, types_of
+from holdfast.measure.evaluation import Evaluation
 
 U_PGD = GradientAttack(steps=50, step=0.001, keep="last")
 """U-PGD as published: 50 steps of 0.001, last point returned. It cannot cross a ball wider than 0.05."""
@@ -102,3 +101,13 @@ PRESETS: dict[str, Preset] = {
     "acl-ds": Preset(Pair(), GradientAttack(steps=5, stride=0.25), Linf(8 / 255), "Jiang et al. 2020", two_views),
     "moco": Preset(Queue(), GradientAttack(steps=3, step=0.005), Linf(0.05), "He et al. 2020"),
 }
+
+
+def attacks_in_balls(kind: type[Evaluation]) -> bool:
+    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set."""
+    return "balls" in fields_of(kind) and bool(attack_fields(kind))
+
+
+def attack_fields(kind: type[Evaluation]) -> list[str]:
+    """Return the settings of ``kind`` that are attacks."""
+    return [name for name, kind_of_field in types_of(kind).items() if spelled(kind_of_field, Attack)]

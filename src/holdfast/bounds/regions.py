@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.bounds.network.forms import Form
-from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.formats import Format
 from holdfast.core.balls import L1, L2, Ball, Linf, column
 from holdfast.core.encoder import Domain, Pixels

@@ -13,7 +13,7 @@ from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 
 if TYPE_CHECKING:
-    from holdfast.commands.attack.record import AttackRecord
+    from holdfast.attacks.adversarial import AttackRecord
 
 STOPPED = flags.CONTINUES
 

@@ -13,7 +13,7 @@ from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.commands.certify.record import CertificateRecord
+    from holdfast.bounds.certificates import CertificateRecord
 
 STOPPED = flags.CONTINUES
 
@@ -144,7 +144,7 @@ def _spelled(name: str) -> str:
 
 def _verify(instances: Path, **settings: Any) -> int:
     """Print the answer to each query of a benchmark as it comes, and how many there are of each."""
-    from holdfast.commands.certify.instances import answers
+    from holdfast.bounds.verify import answers
 
     counts = {"unsat": 0, "sat": 0, "unknown": 0}
     for answer in answers(instances, **settings):
@@ -159,7 +159,7 @@ def _verify(instances: Path, **settings: Any) -> int:
 
 def _recheck(folder: Path, encoder: str | None, images: str | None, **options: Any) -> int:
     """Print whether the proof of each certified image holds; 1 unless all do."""
-    from holdfast.commands.certify.recheck import recheck
+    from holdfast.commands.recheck import recheck
 
     results = recheck(folder, encoder, images, **options)
     for result in results:

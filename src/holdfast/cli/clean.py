@@ -15,7 +15,7 @@ def command(
     yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
 ) -> int:
     """Remove what finished cells were made from, failures, abandoned partial files and leases; results always stay."""
-    from holdfast.cli.terminal.console import size
+    from holdfast.cli.terminal import size
     from holdfast.commands.clean import clean
     from holdfast.core.errors import HoldfastError
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import read
-from holdfast.execution.engines.ranks import RANKS, process_rank
+from holdfast.run.engines.ranks import RANKS, process_rank
 
 EXECUTOR = "slurm"
 """What submitit (https://github.com/facebookincubator/submitit) hands jobs to."""
@@ -63,7 +63,7 @@ class Rank:
 
     def __call__(self, arguments: Sequence[str], rank: int, count: int) -> tuple[int, str]:
         """Return the exit status and what was printed."""
-        from holdfast.cli import run
+        from holdfast.cli.app import run
 
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK="0")
         with redirect_stdout(StringIO()) as printed:

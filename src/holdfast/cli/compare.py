@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table as Grid
 
     from holdfast.commands.compare import ComparedRuns
-    from holdfast.report.comparison import Contest
+    from holdfast.report.comparison.compare import Contest
     from holdfast.report.comparison.tables import Cell, Table
     from holdfast.report.overview.scorecard import Scorecard
 
@@ -46,7 +46,7 @@ def command(
         raise HoldfastError(f"unknown format {format_!r}; {did_you_mean(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
     from holdfast.commands.compare import compare
-    from holdfast.report.comparison import incomparable
+    from holdfast.report.comparison.compare import incomparable
     from holdfast.report.overview.alerts import missing_sentences
 
     comparison = compare(runs, only=names_of(only or (), "--only"), where=where or (), relative_to=relative_to)
@@ -85,7 +85,7 @@ def _cards(cards: Sequence[Scorecard]) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from holdfast.cli.terminal.console import console, show
+    from holdfast.cli.terminal import console, show
 
     for card in cards:
         console().print(f"Scorecard: {card.title}")
@@ -103,9 +103,9 @@ def _cards(cards: Sequence[Scorecard]) -> None:
 
 def _tables(tables: Sequence[Table], absent: int) -> None:
     """Print ``tables``; so many encoders more were asked for and are ``absent``."""
-    from holdfast.cli.terminal.console import console, show
-    from holdfast.report.comparison.differences import pairs, pairs_in_table, table_of_differences
-    from holdfast.report.overview.tally import sentences, tally
+    from holdfast.cli.terminal import console, show
+    from holdfast.report.comparison.tables import pairs, pairs_in_table, table_of_differences
+    from holdfast.report.overview.scorecard import sentences, tally
 
     out = console()
     for table in tables:
@@ -128,7 +128,7 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from holdfast.report.comparison.differences import difference_text, head, outcome, pair_of
+    from holdfast.report.comparison.tables import difference_text, head, outcome, pair_of
     from holdfast.report.text import ARROWS
 
     grid = Grid(box=box.SIMPLE_HEAD)

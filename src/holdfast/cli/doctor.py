@@ -28,7 +28,7 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.terminal.console import announce, show
+    from holdfast.cli.terminal import announce, show
 
     announce(f"loading and examining {encoder}")
     from holdfast.commands.doctor import doctor  # loaded here, because it needs torch

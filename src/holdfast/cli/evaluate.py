@@ -15,7 +15,7 @@ from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import names_of
-from holdfast.execution.engines.ranks import RANKS, process_rank
+from holdfast.run.engines.ranks import RANKS, process_rank
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
@@ -137,7 +137,7 @@ def command(
 def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning, evaluate
-    from holdfast.execution.request import keywords
+    from holdfast.run.request import keywords
 
     merged = keywords(chosen, config)
     merged["cluster"] = cluster_of(merged.get("cluster"), merged.get("workers"), Path(merged.get("out") or "runs"))
@@ -158,7 +158,7 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
 
 def _print_so_far(folder: Path) -> None:
     """Say what a stopped run leaves to look at."""
-    from holdfast.store.store import Store
+    from holdfast.measure.store import Store
 
     results = Store(folder).results()
     if (folder / "report.html").exists() and results:
@@ -169,7 +169,7 @@ def _print_so_far(folder: Path) -> None:
 
 def _print(run: EvaluatedRun) -> int:
     """Write the report, say what is missing and what to beware of, and return the exit status."""
-    from holdfast.report.comparison.protocol import groups
+    from holdfast.report.comparison.comparable import groups
     from holdfast.report.overview.alerts import SPENT, alerts, by_budget, counted_states, missing_sentences
     from holdfast.report.text import listed
 
@@ -198,7 +198,7 @@ def _folder(images: str | None, suite: str) -> str:
         >>> _folder("/data/my photos/?labels=folders", "quick")
         'runs/my_photos-quick'
     """
-    from holdfast.execution.request.loading import TOUR
+    from holdfast.run.inputs import TOUR
 
     path = (images or TOUR).partition("?")[0].rstrip("/")
     word = re.sub(r"[^\w.]+", "_", re.split("[/:]", path)[-1]) or "images"

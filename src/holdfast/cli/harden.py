@@ -60,7 +60,7 @@ def command(
     trust_remote_code: flags.TrustRemoteCode[bool] = False,
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
-    from holdfast.cli.terminal.console import announce
+    from holdfast.cli.terminal import announce
 
     announce(f"loading {encoder} and images")
     from holdfast.commands.harden import FOLDER, harden

@@ -15,9 +15,9 @@ def command(
     """
     from rich.text import Text
 
-    from holdfast.cli.terminal.console import console
+    from holdfast.cli.terminal import console
     from holdfast.core.errors import HoldfastError, did_you_mean
-    from holdfast.execution.request.catalog import everything
+    from holdfast.run.catalog import everything
 
     catalogue = everything()
     if kind is not None and kind not in catalogue:
@@ -36,9 +36,8 @@ def command(
 
 def _changes(suite: str) -> None:
     """Print what ``suite`` sets instead of the defaults, a line per evaluation."""
-    from holdfast.execution.request.catalog import evaluations
-    from holdfast.execution.request.suites import suite_settings
     from holdfast.report.text import setting
+    from holdfast.run.catalog import evaluations, suite_settings
 
     for evaluation, changed in suite_settings(suite, evaluations().values()).items():
         print(f"    {evaluation}:", "; ".join(f"{name} = {setting(value)}" for name, value in changed.items()))

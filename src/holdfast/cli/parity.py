@@ -87,7 +87,7 @@ def _print(answer: Parity) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.terminal.console import console, show
+    from holdfast.cli.terminal import console, show
     from holdfast.report.text import words
 
     compared = [result for result in answer.results if result.encoder.name in answer.verdicts and _is_parity(result)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from holdfast.commands.inventory import Inventory, UnfinishedCell
+    from holdfast.commands.runs import Inventory, UnfinishedCell
 
 
 def command(
@@ -20,7 +20,7 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.terminal.console import show
+    from holdfast.cli.terminal import show
     from holdfast.commands.runs import runs
 
     inventories = runs(folder)
@@ -38,7 +38,7 @@ def command(
 
 def _lines(inventory: Inventory) -> list[tuple[str, str]]:
     """Return what there is to say of a run, each with its name."""
-    from holdfast.cli.terminal.console import size
+    from holdfast.cli.terminal import size
     from holdfast.report.overview.alerts import counted_states
 
     states = {"partial": inventory.partial, "not measured": inventory.not_measured, "failed": inventory.failed}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import flags
-from holdfast.cli.terminal.one_result import show_result
+from holdfast.cli.terminal import show_result
 
 
 def command(

@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Train an encoder, or train one further, with or without labels and adversaries."""
     from holdfast.commands.train import train
-    from holdfast.training.gathering import rank
+    from holdfast.training.processes import rank
     from holdfast.training.recipe import read_settings
 
     folder = out or read_settings(recipe).get("out")

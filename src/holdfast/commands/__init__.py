@@ -1,1 +1,1 @@
-"""One public function for each verb, for the command line and for Python alike."""
+"""The commands as functions: one file per command, which Python and the command line share."""

@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blank, r
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed
 from holdfast.report import gate
-from holdfast.report.comparison.relative import with_relative_errors
+from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.printed import gates_junit, gates_markdown
 
 
@@ -71,7 +71,7 @@ def check(
 
 def _catalogue() -> dict[str, list[str]]:
     """Return which evaluations report each quantity that leads one or that the scorecard asks for."""
-    from holdfast.execution.request.catalog import evaluations
+    from holdfast.run.catalog import evaluations
 
     reporting: dict[str, list[str]] = {}
     for name, kind in evaluations().items():

@@ -8,11 +8,11 @@ from pathlib import Path
 from time import time
 
 from holdfast.commands.inputs import StoredRun, folder_of
-from holdfast.commands.inventory import COMPUTED, files_of, is_run, kind_of
+from holdfast.commands.runs import COMPUTED, files_of, is_run, kind_of
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.records import Record
-from holdfast.execution.engines.ranks import LEASES
-from holdfast.store.store import Store
+from holdfast.measure.store import Store
+from holdfast.run.engines.ranks import LEASES
 
 ABANDONED = 3600.0
 """Seconds after which nobody writes a partial file or renews a lease any more, however wrong a clock may be."""

@@ -13,11 +13,10 @@ from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
 from holdfast.core.settings import listed, names_of
-from holdfast.report.comparison import Comparison, incomparable
-from holdfast.report.comparison.relative import with_relative_errors
-from holdfast.report.contents import Contents
-from holdfast.report.page import render
-from holdfast.report.select import select_results
+from holdfast.report.comparison.comparable import with_relative_errors
+from holdfast.report.comparison.compare import Comparison, incomparable
+from holdfast.report.contents import Contents, select_results
+from holdfast.report.page.page import render
 
 
 class ComparedRuns(Comparison):

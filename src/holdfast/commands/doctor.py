@@ -6,9 +6,9 @@ from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, checked
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_blanks
 from holdfast.core.run_settings import RunSettings
-from holdfast.encoders import Options
-from holdfast.execution.examination import IMAGES, INSPECTED, Check, examine_images, examine_loading, examine_wholly
-from holdfast.execution.request.loading import load_encoder, select
+from holdfast.encoders.by_name import Options
+from holdfast.run.examination import IMAGES, INSPECTED, Check, examine_images, examine_loading, examine_wholly
+from holdfast.run.inputs import load_encoder, select
 
 
 def doctor(

@@ -16,12 +16,12 @@ from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.records import Result
 from holdfast.core.settings import names_of, read
-from holdfast.encoders import load
+from holdfast.encoders.by_name import load
 from holdfast.encoders.embeddings import SOURCE, Embeddings
-from holdfast.evaluations.deployed.drift import Drift
-from holdfast.evaluations.deployed.two_sets import divergences
-from holdfast.execution.engines.requested import Workers
-from holdfast.transforms.ladders import EDITS, FIFTEEN
+from holdfast.run.engines.requested import Workers
+from holdfast.service.evaluations.drift import Drift
+from holdfast.service.two_sets import divergences
+from holdfast.transforms.severity import EDITS, FIFTEEN
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,13 +27,13 @@ from holdfast.core.balls import Ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.settings import listed, names_of
-from holdfast.execution.engines.ranks import RANKS, process_rank
-from holdfast.execution.engines.requested import Workers
-from holdfast.execution.request import Request
-from holdfast.execution.request.loading import AtHand
-from holdfast.execution.session import Session
-from holdfast.report.run_state import RunState
-from holdfast.store.store import Store
+from holdfast.measure.store import Store
+from holdfast.report.contents import RunState
+from holdfast.run.engines.ranks import RANKS, process_rank
+from holdfast.run.engines.requested import Workers
+from holdfast.run.inputs import AtHand
+from holdfast.run.request import Request
+from holdfast.run.session import Session
 
 
 class MissingResultsWarning(HoldfastWarning):

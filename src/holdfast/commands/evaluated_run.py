@@ -13,11 +13,11 @@ from typing import Any
 from holdfast.commands.log import log
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
+from holdfast.measure.store import Store, StoreError
 from holdfast.report import notebook, text, write
-from holdfast.report.comparison.relative import with_relative_errors
+from holdfast.report.comparison.comparable import with_relative_errors
+from holdfast.report.contents import RunState
 from holdfast.report.notebook import Drawing
-from holdfast.report.run_state import RunState
-from holdfast.store.store import Store, StoreError
 
 
 @dataclass(frozen=True, eq=False, repr=False)

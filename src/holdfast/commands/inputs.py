@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, run
 from rich.console import Console
 from torch import Tensor
 
-from holdfast import data, encoders
+from holdfast.bounds.pairs import require_few
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.core.balls import Ball, balls_of
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
@@ -19,12 +19,13 @@ from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
-from holdfast.encoders import Options
-from holdfast.evaluations.certified.pairwise.pairs import require_few
-from holdfast.execution.computing.progress import Shown
-from holdfast.execution.engines.ranks import RANKS
-from holdfast.execution.request import loading
-from holdfast.protocol.population import Population
+from holdfast.data import by_name as data
+from holdfast.encoders import by_name as encoders
+from holdfast.encoders.by_name import Options
+from holdfast.measure.population import Population
+from holdfast.run import inputs as loading
+from holdfast.run.engines.ranks import RANKS
+from holdfast.run.progress import Shown
 
 P = ParamSpec("P")
 T = TypeVar("T")

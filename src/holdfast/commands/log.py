@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Result
-from holdfast.report.tracked import numbers
+from holdfast.report.elsewhere import numbers
 
 PROJECT = "holdfast"
 Keep = Callable[[Any, Mapping[str, float], Sequence[Path], str, str], None]

@@ -12,22 +12,21 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 
 from holdfast.commands.inputs import require_folder, shown
-from holdfast.commands.output_folder import REQUEST, claim, require_free
+from holdfast.core.clock import beginning
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
-from holdfast.core.stopwatch import beginning
-from holdfast.execution.computing import Progress
-from holdfast.execution.computing.one_observation import observe_one
-from holdfast.execution.computing.progress import Shown
-from holdfast.execution.engines.base import Engine
-from holdfast.execution.engines.ranks import leads
-from holdfast.execution.engines.requested import Workers, engine_of, run_settings
-from holdfast.execution.table.preparation import unfit
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-from holdfast.store.keys import key_of
-from holdfast.store.store import Store
+from holdfast.measure.keys import key_of
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
+from holdfast.run.computing import Progress, observe_one
+from holdfast.run.engines.base import Engine
+from holdfast.run.engines.ranks import leads
+from holdfast.run.engines.requested import Workers, engine_of, run_settings
+from holdfast.run.folder import REQUEST, claim, require_free
+from holdfast.run.progress import Shown
+from holdfast.run.table import unfit
 
 DONE = {"attack": "attacked", "certify": "certified"}
 """What each verb does to an encoder."""

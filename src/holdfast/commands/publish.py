@@ -11,8 +11,8 @@ from holdfast.commands.stored_runs import read
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed, names_of
-from holdfast.report.hub import files, of_encoder, require_repository, yaml
-from holdfast.report.select import select_results
+from holdfast.report.contents import select_results
+from holdfast.report.elsewhere import files, of_encoder, require_repository, yaml
 
 
 @dataclass(frozen=True)

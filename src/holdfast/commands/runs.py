@@ -1,10 +1,153 @@
-"""What stored runs hold."""
+"""What stored runs hold: their contents file by file and cell by cell, as ``holdfast runs`` shows them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
 from holdfast.commands.inputs import StoredRun, folder_of
-from holdfast.commands.inventory import Inventory, inventory, is_run
+from holdfast.commands.stored_runs import unfinished
 from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.files import checksum_of
+from holdfast.core.records import Record
+from holdfast.measure.packs import ShardFolder
+from holdfast.measure.store import RECORDS, Store
+from holdfast.report.overview.alerts import by_budget
+from holdfast.run.engines.ranks import LEASES
+
+COMPUTED = ("shards", "arrays", "fits")
+"""What results are made from, a folder for each observation or fit."""
+KINDS = (*RECORDS, *COMPUTED, LEASES, "partial", "other")
+PARTIAL = re.compile(r"\.(.+\.)?\d+(-[0-9a-f]{8})?(\.npy)?")
+"""How a file is called while it is written."""
+
+
+class UnfinishedCell(Record):
+    """A cell that is not finished, and why, if that is known."""
+
+    evaluation: str
+    encoder: str
+    reason: str | None = None
+
+
+class Inventory(Record):
+    """What the folder of one run holds."""
+
+    folder: str
+    encoders: tuple[str, ...]
+    images: tuple[str, ...]
+    evaluations: tuple[str, ...]
+    finished: int
+    partial: tuple[UnfinishedCell, ...]
+    """Those with a result of fewer samples than planned: the run ended before."""
+    not_measured: tuple[UnfinishedCell, ...]
+    """Those that a run ended before, or has not come to yet."""
+    failed: tuple[UnfinishedCell, ...]
+    """Those that an error ended."""
+    bytes: dict[str, int]
+    """By kind of file."""
+    unreadable: tuple[str, ...]
+    """Files that cannot be read back: they count as never computed."""
+    touched: str
+    """When a file was changed last, in UTC."""
+
+
+def inventory(folder: Path) -> Inventory:
+    """Return what the run in ``folder`` holds; nothing is changed, and packs are not read but for their index."""
+    store, files = Store(folder), files_of(folder)
+    results, failures, cells = store.results(), store.failures(), store.cells()
+    # An earlier version did not say what was asked for: an encoder without a trace is all that can be known.
+    wanted = [(cell.evaluation, cell.encoder) for cell in cells]
+    if not cells:
+        with suppress(HoldfastError):
+            wanted = [(cell.evaluation, cell.encoder) for cell in unfinished(folder, results, failures)]
+    waiting, broken = by_budget(failures)
+    finished = [result for result in results if result.planned is None]
+    failed = {(each.evaluation, each.encoder): each.reason for each in broken}
+    partial = {
+        (each.evaluation, each.encoder.name): f"{each.looked_at:,} of {each.planned:,} samples"
+        for each in results
+        if each.planned is not None
+    }
+    there = {*((each.evaluation, each.encoder.name) for each in finished), *partial, *failed}
+    not_measured: dict[tuple[str, str], str | None] = {cell: None for cell in wanted if cell not in there}
+    not_measured |= {
+        (each.evaluation, each.encoder): each.reason
+        for each in waiting
+        if (each.evaluation, each.encoder) not in partial
+    }
+    sizes, last = dict.fromkeys(KINDS, 0), 0.0
+    for path in files:
+        with suppress(OSError):
+            status = path.stat()
+            sizes[kind_of(folder, path)] += status.st_size
+            last = max(last, status.st_mtime)
+    return Inventory(
+        folder=str(folder),
+        encoders=_distinct([*(result.encoder.name for result in results), *(encoder for _, encoder in wanted)]),
+        images=_distinct([f"{result.images.name} ({result.images.count})" for result in results]),
+        evaluations=_distinct([*(result.evaluation for result in results), *(evaluation for evaluation, _ in wanted)]),
+        finished=len(finished),
+        partial=_unfinished({cell: samples for cell, samples in partial.items() if cell not in failed}),
+        not_measured=_unfinished(not_measured),
+        failed=_unfinished(failed),
+        bytes=sizes,
+        unreadable=tuple(str(path) for path in _unreadable(folder, files)),
+        touched=datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _unfinished(reasons: Mapping[tuple[str, str], str | None]) -> tuple[UnfinishedCell, ...]:
+    return tuple(
+        UnfinishedCell(evaluation=evaluation, encoder=encoder, reason=reason)
+        for (evaluation, encoder), reason in reasons.items()
+    )
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether ``folder`` is that of a run."""
+    return (folder / "run.json").is_file()
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return every file below ``folder``."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def kind_of(folder: Path, path: Path) -> str:
+    """Return what kind of file of the run in ``folder`` this is."""
+    if PARTIAL.fullmatch(path.name):
+        return "partial"
+    first, *below = path.relative_to(folder).parts
+    depth = 1 if first in (*RECORDS, LEASES) else 2
+    return first if first in KINDS and len(below) == depth else "other"
+
+
+def _unreadable(folder: Path, files: Sequence[Path]) -> Iterator[Path]:
+    yield from Store(folder).damaged()
+    shard_folders = set[Path]()
+    for path in files:
+        kind = kind_of(folder, path)
+        try:
+            if kind == "fits" and checksum_of(path) != path.stem:
+                yield path
+            elif kind == "arrays":
+                np.load(path, mmap_mode="r")  # a cut one is refused; its numbers are checked when they are used
+            elif kind == "shards":
+                shard_folders.add(path.parent)
+        except (OSError, ValueError):
+            yield path
+    for shards in sorted(shard_folders):
+        yield from ShardFolder(shards).damaged()
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def runs(folder: StoredRun) -> tuple[Inventory, ...]:

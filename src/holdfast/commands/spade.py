@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from holdfast.commands.output_folder import claim, require_free
 from holdfast.core.errors import refuse_blanks
 from holdfast.core.records import Result
-from holdfast.evaluations.spectral import features
-from holdfast.evaluations.spectral.features import mark, packed, read
-from holdfast.evaluations.spectral.spade import Spectral
-from holdfast.execution.request import build
-from holdfast.protocol.evaluation import settings
+from holdfast.measure.evaluation import settings
+from holdfast.measure.keys import Key
+from holdfast.measure.store import Store
 from holdfast.report import write
+from holdfast.run.folder import claim, require_free
+from holdfast.run.request import build
 from holdfast.spectral import analysis
+from holdfast.spectral import arrays as features
 from holdfast.spectral.analysis import Spade
+from holdfast.spectral.arrays import mark, packed, read
+from holdfast.spectral.evaluations.spade import Spectral
 from holdfast.spectral.graphs import GraphConstruction
-from holdfast.store.keys import Key
-from holdfast.store.store import Store
 
 
 @dataclass(frozen=True, eq=False)

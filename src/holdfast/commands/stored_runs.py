@@ -9,8 +9,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import unsealed
 from holdfast.core.records import UNFINISHED, Failure, Result
 from holdfast.encoders.loading.reference import label, named, stamp
-from holdfast.execution.request import Request, references
-from holdfast.store.store import REQUEST, Store, load, some
+from holdfast.measure.store import REQUEST, Store, load, some
+from holdfast.run.request import Request, references
 
 Records = tuple[list[Result], list[Failure]]
 

@@ -14,9 +14,9 @@ from holdfast.core.balls import Ball
 from holdfast.core.errors import refuse_blanks
 from holdfast.core.records import Result
 from holdfast.core.settings import listed, names_of, number
-from holdfast.evaluations.deployed.threshold import Threshold
-from holdfast.execution.engines.requested import Workers
-from holdfast.transforms.ladders import EDITS
+from holdfast.run.engines.requested import Workers
+from holdfast.service.evaluations.threshold import Threshold
+from holdfast.transforms.severity import EDITS
 
 
 @dataclass(frozen=True, eq=False)

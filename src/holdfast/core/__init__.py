@@ -1,1 +1,1 @@
-"""The words that everything else speaks."""
+"""Values that all of the library uses."""

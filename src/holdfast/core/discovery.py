@@ -1,7 +1,7 @@
 """What there is of a kind is found by looking, not listed: to add a member, add a file, or name it in an entry point.
 
-Each kind lives in a package of Holdfast, its files at any depth below it. Other installed packages name theirs in the
-entry-point group that is called like the package where their file would lie here, as in ``holdfast.attacks``.
+Each kind lives in a package or module of Holdfast, its files at any depth below it; evaluations live in the ``evaluations``
+of each topic. Other installed packages name theirs in the entry-point group of the kind, as in ``holdfast.attacks``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from holdfast.core.errors import HoldfastError
 T = TypeVar("T")
 
 
-def named_classes(home: ModuleType, base: type[T]) -> dict[str, type[T]]:
-    """Return each class of a ``base`` that has a ``name`` of its own: those below the package ``home``, and other packages'.
+def named_classes(home: ModuleType | tuple[ModuleType, ...], base: type[T], group: str = "") -> dict[str, type[T]]:
+    """Return each class of a ``base`` that has a ``name`` of its own: those in or below ``home``, and other packages'.
+
+    Other packages name theirs in the entry-point ``group``, by default the name of ``home``.
 
     Raises:
         HoldfastError: two of them have the same name, another package names what cannot be loaded or is no such class, or a
             folder is no package.
     """
-    return dict(_classes(home, cast(Any, base)))  # mypy takes no abstract class for hashable
+    homes = home if isinstance(home, tuple) else (home,)
+    return dict(
+        _classes(homes, group or homes[0].__name__, cast(Any, base))
+    )  # mypy takes no abstract class for hashable
 
 
 @cache
@@ -70,16 +75,16 @@ def loaded(point: EntryPoint) -> Any:
 
 
 @cache
-def _classes(home: ModuleType, base: type[Any]) -> dict[str, type[Any]]:
+def _classes(homes: tuple[ModuleType, ...], group: str, base: type[Any]) -> dict[str, type[Any]]:
     classes = []
-    for module in _modules_below(home):
+    for module in (module for home in homes for module in (home, *_modules_below(home))):
         members = vars(module).values()
         classes += [kind for kind in members if isclass(kind) and issubclass(kind, base) and _is_member(kind)]
-    for point in entry_points(group=home.__name__):
+    for point in entry_points(group=group):
         kind = loaded(point)
         if not (isclass(kind) and issubclass(kind, base) and _is_member(kind)):
             raise HoldfastError(
-                f"the entry point {point.name!r} of {home.__name__} must name a class that extends "
+                f"the entry point {point.name!r} of {group} must name a class that extends "
                 f"{base.__name__} and has a name, got {kind!r}"
             )
         classes.append(kind)
@@ -92,13 +97,15 @@ def _is_member(kind: type) -> bool:
 
 def _modules_below(home: ModuleType, stop: str = "") -> Iterator[ModuleType]:
     """Yield all modules below the package ``home``; of one that has ``stop``, that alone."""
-    for folder in (folder for path in home.__path__ if (folder := Path(path)).is_dir()):
+    for folder in (folder for path in getattr(home, "__path__", ()) if (folder := Path(path)).is_dir()):
         for below in sorted(folder.iterdir()):
             if any(below.glob("*.py")) and not (below / "__init__.py").exists():
                 raise HoldfastError(
                     f"{below} holds modules but no __init__.py, so that none is found; add an empty one"
                 )
-    for info in iter_modules(home.__path__, f"{home.__name__}."):
+    for info in iter_modules(getattr(home, "__path__", ()), f"{home.__name__}."):
+        if info.ispkg and info.name.endswith(".evaluations"):  # which are a kind of their own, and import far more
+            continue
         module = import_module(info.name)
         yield module
         if info.ispkg and not (stop and hasattr(module, stop)):

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import Spelled, read, require_not_negative
+from holdfast.core.settings import Searching, Spelled, read, require_not_negative
 
 
 @dataclass(frozen=True)
-class Divergence(Spelled):
+class Divergence(Spelled, Searching):
     """How far apart two representations are; ``nan`` where that is undefined."""
 
     name: ClassVar[str]

@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from holdfast.core.arguments import check_codes, check_dense, check_module, mixes_precisions
+from holdfast.core.checks import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.copies import copied
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
-from holdfast.core.texts import TextTower
+from holdfast.core.text_tower import TextTower
 
 Pixels = Float[Tensor, "b *pixels"]
 Codes = Float[Tensor, "b d"]

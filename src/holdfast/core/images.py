@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.arguments import check_dense, check_labels
+from holdfast.core.checks import check_dense, check_labels
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise

@@ -12,12 +12,18 @@ from dataclasses import MISSING, Field, fields
 from fractions import Fraction
 from math import inf, nan
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 
 T = TypeVar("T")
 REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
+
+
+class Searching:
+    """Settings of a search: keys of results name their version, from the second on."""
+
+    version: ClassVar[int] = 1
 
 
 class Spelled(ABC):
@@ -230,7 +236,7 @@ def require_positive(thing: Any, *settings: str) -> None:
     """Raise unless these settings of ``thing`` are positive and finite; one that is None is not looked at.
 
     Example:
-        >>> from holdfast.training.objectives.simclr import SimCLR
+        >>> from holdfast.training.objectives.contrastive import SimCLR
         >>> SimCLR(temperature=0.0)
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: simclr: temperature must be positive, got 0.0

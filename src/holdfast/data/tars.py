@@ -22,11 +22,10 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
-from holdfast.data.reading.content import Stored, side_by_side
-from holdfast.data.reading.encoded import load_encoded
-from holdfast.data.reading.endings import SUFFIXES, report
-from holdfast.data.reading.endings import ending as last_ending
-from holdfast.data.reading.stores import FileStore, StoredFile
+from holdfast.data.reading.decode import Stored, side_by_side
+from holdfast.data.reading.stores import SUFFIXES, FileStore, StoredFile, report
+from holdfast.data.reading.stores import ending as last_ending
+from holdfast.data.reading.survey import load_encoded
 
 SOURCE = "wds"
 MISSING = -1

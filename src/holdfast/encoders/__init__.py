@@ -1,79 +1,8 @@
-"""Encoder adapters: each file turns one kind of reference (``timm:``, ``onnx:`` ...) into an Encoder.
-
-An adapter is a module of this package, or one that another package names in the entry-point group ``holdfast.encoders``,
-with a constant ``SOURCE`` and a function ``load(name, options)``; adding the file is all there is to do. One that reads
-``options.arch`` says ``TAKES_ARCH = True``.
-"""
+"""Encoders, by reference: one file or folder per source."""
 
 from __future__ import annotations
 
-from typing import Protocol, cast, runtime_checkable
-
-from holdfast.core import discovery
-from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.encoders.loading.reference import Options, label, named, stamp
-
-__all__ = ["Adapter", "Options", "load", "sources"]
-
-
-@runtime_checkable
-class Adapter(Protocol):
-    """What a module of this package offers to be found."""
-
-    SOURCE: str
-
-    def load(self, name: str, options: Options) -> Encoder:
-        """Return the encoder called ``name`` (what follows ``source:``, settings included)."""
-        ...
-
-
-def sources() -> dict[str, Adapter]:
-    """Return every adapter by the source it serves.
-
-    Example:
-        >>> "onnx" in sources()
-        True
-    """
-    import holdfast.encoders as home
-
-    return {source: cast(Adapter, module) for source, module in discovery.sources(home).items()}
-
-
-def load(reference: str, options: Options | None = None) -> Encoder:
-    """Return the encoder that ``reference`` names, in the form ``source:name`` or ``source:name?setting=value``.
-
-    ``mine=source:name`` gives it a short name.
-
-    Example:
-        >>> import torch
-        >>> load("baseline:pixels?shape=1x8x8")(torch.rand(2, 1, 8, 8)).shape
-        torch.Size([2, 64])
-        >>> load("tim:resnet50")
-        Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: unknown encoder source 'tim' in 'tim:resnet50'; did you mean 'timm'? known: ...
-    """
-    options = options or Options()
-    if not isinstance(reference, str):
-        raise HoldfastError(
-            f"an encoder reference is text such as 'timm:resnet50', got {reference!r}; an nn.Module becomes an encoder as "
-            "Encoder(module, name, Domain((3, 224, 224)))"
-        )
-    short, reference = named(reference)
-    source, colon, name = reference.partition(":")
-    if not (colon and name):
-        raise HoldfastError(
-            f"encoder references have the form source:name, as in timm:resnet50; got {reference!r}; "
-            f"known sources: {', '.join(sorted(sources()))}"
-        )
-    if source not in sources():
-        raise HoldfastError(
-            f"unknown encoder source {source!r} in {reference!r}; {did_you_mean(source, list(sources()))}"
-        )
-    if options.arch and not getattr(sources()[source], "TAKES_ARCH", False):
-        raise HoldfastError(
-            f"--arch {options.arch} changes nothing: {source} brings the module of {reference!r}; leave it out"
-        )
-    encoder = sources()[source].load(name, options)
-    encoder.name, encoder.source = short or label(name), stamp(reference, options)
-    return encoder
+from holdfast.encoders.by_name import Adapter as Adapter
+from holdfast.encoders.by_name import load as load
+from holdfast.encoders.by_name import sources as sources
+from holdfast.encoders.loading.reference import Options as Options

@@ -14,8 +14,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.encoders.loading.factory import build, encoder_from, inside
 from holdfast.encoders.loading.inputs import InputSettings
 from holdfast.encoders.loading.reference import Options, existing, split
-from holdfast.encoders.loading.weight_files import WeightSettings, read_weights
-from holdfast.encoders.loading.weights import fit
+from holdfast.encoders.loading.weights import WeightSettings, fit, read_weights
 
 SOURCE = "checkpoint"
 TAKES_ARCH = True

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.codes import StoredCodes, read_codes
+from holdfast.data.codes.codes import StoredCodes, read_codes
 from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "embeddings"

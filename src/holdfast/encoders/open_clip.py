@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.texts import TextModel, TextTower
-from holdfast.encoders.loading.library_transform import Recipe, recipe
+from holdfast.core.text_tower import TextModel, TextTower
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
 from holdfast.encoders.loading.reference import Options, first_line, require, split
-from holdfast.encoders.loading.stated import PreprocessingSettings, told
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.encoders.loading.weight_files import weights_only
+from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "open_clip"

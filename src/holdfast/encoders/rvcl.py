@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.encoders.architectures.base import Architecture
-from holdfast.encoders.architectures.rvcl import Base, CnnA, CnnB, Deep
+from holdfast.encoders.architectures.plain import Base, CnnA, CnnB, Deep
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.225, 0.225, 0.225)
 MNIST, CIFAR = Domain((1, 28, 28)), Domain((3, 32, 32))

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.library_transform import Recipe, recipe
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
 from holdfast.encoders.loading.reference import Options, existing, first_line, require, split
-from holdfast.encoders.loading.stated import PreprocessingSettings, told
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.encoders.loading.weight_files import Weights, WeightSettings, read_weights, weights_only
-from holdfast.encoders.loading.weights import fit
+from holdfast.encoders.loading.weights import Weights, WeightSettings, fit, read_weights, weights_only
 from holdfast.encoders.wrappers import PATCH, POOLINGS, check_pooling, check_result, check_tokens, dense, pool, seeded
 
 SOURCE = "timm"

@@ -13,10 +13,10 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
 from holdfast.encoders.loading.reference import Options, first_line, require, split
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.encoders.loading.weight_files import weights_only
+from holdfast.encoders.loading.weights import weights_only
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "torchvision"

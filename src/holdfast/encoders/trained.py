@@ -27,7 +27,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
-from holdfast.core.texts import TextTower
+from holdfast.core.text_tower import TextTower
 from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
@@ -171,7 +171,7 @@ def architecture_of(encoder: Encoder) -> str | None:
     """Return the text of the architecture that builds the module of ``encoder``; None if only Python code does.
 
     Example:
-        >>> from holdfast.encoders import load
+        >>> from holdfast.encoders.by_name import load
         >>> architecture_of(load("builtin:digits-robust"))
         'encoder:builtin:digits-robust'
     """

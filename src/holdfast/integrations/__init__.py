@@ -1,1 +1,1 @@
-"""Holdfast inside the programs of others: their callbacks, each a few lines over ``monitor``."""
+"""Callbacks for other training programs."""

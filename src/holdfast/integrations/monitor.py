@@ -24,18 +24,17 @@ from holdfast.commands.inputs import NamedImages, at_hand
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
-from holdfast.core.points import points
 from holdfast.core.points.neighbours import nearest_neighbours
+from holdfast.core.points.points import points
 from holdfast.core.records import Claim, Estimate
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import names_of
-from holdfast.core.statistics import summarise
-from holdfast.core.statistics.series import series_of
-from holdfast.execution.request import Request, planned
-from holdfast.execution.request.loading import select
-from holdfast.protocol.bank import apart
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.population import Population
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.bank import apart
+from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.population import Population
+from holdfast.run.inputs import select
+from holdfast.run.request import Request, planned
 
 ONLY = ("attack-radius", "geometry")
 WITH_BANK = "probe-accuracy"

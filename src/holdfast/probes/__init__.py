@@ -1,1 +1,3 @@
-"""Probes: classifiers on a frozen encoder's codes, learned once from the labelled bank. One file each, found by name."""
+"""Probes: classifiers on embeddings.
+
+Files here hold algorithms; each file in ``evaluations`` is one measure with labels."""

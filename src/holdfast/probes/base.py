@@ -1,6 +1,6 @@
-"""What every probe is: settings that learn from a labelled bank, and what they learn: a score of each class.
+"""What every probe is: settings that learn from a labelled reference set, and a score for each class.
 
-A probe is a ``Fit``: ``population.learned(probe)`` learns it once, keeps it under a key and gives a ``FittedProbe``.
+Also here: warnings of probes that beat no random choice or never saw a class.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import ClassVar
 
 import torch
@@ -17,9 +18,14 @@ from torch import Tensor
 from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Estimate
 from holdfast.core.settings import Spelled, read
-from holdfast.protocol.fits import Fit
-from holdfast.protocol.population import Population, represent
+from holdfast.core.statistics.intervals import share_interval
+from holdfast.measure.population import Fit, Population, represent
+
+# What every probe is: settings that learn from a labelled bank, and what they learn: a score of each class.
+#
+# A probe is a ``Fit``: ``population.learned(probe)`` learns it once, keeps it under a key and gives a ``FittedProbe``.
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -109,3 +115,54 @@ def probes() -> dict[str, type[Probe]]:
     import holdfast.probes as home
 
     return named_classes(home, Probe)
+
+
+NEAR_CHANCE = 3.0
+"""Standard errors above chance within which a probe may know nothing."""
+NAMED = 5
+
+
+def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
+    """Return the accuracy of answering the most common class of the images measured, without looking."""
+    most, n = int(population.labels[list(rows)].unique(return_counts=True)[1].max()), len(rows)
+    low, high = share_interval(most, n)
+    return Estimate(
+        quantity="chance_accuracy",
+        value=most / n,
+        low=low,
+        high=high,
+        n=n,
+        method="mid-P",
+        unit="share of samples",
+        claim=Claim.ESTIMATE,
+        of="accuracy of the most common class as the only answer",
+        better="neither",
+    )
+
+
+def accuracy_warnings(
+    population: Population, rows: Sequence[int], learned: Sequence[FittedProbe], clean: Sequence[Estimate], vain: str
+) -> tuple[str, ...]:
+    """Return the sentences that a reader must see beside the numbers of probes whose ``clean`` accuracies these are.
+
+    ``vain`` says which of them mean nothing where a probe is at chance.
+    """
+    warnings = [probe.caution for probe in learned if probe.caution]
+    labels = population.labels[list(rows)]
+    absent = learned[0].places(labels) < 0
+    if bool(absent.any()):
+        names = class_names(population, labels[absent].unique())
+        shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        warnings.append(
+            f"The bank shows no image of {len(names)} of the classes measured ({shown}): their {int(absent.sum())} images "
+            "count as wrong; add images of them to the bank, or leave them out."
+        )
+    chance = chance_estimate(population, rows).value
+    for estimate in clean:
+        if estimate.value - chance <= NEAR_CHANCE * sqrt(chance * (1 - chance) / estimate.n):
+            warnings.append(
+                f"AT CHANCE: {estimate.conditions['probe']} is right on {estimate.value:.1%} of {estimate.n} clean images, "
+                f"within three standard errors of the {chance:.1%} that the most common class alone "
+                f"gives; {vain} mean nothing."
+            )
+    return tuple(warnings)

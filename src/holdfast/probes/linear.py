@@ -22,9 +22,8 @@ from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
+from holdfast.measure.population import LooksAt, Population
 from holdfast.probes.base import FittedProbe, Probe, taught
-from holdfast.protocol.fits import LooksAt
-from holdfast.protocol.population import Population
 
 TOLERANCE = 1e-6
 """The largest entry of the mean loss's gradient at which the solver stops."""

@@ -18,9 +18,8 @@ from torch import Tensor
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
+from holdfast.measure.population import LooksAt, Population
 from holdfast.probes.base import FittedProbe, Probe, taught
-from holdfast.protocol.fits import LooksAt
-from holdfast.protocol.population import Population
 
 BLOCK = 2**24
 """Entries of the products that are held at a time."""

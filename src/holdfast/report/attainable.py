@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Estimate, Resolution
-from holdfast.core.statistics import is_share
+from holdfast.core.statistics.summaries import is_share
 
 if TYPE_CHECKING:
     from holdfast.report.gate import Gate

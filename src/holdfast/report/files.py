@@ -10,15 +10,13 @@ from pathlib import Path
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.records import SCHEMA_VERSION, Failure, Record, Result
-from holdfast.report.comparison import Comparison
-from holdfast.report.comparison.relative import with_relative_errors
-from holdfast.report.contents import Contents
-from holdfast.report.figures.charts import drawings
-from holdfast.report.overview.scorecard import Scorecard
-from holdfast.report.overview.tally import Tally
-from holdfast.report.page import render
+from holdfast.report.comparison.comparable import with_relative_errors
+from holdfast.report.comparison.compare import Comparison
+from holdfast.report.contents import Contents, RunState
+from holdfast.report.figures.plots import drawings
+from holdfast.report.overview.scorecard import Scorecard, Tally
+from holdfast.report.page.page import render
 from holdfast.report.printed import csv, latex, markdown
-from holdfast.report.run_state import RunState
 
 
 class Report(Record):

@@ -19,10 +19,10 @@ from holdfast.core.balls import BALLS
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
-from holdfast.core.statistics import is_share
+from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.attainable import EXACT, out_of_reach, require_attainable
-from holdfast.report.comparison.protocol import labels
+from holdfast.report.comparison.comparable import labels
 from holdfast.report.comparison.tables import interval
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}

@@ -13,14 +13,13 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
 from holdfast.report import text
-from holdfast.report.comparison.relative import with_relative_errors
+from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.comparison.tables import Table
 from holdfast.report.contents import Contents
-from holdfast.report.figures.charts import drawings
-from holdfast.report.figures.plots import Plate
+from holdfast.report.figures.plots import Plate, drawings
 from holdfast.report.overview.alerts import alerts
 from holdfast.report.overview.scorecard import Scorecard
-from holdfast.report.page import colours_of, environment
+from holdfast.report.page.page import colours_of, environment
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
-from holdfast.report.comparison import Comparison, Pair, differences
-from holdfast.report.comparison.protocol import Group
+from holdfast.report.comparison import tables as differences
+from holdfast.report.comparison.comparable import Group
+from holdfast.report.comparison.compare import Comparison, Pair
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import Answer
-from holdfast.report.overview.scorecard import Scorecard
-from holdfast.report.overview.tally import sentences, tally
+from holdfast.report.overview.scorecard import Scorecard, sentences, tally
 
 FIXED = (
     "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",

@@ -1,1 +1,3 @@
-"""The mathematics of spectral scores: graphs, their eigenvalues and resistances, and what these say of edges and samples."""
+"""Graphs on samples and their spectra, on arrays alone.
+
+Files here hold algorithms; each file in ``evaluations`` is one measure."""

@@ -14,14 +14,13 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.points import Points
+from holdfast.core.points.points import Points
 from holdfast.core.run_settings import Observed
-from holdfast.protocol.fits import Fit, LooksAt
-from holdfast.protocol.population import Population
+from holdfast.measure.population import Fit, LooksAt, Population
 from holdfast.spectral.analysis import Spade, scored
 from holdfast.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.spectral.graphs.base import GraphConstruction
-from holdfast.spectral.tensors import spade_of, tensors_of
+from holdfast.spectral.graphs import GraphConstruction
+from holdfast.spectral.stability import spade_of, tensors_of
 
 BATCH = 256
 

@@ -9,12 +9,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.points import Points, distinct, points
 from holdfast.core.points.neighbours import Neighbours
-from holdfast.spectral.components import REPAIRS, Split, bridged, largest, split
-from holdfast.spectral.graph import Graph
-from holdfast.spectral.graphs.approximate import neighbours
-from holdfast.spectral.graphs.base import GraphConstruction
+from holdfast.core.points.points import Points, distinct, points
+from holdfast.spectral.graph import REPAIRS, Graph, Split, bridged, largest, split
+from holdfast.spectral.graphs import GraphConstruction
+from holdfast.spectral.neighbours import neighbours
 from holdfast.spectral.solve import FACTORED
 
 SAMPLES_PER_NEIGHBOUR = 3

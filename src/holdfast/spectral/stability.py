@@ -1,29 +1,34 @@
-"""How much a spectral score means: the same numbers on random subsets, and for maps that have learned nothing.
-
-``lambda_max`` varies by 11 to 51% between random subsets and drifts with n, and degenerate maps have small ones (a random
-projection 2 to 3), so the number alone says little. Subsets are drawn without replacement: a bootstrap's repeated
-samples are duplicates, which change the graph.
-"""
+"""How much a spectral score means: random subsets, trivial maps, and scores as named tensors."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import exp, sqrt
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from holdfast.core.noise import Noise
-from holdfast.core.points import BLOCK, Points, points
-from holdfast.spectral.analysis import TOP, edge_scores_all
-from holdfast.spectral.eigen import DENSE, SCORES, all_values, spectrum
+from holdfast.core.points.points import BLOCK, Points, points
+from holdfast.core.run_settings import Observed
+from holdfast.spectral.analysis import TOP, Cut, Spade, edge_scores, edge_scores_all, riemannian
+from holdfast.spectral.eigen import DENSE, SCORES, Spectrum, all_values, spectrum
+from holdfast.spectral.graph import Graph
 from holdfast.spectral.graph_pair import SAMPLES_PER_NEIGHBOUR, GraphPair, draw
-from holdfast.spectral.graphs.approximate import neighbours
-from holdfast.spectral.graphs.base import GraphConstruction
-from holdfast.spectral.hops import edge_hops
-from holdfast.spectral.scores import edge_scores, riemannian
+from holdfast.spectral.graphs import GraphConstruction
+from holdfast.spectral.neighbours import neighbours
+from holdfast.spectral.resistance import edge_hops
+
+# How much a spectral score means: the same numbers on random subsets, and for maps that have learned nothing.
+#
+# ``lambda_max`` varies by 11 to 51% between random subsets and drifts with n, and degenerate maps have small ones (a
+# random
+# projection 2 to 3), so the number alone says little. Subsets are drawn without replacement: a bootstrap's repeated
+# samples are duplicates, which change the graph.
 
 LARGEST = 5000
 """Largest subset: a few of them must not cost more than the whole."""
@@ -196,3 +201,75 @@ def baselines(
         ]
         for name, make in BASELINES.items()
     }
+
+
+FACTS = "facts"
+"""The tensor that spells what is no array (JSON as bytes)."""
+
+
+def tensors_of(scores: Spade) -> Observed:
+    """Return everything that ``spade_of`` needs; a certificate, which is proved afterwards, is left out."""
+    graphs, spectrum, cut = scores.graphs, scores.spectrum, scores.cut
+    arrays: dict[str, np.ndarray | None] = {
+        "inputs.edges": graphs.inputs.edges,
+        "inputs.weights": graphs.inputs.weights,
+        "outputs.edges": graphs.outputs.edges,
+        "outputs.weights": graphs.outputs.weights,
+        "rows": graphs.rows,
+        "place": graphs.node_of,
+        "values": spectrum.values if spectrum else None,
+        "vectors": spectrum.vectors if spectrum else None,
+        "residuals": spectrum.residuals if spectrum else None,
+        "edge_scores": np.stack(list(scores.edge_scores.values())),
+        "edge_scores_all": scores.edge_scores_all,
+        "hops": scores.hops,
+        "cut": cut.inside if cut else None,
+    }
+    facts = {
+        "nodes": graphs.inputs.n,
+        "k": graphs.k,
+        "duplicates": graphs.duplicates,
+        "ties": graphs.ties,
+        "recall": graphs.recall,
+        "repaired": graphs.repaired,
+        "remark": graphs.remark,
+        "score": scores.score,
+        "solver": spectrum.solver if spectrum else None,
+        "riemannian": scores.riemannian,
+        "riemannian_all": scores.riemannian_all,
+        "ranks": list(scores.edge_scores),
+        "stretch": scores.stretch,
+        "distortion": cut.distortion if cut else None,
+    }
+    tensors = {
+        name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items() if array is not None
+    }
+    return {**tensors, FACTS: torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)}
+
+
+def spade_of(tensors: Observed) -> Spade:
+    """Return the scores that ``tensors_of`` made ``tensors`` of."""
+    facts: dict[str, Any] = json.loads(tensors[FACTS].numpy().tobytes())
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    graphs = GraphPair(
+        inputs=Graph(facts["nodes"], arrays["inputs.edges"], arrays["inputs.weights"]),
+        outputs=Graph(facts["nodes"], arrays["outputs.edges"], arrays["outputs.weights"]),
+        rows=arrays["rows"],
+        node_of=arrays["place"],
+        recall=tuple(facts["recall"]),
+        **{name: facts[name] for name in ("k", "duplicates", "ties", "repaired", "remark")},
+    )
+    spectrum = None
+    if facts["solver"]:
+        spectrum = Spectrum(arrays["values"], arrays["vectors"], arrays["residuals"], facts["solver"])
+    return Spade(
+        graphs=graphs,
+        split=graphs.split,
+        spectrum=spectrum,
+        certificate=None,
+        edge_scores=dict(zip(facts["ranks"], arrays["edge_scores"], strict=True)),
+        edge_scores_all=arrays.get("edge_scores_all"),
+        hops=arrays["hops"],
+        cut=Cut(facts["distortion"], arrays["cut"]) if "cut" in arrays else None,
+        **{name: facts[name] for name in ("score", "riemannian", "riemannian_all", "stretch")},
+    )

@@ -1,1 +1,3 @@
-"""SynBench without its report: a Gaussian mixture, its robust Bayes rules, and how much of it an encoder keeps."""
+"""Gaussian classes with known robust classifiers.
+
+Files here hold algorithms; ``evaluations`` holds the measure."""

@@ -20,11 +20,9 @@ from torch import Tensor
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
-from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-from holdfast.synthetic.mixture import Mixture, direction
-from holdfast.synthetic.moments import Pooled
-from holdfast.synthetic.rules import Rules
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+from holdfast.synthetic.mixture import Mixture, Pooled, Rules, direction
 
 MOST_NUMBERS = 400_000_000
 """Of the covariance, or of the codes where there are fewer than features: three gigabytes."""

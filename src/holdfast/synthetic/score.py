@@ -1,24 +1,63 @@
-"""The SynBench score: the area under an encoder's accuracy and bound, over that of the mixture itself.
-
-With ``a_i`` the accuracy and ``b_i`` the expected bound at scale ``i`` of ``n``, accuracy above ``a_t`` comes with the bound
-``E(a_t) = (1/n) sum b_i 1[a_i > a_t]``. Its area from ``a_t`` to 1 is a sum, and the score a ratio of two of them:
-
-    score(a_t) = sum b_i (a_i - a_t)_+  /  sum h(Phi(s_i)) (Phi(s_i) - a_t)_+
-
-Ko et al. 2022, https://arxiv.org/abs/2210.02989, section 3.3. Departure: the area is exact; ``published`` adds up ``E`` on
-100 points from 0.6 to 1, as the authors' program does, which differs by less than 0.01 up to ``a_t = 0.9``.
-"""
+"""The SynBench score, what the mixture itself allows, and the budget that the score suggests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import pi, sqrt
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.synthetic.reference import reference
+from holdfast.core.run_settings import Observed
+from holdfast.measure.population import Population
+from holdfast.synthetic.accuracies import RuleAccuracies
+
+# What the mixture itself allows: the accuracy of its best classifier and how far, on average, inputs lie from its
+# boundary.
+#
+# At scale ``s`` the best accuracy is ``a = Phi(s)``, whatever the budget. The distance of an input to the boundary, in
+# units
+# of the mean's own and averaged over the inputs that are classified rightly, depends on that accuracy alone:
+#
+#     h(a) = 1 + exp(-q^2 / 2) / (sqrt(2 pi) a q),      q = Phi^-1(a),      1/2 < a < 1
+#
+# SynBench (Ko et al. 2022, https://arxiv.org/abs/2210.02989), result 3.3.
+
+SCALES = tuple(k / 10 for k in range(1, 50))
+"""The published grid: accuracies from 0.54 to 1. The score depends on where it ends."""
+
+
+def expected_bound(accuracy: Float[Tensor, "n *e"]) -> Float[Tensor, "n *e"]:
+    """Return ``h(a)``; its limit 1 at ``a = 1``, and nan where ``a`` is no better than a coin.
+
+    Example:
+        >>> expected_bound(torch.tensor([0.6, 0.7, 0.9]).double())
+        tensor([3.5416, 1.9472, 1.1522], dtype=torch.float64)
+    """
+    inside = torch.where((accuracy > 0.5) & (accuracy <= 1), accuracy, torch.nan)
+    q = torch.special.ndtri(inside)
+    return 1 + (-q.square() / 2).exp() / (sqrt(2 * pi) * inside * q)
+
+
+def reference(scales: Sequence[float]) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """Return the mixture's accuracy and expected bound at each scale."""
+    accuracy = torch.special.ndtr(torch.tensor(scales, dtype=torch.float64))
+    return accuracy, expected_bound(accuracy)
+
+
+# The SynBench score: the area under an encoder's accuracy and bound, over that of the mixture itself.
+#
+# With ``a_i`` the accuracy and ``b_i`` the expected bound at scale ``i`` of ``n``, accuracy above ``a_t`` comes with
+# the bound
+# ``E(a_t) = (1/n) sum b_i 1[a_i > a_t]``. Its area from ``a_t`` to 1 is a sum, and the score a ratio of two of them:
+#
+#     score(a_t) = sum b_i (a_i - a_t)_+  /  sum h(Phi(s_i)) (Phi(s_i) - a_t)_+
+#
+# Ko et al. 2022, https://arxiv.org/abs/2210.02989, section 3.3. Departure: the area is exact; ``published`` adds up
+# ``E`` on
+# 100 points from 0.6 to 1, as the authors' program does, which differs by less than 0.01 up to ``a_t = 0.9``.
 
 MODES = ("exact", "published")
 GRID = (0.6, 1.0, 100)
@@ -63,3 +102,34 @@ def score(
             f"{top:.3g}; add larger scales or lower the threshold"
         )
     return area(accuracy, bound, thresholds, mode) / best.reshape(-1, *[1] * (accuracy.ndim - 1))
+
+
+# The budget for robust linear probing that SynBench suggests: the one at which the encoder scores best.
+#
+#     eps* = argmax over eps of  score(eps, a_t),  averaged over the thresholds a_t
+#
+# Ko et al. 2022, https://arxiv.org/abs/2210.02989, section 4.
+
+THRESHOLDS = (0.7, 0.75, 0.8, 0.85, 0.9)
+BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
+SAMPLES = 2048
+ENCODINGS = 2_000_000
+"""The most that are encoded for all scales together."""
+
+
+def expected_bounds(observed: Observed) -> Float[Tensor, "n p e"]:
+    """Return the expected bounds; 0 where nothing was classified rightly, which is above no threshold anyway."""
+    return observed["bound"] / observed["right"].clamp_min(1e-9)
+
+
+def suggested_budget(population: Population, samples: int = SAMPLES) -> float:
+    """Return the budget with the highest mean score; 0 also where every score is 0, which suggests none.
+
+    The mixture lies along the published direction, all input values alike.
+    """
+    accuracies = RuleAccuracies(SCALES, BUDGETS, samples, ENCODINGS, "ones")
+    observed = {
+        name: values.double().cpu() for name, values in accuracies.observe(population, range(len(SCALES))).items()
+    }
+    right, bound = (values[:, -1] for values in (observed["right"], expected_bounds(observed)))  # the whole train set's
+    return BUDGETS[int(score(right, bound, SCALES, THRESHOLDS).mean(0).argmax())]

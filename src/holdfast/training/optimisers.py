@@ -114,7 +114,7 @@ class Lars(Optimiser):
         require_positive(self, "trust")
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+        from holdfast.encoders.loading.factory import declare_missing_operators
 
         declare_missing_operators()
         try:

@@ -1,8 +1,4 @@
-"""A recipe: everything that decides what training makes of given images, as frozen settings and as TOML.
-
-A file of recipes has the fields as keys and texts as values: ``objective = "simclr:temperature=0.2"``. Those that come with
-the library are files beside this one.
-"""
+"""Recipes: all settings of a training as frozen dataclasses and TOML, with the views it compares."""
 
 from __future__ import annotations
 
@@ -13,14 +9,26 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.noise import Noise
 from holdfast.core.settings import convert, fields_of, types_of
 from holdfast.encoders.architectures.base import Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
-from holdfast.training.adversary import Adversary
+from holdfast.training.adversaries.base import Adversary
 from holdfast.training.learner import TrainingObjective
 from holdfast.training.optimisers import SGD, Cosine, Optimiser, Schedule
 from holdfast.transforms.base import Transform
+
+# A recipe: everything that decides what training makes of given images, as frozen settings and as TOML.
+#
+# A file of recipes has the fields as keys and texts as values: ``objective = "simclr:temperature=0.2"``. Those that
+# come with
+# the library are files beside this one.
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 MODES = ("train", "eval")
@@ -141,3 +149,41 @@ def read_settings(name: str | Path) -> dict[str, Any]:
         raise HoldfastError(f"cannot read {name}: {error.strerror}") from error
     except ValueError as error:
         raise HoldfastError(f"{name} is not valid TOML: {error}") from error
+
+
+def views_of(pixels: Pixels, recipe: Recipe, noise: Noise) -> tuple[Float[Tensor, "b ..."], ...]:
+    """Return as many views of each image as the objective asks for, then its small crops."""
+    count = recipe.objective.views
+    augmentations = [recipe.augmentation] * count
+    if count > 1 and recipe.second_augmentation is not None:
+        augmentations[1] = recipe.second_augmentation
+    augmentations += [recipe.crop_augmentation] * recipe.objective.crops
+    views = [
+        pixels if augmentation is None else augmentation.applied(pixels, noise.fork("view", place))
+        for place, augmentation in enumerate(augmentations)
+    ]
+    return (*views[:count], *(resized(crop, recipe.crop_size) for crop in views[count:]))
+
+
+def resized(pixels: Pixels, size: int | None) -> Float[Tensor, "b ..."]:
+    """Return images of this height and width; None leaves them as they are."""
+    return pixels if size is None else interpolate(pixels, (size, size), mode="bilinear", antialias=True)
+
+
+def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:
+    """Raise where augmentations cannot change such images, or an adversary could make anything of them.
+
+    In training augmentations do not look at what they are given.
+    """
+    if recipe.adversary is not None:
+        recipe.adversary.ball.check(domain)
+    noise = noise.to(pixels.device)
+    for way in (recipe.augmentation, recipe.second_augmentation, recipe.crop_augmentation):
+        if way is None:
+            continue
+        way(pixels, noise)
+        if domain.low < 0 or domain.high > 1:
+            raise HoldfastError(
+                f"{way} changes pixels in [0, 1], and the encoder's lie in [{domain.low:g}, {domain.high:g}]; put the "
+                "scaling inside the encoder, or train without augmentation"
+            )

@@ -1,1 +1,1 @@
-"""Transforms of images: corruptions, everyday edits, filters. One file each, found by name."""
+"""Images to images: edits, corruptions and augmentations."""

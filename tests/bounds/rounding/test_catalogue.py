@@ -13,11 +13,10 @@ from holdfast.bounds import lower_bound
 from holdfast.bounds.network.graph import Graph, Node, Step, Var
 from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.bounds.network.tracing import CASTS
-from holdfast.bounds.relaxations.rules import Box
-from holdfast.bounds.rounding.catalogue import EXACT, ROUNDING, UNKNOWN, local_error
-from holdfast.bounds.rounding.executed_encoder import executed_encoder
+from holdfast.bounds.relaxations import Box
+from holdfast.bounds.rounding.errors import EXACT, ROUNDING, ULPS, UNKNOWN, local_error
+from holdfast.bounds.rounding.executed import executed_encoder
 from holdfast.bounds.rounding.formats import Format
-from holdfast.bounds.rounding.functions import ULPS
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.errors import HoldfastError
 from tests.bounds.checks import points

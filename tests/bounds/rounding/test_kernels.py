@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.bounds import lower_bound
-from holdfast.bounds.rounding.executed_encoder import executed_encoder
+from holdfast.bounds.rounding.executed import executed_encoder
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

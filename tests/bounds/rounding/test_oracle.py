@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, Method, SdpCrown, lower_bound
-from holdfast.bounds.rounding.executed_encoder import ExecutedEncoder, executed_encoder
+from holdfast.bounds.rounding.executed import ExecutedEncoder, executed_encoder
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.marks import rest_slow

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.points.enclosing_balls import enclosing_balls
+from holdfast.core.points.points import enclosing_balls
 
 
 def slow_radius(points: Tensor) -> float:

@@ -9,13 +9,7 @@ import pytest
 
 from holdfast.core.records import Claim, Findings, Series
 from holdfast.core.statistics import summarise
-from holdfast.core.statistics.clusters import (
-    group_mean_interval,
-    group_median_interval,
-    numbered,
-    widening,
-    with_groups,
-)
+from holdfast.core.statistics.groups import group_mean_interval, group_median_interval, numbered, widening, with_groups
 from holdfast.core.statistics.intervals import bounded_interval, skewed_interval
 
 RNG = np.random.default_rng(5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.statistics.differences import paired
-from holdfast.core.statistics.quantile_influence import quantile_influence
+from holdfast.core.statistics.quantiles import quantile_influence
 from tests.core.statistics.series import series
 
 

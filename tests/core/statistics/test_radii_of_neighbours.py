@@ -9,14 +9,14 @@ from benchmarks.statistics import coverage_radii
 from torch import nn
 
 import holdfast as hf
+from holdfast.attacks.evaluations.attack_radius import AttackRadius, neighbours
 from holdfast.core.divergences import L2Distance
 from holdfast.core.records import Claim, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.statistics.clusters import linked_quantile_interval, with_groups
-from holdfast.core.statistics.radii import radius_findings
-from holdfast.evaluations.attacked.attack_radius import AttackRadius, neighbours
-from holdfast.protocol.population import Population
-from holdfast.report.comparison import compare
+from holdfast.core.statistics.groups import linked_quantile_interval, with_groups
+from holdfast.core.statistics.quantiles import radius_findings
+from holdfast.measure.population import Population
+from holdfast.report.comparison.compare import compare
 
 FLAT = hf.Encoder(nn.Flatten(), "flat", hf.Domain((2,)))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from holdfast.core.statistics.unseen import difference_interval, group_difference_interval, reach
+from holdfast.core.statistics.groups import difference_interval, group_difference_interval, reach
 from tests.core.statistics.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares
 
 LIMITS = (-1.0, 1.0)

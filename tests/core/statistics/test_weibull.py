@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, weibull_min
 
-from holdfast.core.statistics.weibull import fit, log_likelihood, misfit
+from holdfast.core.statistics.intervals import fit, log_likelihood, misfit
 
 
 @pytest.mark.parametrize("shape", [0.5, 1.0, 3.0, 20.0])

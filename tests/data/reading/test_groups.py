@@ -11,9 +11,9 @@ import torch
 
 import holdfast as hf
 from holdfast.core.errors import HoldfastError
-from holdfast.data.reading.groups import groups_of
+from holdfast.data.base import groups_of
 from holdfast.encoders import load
-from holdfast.store.keys import key_of
+from holdfast.measure.keys import key_of
 
 DIGITS = hf.Domain((1, 8, 8))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import LIBRARIES, recipe
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 
 declare_missing_operators()
 pytest.importorskip("torchvision")

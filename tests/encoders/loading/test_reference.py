@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load, sources
 from holdfast.encoders.loading.inputs import numbers, sizes
 from holdfast.encoders.loading.reference import require, split
-from holdfast.encoders.loading.weight_files import WeightSettings, read_weights
+from holdfast.encoders.loading.weights import WeightSettings, read_weights
 from tests.outside import looked_anew
 
 

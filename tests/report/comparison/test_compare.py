@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.core.records import Claim, Estimate, Findings, Result
 from holdfast.core.statistics import summarise
-from holdfast.report.comparison import Comparison, compare
-from holdfast.report.comparison.protocol import difference, groups, labels
+from holdfast.report.comparison.comparable import difference, groups, labels
+from holdfast.report.comparison.compare import Comparison, compare
 from tests.report.synthetic import breakaway, everything, ids, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}

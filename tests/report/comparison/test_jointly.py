@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from holdfast.core.records import Claim
 from holdfast.core.statistics.differences import Difference, Outcome
-from holdfast.report.comparison import Contest, Pair, jointly
-from holdfast.report.comparison.jointly import case, jointly_ranked, p_value
+from holdfast.report.comparison import compare as jointly
+from holdfast.report.comparison.compare import Contest, Pair, case, jointly_ranked, p_value
 
 
 def gap(value: float, half: float = 1.959964, n: int = 300) -> Difference:

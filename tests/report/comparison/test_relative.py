@@ -11,11 +11,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
+from holdfast.corruptions.evaluations.corruption_error import CorruptionError
 from holdfast.encoders.baseline import raw_pixels
-from holdfast.evaluations.corrupted.corruption_error import CorruptionError
-from holdfast.report.comparison import compare
-from holdfast.report.comparison.protocol import groups
-from holdfast.report.comparison.relative import EACH, MEAN, relative_to, with_relative_errors
+from holdfast.report.comparison.comparable import EACH, MEAN, groups, relative_to, with_relative_errors
+from holdfast.report.comparison.compare import compare
 from holdfast.report.comparison.tables import summary
 from holdfast.report.files import write
 from tests.samples import DIGITS, builtin, classes

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.records import Claim, Curve, Findings
-from holdfast.report.comparison.protocol import groups
-from holdfast.report.figures import charts
+from holdfast.report.comparison.comparable import groups
+from holdfast.report.figures import plots as charts
 from holdfast.report.figures.plots import DOTS, POINTS, plates
 from holdfast.report.figures.svg import Line, draw
 from tests.report.synthetic import breakaway, result, series

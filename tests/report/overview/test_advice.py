@@ -8,11 +8,11 @@ from math import nan
 import numpy as np
 import pytest
 
+from holdfast.bounds.findings import CONTRADICTIONS
 from holdfast.core.records import Claim, Failure, Findings
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.findings import CONTRADICTIONS
-from holdfast.report.comparison import compare
-from holdfast.report.comparison.protocol import groups
+from holdfast.report.comparison.comparable import groups
+from holdfast.report.comparison.compare import compare
 from holdfast.report.comparison.tables import summary
 from holdfast.report.gate import check, parse
 from holdfast.report.overview.advice import advice

@@ -10,15 +10,15 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from holdfast.bounds.findings import CONTRADICTIONS
 from holdfast.core.records import Claim, Estimate, Findings, Verdict
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.findings import CONTRADICTIONS
-from holdfast.execution.request.catalog import evaluations
-from holdfast.report.comparison.protocol import groups
+from holdfast.report.comparison.comparable import groups
 from holdfast.report.contents import Contents
 from holdfast.report.files import Report, report
 from holdfast.report.overview.scorecard import Line, questions
 from holdfast.report.printed import markdown
+from holdfast.run.catalog import evaluations
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, series
 
 Status = Literal["refuted", "no violation found", "unknown"]

@@ -6,11 +6,11 @@ from math import nan
 
 import pytest
 
-from holdfast.execution.request.catalog import evaluations
 from holdfast.report.contents import Contents
 from holdfast.report.overview.study import Evidence, Undefended, study
-from holdfast.report.page import render
+from holdfast.report.page.page import render
 from holdfast.report.printed import markdown
+from holdfast.run.catalog import evaluations
 from tests.report.synthetic import everything
 
 BESIDE = {"attack_radius", "divergence_radius", "synbench_score"}

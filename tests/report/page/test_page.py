@@ -7,12 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.core.records import Failure, Findings, ImagesInfo, Result
-from holdfast.evaluations.attacked.breakaway import Breakaway
-from holdfast.protocol.names import named
-from holdfast.report.contents import Contents
-from holdfast.report.page import render
-from holdfast.report.run_state import RunState
+from holdfast.measure.findings import named
+from holdfast.report.contents import Contents, RunState
+from holdfast.report.page.page import render
 from holdfast.report.text import number
 from tests.marks import rest_slow
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result

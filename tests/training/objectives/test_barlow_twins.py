@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.training.objectives.barlow_twins import BarlowTwins, BarlowTwinsLearner, barlow
+from holdfast.training.objectives.decorrelation import BarlowTwins, BarlowTwinsLearner, barlow
 from tests.training.objectives import batches
 
 

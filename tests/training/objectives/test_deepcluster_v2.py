@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from holdfast.training.objectives.deepcluster_v2 import DeepClusterLearner, DeepClusterV2, spherical_kmeans
+from holdfast.training.objectives.clustering import DeepClusterLearner, DeepClusterV2, spherical_kmeans
 from tests.training.objectives import batches
 
 SETTINGS = DeepClusterV2(prototypes=4, heads=3, hidden=8, projection=5, crops=1)
@@ -29,7 +29,7 @@ def around(directions: Tensor, each: int) -> Tensor:
 
 @pytest.mark.parametrize("block", [7, 8192])
 def test_kmeans_is_the_obvious_one(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.training.objectives.deepcluster_v2.BLOCK", block)
+    monkeypatch.setattr("holdfast.training.objectives.clustering.BLOCK", block)
     units = normalize(torch.randn(30, 3, dtype=torch.float64), dim=1)
     slow = [list(map(float, unit)) for unit in units[:6]]
     for _ in range(3):

@@ -12,9 +12,9 @@ from torch.nn.functional import mse_loss
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
-from holdfast.training.adversaries.loss import OnLoss
+from holdfast.training.adversaries.attacks import OnLoss
 from holdfast.training.learner import Batch, Learner, Setting
-from holdfast.training.objectives.distillation import Distillation
+from holdfast.training.objectives.teachers import Distillation
 from tests.training.objectives import batches
 
 Listed = Callable[[nn.Module, nn.Module, Tensor, Tensor | None], Tensor]

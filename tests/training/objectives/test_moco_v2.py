@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.training.objectives.moco_v2 import MoCoV2, MoCoV2Learner
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.training.objectives.contrastive import MoCoV2, MoCoV2Learner
 from tests.training import tiny
 
 OBJECTIVE = MoCoV2(temperature=0.3, momentum=0.7, queue=3 * tiny.IMAGES, projection=5)

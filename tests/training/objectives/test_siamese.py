@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.training.components.siamese import SiameseLearner
+from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.training.learner import TrainingObjective
-from holdfast.training.objectives.byol import BYOL, distance
-from holdfast.training.objectives.moco_v3 import MoCoV3
-from holdfast.training.objectives.simsiam import SimSiam, half_distance
+from holdfast.training.objectives.contrastive import MoCoV3
+from holdfast.training.objectives.siamese import BYOL, SiameseLearner, SimSiam, distance, half_distance
 from tests.training import tiny
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.training.objectives.simclr import SimCLR, SimCLRLearner, nt_xent
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.training.objectives.contrastive import SimCLR, SimCLRLearner, nt_xent
 from tests.training import tiny
 
 OBJECTIVE = SimCLR(temperature=0.3)

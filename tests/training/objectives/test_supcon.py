@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from holdfast.training.objectives.supcon import SupCon, SupConLearner
+from holdfast.training.objectives.contrastive import SupCon, SupConLearner
 from tests.training import tiny
 
 OBJECTIVE = SupCon(temperature=0.2, projection=7)

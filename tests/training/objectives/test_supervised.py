@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from holdfast.core.errors import HoldfastError
-from holdfast.training.objectives.supervised import Supervised, SupervisedLearner
+from holdfast.training.objectives.teachers import Supervised, SupervisedLearner
 from tests.training import tiny
 
 

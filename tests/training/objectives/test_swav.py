@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.training.objectives.swav import SwAV, SwAVLearner, sinkhorn
+from holdfast.training.objectives.clustering import SwAV, SwAVLearner, sinkhorn
 from tests.training.objectives import batches
 
 SETTINGS = SwAV(prototypes=5, hidden=8, projection=4, crops=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.training.objectives.vicreg import VICReg, VICRegLearner
+from holdfast.training.objectives.decorrelation import VICReg, VICRegLearner
 from tests.training.objectives import batches
 
 

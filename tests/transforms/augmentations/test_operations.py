@@ -8,9 +8,13 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
-from holdfast.transforms.augmentations import color_jitter, gaussian_blur, random_affine, random_resized_crop, solarize
-from holdfast.transforms.augmentations.luma import luma
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.transforms.augmentations import colour as color_jitter
+from holdfast.transforms.augmentations import colour as gaussian_blur
+from holdfast.transforms.augmentations import colour as solarize
+from holdfast.transforms.augmentations import cropping as random_affine
+from holdfast.transforms.augmentations import cropping as random_resized_crop
+from holdfast.transforms.augmentations.colour import luma
 from holdfast.transforms.base import Transform
 from tests.transforms.augmentations.photographs import patches
 

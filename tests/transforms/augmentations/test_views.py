@@ -7,7 +7,7 @@ import torch
 
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.transforms.augmentations.color_jitter import ColorJitter
+from holdfast.transforms.augmentations.colour import ColorJitter
 from holdfast.transforms.base import Transform, View, transformed, transforms, versions
 from tests.transforms.augmentations.photographs import patches
 

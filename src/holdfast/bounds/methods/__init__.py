@@ -1,1 +1,1 @@
-"""Methods that bound linear functions of a code over a ball."""
+"""Methods that bound linear functions of an embedding from below."""

@@ -1,13 +1,11 @@
-"""Alpha-CROWN: the lower slopes of unstable ReLUs chosen by gradient ascent on the bound itself.
+"""Alpha-CROWN and SDP-CROWN: linear bounds with optimised slopes and constants.
 
-Any slope in [0, 1] is sound (Xu et al. 2021, https://arxiv.org/abs/2011.13824). Here every bounded neuron has slopes of
-its own, one for each coefficient of its form, so that intermediate bounds are optimised once and serve all
-specifications.
+SDP-CROWN uses that the neurons of a layer share one l2 ball.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
@@ -19,10 +17,18 @@ from torch import Tensor
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import Bounder, NetworkRelaxation, RelaxationParameters, minimise, relax
+from holdfast.bounds.methods.lipschitz import EnclosingBall, bounds_by_norms, enclosing_balls
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.graph import RULES, Graph
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import LinearRelaxation
+from holdfast.bounds.relaxations import Box, LinearRelaxation, offset
+
+# Alpha-CROWN: the lower slopes of unstable ReLUs chosen by gradient ascent on the bound itself.
+#
+# Any slope in [0, 1] is sound (Xu et al. 2021, https://arxiv.org/abs/2011.13824). Here every bounded neuron has slopes
+# of
+# its own, one for each coefficient of its form, so that intermediate bounds are optimised once and serve all
+# specifications.
 
 DECAY = 0.95  # of the step, at each step
 
@@ -131,3 +137,93 @@ class Alpha(Method):
             partial(ascend, steps=self.inner, rate=self.rate),
             partial(ascend, steps=self.steps, rate=self.rate),
         )
+
+
+# SDP-CROWN: linear bounds whose constants know that the neurons of a layer share one l2 ball.
+#
+# Any neuron of a layer may be as far from the centre of a ball as its radius, but not all of them at once. Boxes forget
+# that,
+# and lose up to the square root of a layer's width. Here the inputs of each layer of ReLUs lie in a ball as well
+# (``enclosing_balls``), and the constant of a linear bound is the minimum over ball and box
+# (``relaxations.ball_offset``):
+# Chiu et al. 2025, https://arxiv.org/abs/2506.06665. Any slopes are sound; they start from CROWN's and are optimised,
+# and the
+# multiplier of each ball is solved for at every step.
+#
+# Departures: the box is kept beside the ball, so that nothing is lost where it is the tighter; inner layers are bounded
+# in
+# the same way; radii are cut by the corners of boxes.
+
+STEEPEST = 2.0
+"""The largest slope, as a multiple of the coefficient; none is unsound."""
+RATE = 0.1
+"""Steps of SDP-CROWN."""
+ALPHA_RATE = 0.25
+"""Steps of alpha-CROWN."""
+SPARE = 64
+"""Roundings of a constant beyond four for each of its terms."""
+
+
+@dataclass
+class BallSlopes(OptimisedSlopes):
+    """Slopes of ReLUs whose inputs lie in balls, as multiples of the coefficients of their outputs."""
+
+    balls: Sequence[EnclosingBall] = field(default_factory=list)
+
+    def propagate(
+        self, network: NetworkRelaxation, node: int, form: Form
+    ) -> tuple[Sequence[Form], Float[Tensor, "..."]]:
+        operation, relaxation = network.graph.nodes[node].operation, network.linear_relaxations[node]
+        if operation is not RULES["relu"]:
+            return super().propagate(network, node, form)
+        assert relaxation.unstable is not None
+        (source,) = network.graph.nodes[node].inputs
+        unstable, lower, upper = (
+            form.arrange(values.to(form.coef.dtype))
+            for values in (relaxation.unstable, relaxation.lower[0], relaxation.upper[0])
+        )
+        if node not in self.slopes:
+            self.slopes[node] = torch.where(form.coef > 0, lower, upper).detach().clone().requires_grad_()
+        slopes = form.coef * torch.where(unstable > 0, self.slopes[node], lower)
+        return [form.like(slopes)], self._constant(network, source, form, slopes)
+
+    def _constant(self, network: NetworkRelaxation, source: int, form: Form, slopes: Tensor) -> Float[Tensor, "b s"]:
+        box, ball = network.intermediate_bounds[source], self.balls[source]
+        low, high, centre = (form.flatten_last(form.arrange(values)) for values in (*box, ball.centre))
+        a, g = torch.broadcast_tensors(form.flatten_last(form.coef), form.flatten_last(slopes))
+        radius = ball.radius.reshape((-1, 1) if form.windows is None else (-1, 1, 1))
+        rounding = 4 * (a.shape[-1] + SPARE) * torch.finfo(a.dtype).eps
+        return form.per_form(offset(a, g, Box(low, high), centre, radius, rounding))
+
+    def clip(self) -> None:
+        for slope in self.slopes.values():
+            slope.clamp_(-STEEPEST, STEEPEST)
+
+
+def ascend_in_balls(
+    network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float = RATE
+) -> Float[Tensor, "b s"]:
+    """Return the best lower bounds of the forms of ``target`` by alpha-CROWN and by SDP-CROWN, ``steps`` of ascent each."""
+    by_boxes = ascend(network, target, form, steps, ALPHA_RATE)
+    parameters = BallSlopes(balls=enclosing_balls(network))
+    return torch.fmax(by_boxes, ascend_slopes(network, target, form, steps, rate, parameters))
+
+
+@final
+@dataclass(frozen=True)
+class SdpCrown(Method):
+    """CROWN whose constants know that neurons share a ball: ``inner`` steps for inner layers, ``steps`` at the end."""
+
+    steps: int = 30
+    inner: int = 10
+    rate: float = RATE
+    name = "sdp-crown"
+
+    @torch.no_grad()
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        def last(network: NetworkRelaxation, target: int, form: Form) -> Float[Tensor, "b s"]:
+            by_balls = ascend_in_balls(network, target, form, self.steps, self.rate)
+            return torch.fmax(by_balls, bounds_by_norms(network, form.coef.flatten(2)))
+
+        inner = partial(ascend_in_balls, steps=self.inner, rate=self.rate)
+        return optimised_bounds(graph, region, specifications, inner, last)

@@ -1,14 +1,15 @@
-"""Branch and bound: unstable ReLUs are split into their two halves until every subdomain is proved.
+"""Branch and bound: unstable ReLUs are split until every subdomain is proved.
 
-Intermediate bounds come first: the receptive field of a neuron is a small network, and a box tightened by branch and
-bound there improves every later bound. Then the specifications: the subdomains with the lowest bounds are split, and the
-least bound over all subdomains bounds the specification.
+Bounds of inner neurons come from branch and bound on the small network that each of them sees.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -16,15 +17,209 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods import interval
+from holdfast.bounds.methods.alpha import ascend, ascend_in_balls
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius, vacuous_unless_finite
-from holdfast.bounds.methods.sdp_crown import ascend_in_balls
-from holdfast.bounds.network.forms import dense_form
-from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.radii.bisection import bisect_radii
+from holdfast.bounds.methods.branch_and_bound import BranchAndBound
+from holdfast.bounds.methods.crown import NetworkRelaxation, relax
+from holdfast.bounds.methods.lipschitz import enclosing_balls
+from holdfast.bounds.network.forms import Shape, Windows, dense_form, gather
+from holdfast.bounds.network.graph import RULES, Affine, Convolution, Diagonal, Graph, Node
+from holdfast.bounds.radius import bisect_radii
 from holdfast.bounds.regions import Region
-from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound
-from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
-from holdfast.core.balls import L2
+from holdfast.bounds.relaxations import Box, Rule
+from holdfast.core.balls import L2, Linf
+
+# Tighter intermediate bounds, by branch and bound on the receptive field of each neuron.
+#
+# The receptive field of a position of a convolution is a small network, the same at every position, with intermediate
+# bounds of its own: thousands of neurons are bounded side by side. What one layer gains tightens every later one.
+
+ROOT, STEPS, RATE = 20, 10, 0.1
+"""Steps of ascent before the first split and after each one, and their size."""
+MOST_SUBDOMAINS = 64
+"""Subdomains of a neuron's region."""
+
+
+@dataclass(frozen=True)
+class ReceptiveField:
+    """A network from windows of a pixelwise node to single positions of a later node."""
+
+    graph: Graph
+    sources: tuple[int, ...]
+    """The node of the whole network of which each node of ``graph`` is a window."""
+    windows: tuple[Windows, ...]
+
+    def relax(self, whole: NetworkRelaxation, at: Int[Tensor, "p 3"]) -> NetworkRelaxation:
+        """Return the relaxation of the receptive fields ``at`` image, y and x."""
+        image, y, x = at.unbind(1)
+        boxes = []
+        for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True):
+            windows = [gather(end[:, 0], window, node.shape[2:]) for end in whole.intermediate_bounds[source]]
+            if any(n.operation is RULES["relu"] and node.index in n.inputs for n in self.graph.nodes):
+                # The next convolution pads with zeros, which is what a ReLU returns for a negative input.
+                inside = gather(torch.ones_like(whole.intermediate_bounds[source].lower[:1, 0]), window, node.shape[2:])
+                windows = [torch.where(inside > 0, end, -1.0) for end in windows]
+            boxes.append(Box(*(end[:, :, :, 0, image, y, x].movedim(3, 0)[:, None] for end in windows)))
+        rounding = {
+            node.index: gather(whole.rounding[source][:, 0], window, node.shape[2:])[:, :, :, 0, image, y, x].movedim(
+                3, 0
+            )[:, None]
+            for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True)
+            if source in whole.rounding
+        }
+        return NetworkRelaxation.within(self.graph, self._region(whole, boxes[0], at), boxes, rounding)
+
+    def _region(self, whole: NetworkRelaxation, box: Box, at: Int[Tensor, "p 3"]) -> Region:
+        """Return the region of the windows ``at`` image, y and x: a box, and in other balls than linf an l2 ball with it."""
+        low, high = box
+        if whole.region.ball is Linf:
+            middle = (low + high) / 2
+            return Region(middle, low, high, (high - middle).flatten(1).amax(1), Linf)
+        image, y, x = at.unbind(1)
+        ball = enclosing_balls(whole)[self.sources[0]]
+        windows = gather(ball.centre[:, 0], self.windows[0], self.graph.nodes[0].shape[2:])
+        centre = windows[:, :, :, 0, image, y, x].movedim(3, 0)[:, None]
+        # The box puts padding elsewhere than the centre; it does not move, so that it takes nothing from the radius.
+        return Region(torch.minimum(torch.maximum(centre, low), high), low, high, ball.radius[image], L2)
+
+
+def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seconds: float) -> NetworkRelaxation:
+    """Return the relaxation by alpha-CROWN after ``inner`` steps, with intermediate bounds tightened for ``seconds``.
+
+    In l2 balls SDP-CROWN stands beside it. Each layer takes half of the time that is left.
+    """
+    end = time.monotonic() + seconds
+
+    def refiner(network: NetworkRelaxation, target: int) -> Box:
+        return refine_node(network, target, (time.monotonic() + end) / 2)
+
+    in_ball = region.ball is L2
+    bounder = partial(ascend_in_balls, steps=inner) if in_ball else partial(ascend, steps=inner, rate=rate)
+    return relax(graph, region, bounder=bounder, refiner=refiner)
+
+
+def refine_node(network: NetworkRelaxation, target: int, end: float) -> Box:
+    """Return the box of a node, tightened where it makes ReLUs unstable; unchanged where that is not possible."""
+    box = network.intermediate_bounds[target]
+    users = [node.operation for node in network.graph.nodes if target in node.inputs]
+    unstable = ((box.lower < 0) & (box.upper > 0)).nonzero()
+    useful = len(unstable) and users == [RULES["relu"]] and time.monotonic() < end
+    problem = _branch_and_bound(network, target, unstable) if useful else None
+    if problem is None or not problem.splittable():
+        return box
+    least = problem.solve(problem.root(ROOT), STEPS, MOST_SUBDOMAINS, 1, end).clamp_max(0)
+    lower, upper = least.chunk(2)
+    at = unstable.unbind(1)
+    return Box(
+        box.lower.index_put(at, torch.maximum(box.lower[at], lower)),
+        box.upper.index_put(at, torch.minimum(box.upper[at], -upper)),
+    )
+
+
+def _branch_and_bound(
+    network: NetworkRelaxation, target: int, unstable: Int[Tensor, "f axes"]
+) -> BranchAndBound | None:
+    """Return the problem of bounding the ``unstable`` entries, first from below, then from above; None if it is costly."""
+    graph, shape = network.graph, network.graph.nodes[target].shape
+    if len(shape) == 4:
+        receptive = receptive_field(graph, target)
+        if receptive is None:
+            return None
+        image, _, entry, y, x = unstable.unbind(1)
+        positions, region_index = torch.stack([image, y, x], 1).unique(dim=0, return_inverse=True)
+        field, width = receptive.relax(network, positions), shape[1]
+    else:
+        field, region_index, width = _up_to(network, target), unstable[:, 0], math.prod(shape)
+        entry = torch.arange(width, device=unstable.device).reshape(shape)[unstable[:, 1:].unbind(1)]
+    units = torch.zeros(len(unstable), width, dtype=graph.dtype, device=unstable.device)
+    units[torch.arange(len(unstable)), entry] = 1.0
+    return BranchAndBound(field, region_index.repeat(2), torch.cat([units, -units]), RATE)
+
+
+def _up_to(network: NetworkRelaxation, target: int) -> NetworkRelaxation:
+    """Return the relaxation of the network that ends with ``target``."""
+    graph = network.graph
+    ended = Graph(graph.nodes[: target + 1], graph.dtype, graph.device)
+    return NetworkRelaxation(
+        ended,
+        network.region,
+        network.intermediate_bounds[: target + 1],
+        network.linear_relaxations,
+        rounding=network.rounding,
+    )
+
+
+def receptive_field(graph: Graph, target: int) -> ReceptiveField | None:
+    """Return the receptive field of each position of ``target``, back to a pixelwise node; None unless it is a chain.
+
+    A chain is made of convolutions, ReLUs before each but the first, and factors that are the same at all positions.
+    """
+    chain = [graph.nodes[target]]
+    while chain[-1].index not in graph.pixelwise:
+        if len(chain[-1].inputs) != 1:
+            return None
+        chain.append(graph.nodes[chain[-1].inputs[0]])
+    window, size = Windows((0, 0), (1, 1), _spatial(chain[0].shape)), (1, 1)
+    windows = [(window, size)]
+    for node, before in pairwise(chain):
+        if isinstance(node.operation, Convolution):
+            if before is not chain[-1] and not isinstance(before.operation, Rule):
+                return None
+            window, size = _widen(window, size, node.operation)
+        elif node.operation is not RULES["relu"] and not _uniform_over_positions(node.operation):
+            return None
+        windows.append((window, size))
+    nodes: list[Node] = []
+    for node, (_, size) in zip(chain[::-1], windows[::-1], strict=True):
+        shape = (1, node.shape[1], *size)
+        inputs, operation = (
+            ((len(nodes) - 1,), _restrict(node.operation, nodes[-1].shape, shape)) if nodes else ((), None)
+        )
+        nodes.append(Node(len(nodes), node.name, shape, inputs, operation))
+    small = Graph(tuple(nodes), graph.dtype, graph.device)
+    return ReceptiveField(
+        small, tuple(node.index for node in chain[::-1]), tuple(window for window, _ in windows[::-1])
+    )
+
+
+def _widen(window: Windows, size: tuple[int, int], operation: Convolution) -> tuple[Windows, tuple[int, int]]:
+    """Return the windows of a convolution's input that windows of its output depend on."""
+    (top, left), (down, right), (high, wide) = window.offset, operation.stride, operation.weight.shape[2:]
+    offset = (top * down - operation.padding[0], left * right - operation.padding[1])
+    stride = (window.stride[0] * down, window.stride[1] * right)
+    height = (size[0] - 1) * down + operation.dilation[0] * (high - 1) + 1
+    width = (size[1] - 1) * right + operation.dilation[1] * (wide - 1) + 1
+    return Windows(offset, stride, window.count), (height, width)
+
+
+def _spatial(shape: Shape) -> tuple[int, int]:
+    return shape[2], shape[3]
+
+
+def _uniform_over_positions(operation: Affine | Rule | None) -> bool:
+    """Whether an operation multiplies each channel by one factor and adds one constant."""
+    if not isinstance(operation, Diagonal):
+        return False
+    every = [t for t in (*operation.factors, operation.offset) if isinstance(t, Tensor)]
+    return all(t.ndim == 4 and bool((t == t[..., :1, :1]).all()) for t in every)
+
+
+def _restrict(operation: Affine | Rule | None, before: Shape, shape: Shape) -> Affine | Rule | None:
+    """Return the operation between windows of these shapes."""
+    if isinstance(operation, Convolution):
+        return replace(operation, shape=before, padding=(0, 0))
+    if isinstance(operation, Diagonal):
+        factors = tuple(f[..., :1, :1].expand(shape) if isinstance(f, Tensor) else f for f in operation.factors)
+        return Diagonal(factors, None if operation.offset is None else operation.offset[..., :1, :1].expand(shape))
+    return operation
+
+
+# Branch and bound: unstable ReLUs are split into their two halves until every subdomain is proved.
+#
+# Intermediate bounds come first: the receptive field of a neuron is a small network, and a box tightened by branch and
+# bound there improves every later bound. Then the specifications: the subdomains with the lowest bounds are split, and
+# the
+# least bound over all subdomains bounds the specification.
 
 
 @final

@@ -16,11 +16,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods.interval import node_box
-from holdfast.bounds.network.affine import Convolution, Diagonal
 from holdfast.bounds.network.forms import Form, dense_form, identity
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.graph import Convolution, Diagonal, Graph
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule
+from holdfast.bounds.relaxations import Box, LinearRelaxation, Rule
 from holdfast.core.balls import Linf
 
 MEMORY = 2**26

@@ -8,11 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import Graph, Node
+from holdfast.bounds.network.graph import Affine, Graph, Node
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import Box, Rule
+from holdfast.bounds.relaxations import Box, Rule
 
 
 def node_box(node: Node, boxes: Sequence[Box], region: Region) -> Box:

@@ -1,15 +1,12 @@
-"""Lipschitz constants by layer: CROWN, and the minimum over the ball that holds each layer, whichever is the tighter.
+"""Bounds from Lipschitz constants of layers, together with CROWN.
 
-A change of l2 size ``r`` moves the values of a layer by at most ``r`` times the product of the spectral norms of the affine
-maps before it (``enclosing_balls``). Specifications are carried back through the affine maps at the end of the network
-alone; over the values ``z`` of the layer before them, which lie in a box and in a ball, the minimum of ``c . z`` is that of
-``relaxations.ball_offset`` with no outputs and slopes ``-c``. Nothing is optimised, so it costs little more than CROWN.
+Balls that enclose the values of inner layers are computed here as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -18,12 +15,74 @@ from torch import Tensor
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import NetworkRelaxation, output_bounds, relax
-from holdfast.bounds.methods.enclosing_balls import enclosing_balls
 from holdfast.bounds.network.forms import Form
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.graph import RULES, Affine, Graph
+from holdfast.bounds.network.norms import spectral_norms
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.ball_offset import offset
-from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.relaxations import Box, offset
+from holdfast.core.balls import L1, L2
+
+# Balls that hold the values of inner layers while the input stays in its region.
+#
+# The centre is what the network makes of the region's centre. A radius is the least of two: that of the layer before
+# times
+# the spectral norm of the affine map in between (ReLUs move two points no further apart), and the distance from the
+# centre to the farthest corner of the layer's box. What rounding may move a layer is added to it.
+
+OUTWARD = 1 + 2.0**-20
+"""Radii are computed in floating point, from sums of what is not negative."""
+
+
+class EnclosingBall(NamedTuple):
+    """A ball around each image's values of a node."""
+
+    centre: Float[Tensor, "b ..."]
+    radius: Float[Tensor, "b"]
+
+
+@torch.no_grad()
+def enclosing_balls(network: NetworkRelaxation) -> list[EnclosingBall]:
+    """Return balls that hold the values of each node of which ``network`` has a box.
+
+    Those of nodes where forms begin, as of the inputs of ReLUs, count rounding; others may leave it to later ones.
+    """
+    graph, region = network.graph, network.region
+    balls: list[EnclosingBall] = []
+    centres = graph.values(region.centre[:, 0])
+    for node, box in zip(graph.nodes, network.intermediate_bounds, strict=False):
+        centre = centres[node.index]
+        radius = _norm(torch.maximum(box.upper - centre, centre - box.lower))
+        inputs = [balls[i].radius for i in node.inputs]
+        if node.operation is None and region.ball in (L2, L1):
+            radius = torch.fmin(radius, region.eps)
+        elif isinstance(node.operation, Affine):
+            shapes = [graph.nodes[i].shape for i in node.inputs]
+            norms = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
+            moved = torch.stack([norm * before for norm, before in zip(norms, inputs, strict=True)]).sum(0)
+            radius = torch.fmin(radius, moved)
+        elif node.operation is RULES["relu"]:
+            radius = torch.fmin(radius, inputs[0])
+        if node.index in network.rounding:
+            # Once for what the network may compute, once for the centre.
+            radius = radius + 2 * _norm(network.rounding[node.index])
+        balls.append(EnclosingBall(centre, radius * OUTWARD))
+    return balls
+
+
+def _norm(values: Float[Tensor, "b ..."]) -> Float[Tensor, "b"]:
+    return values.flatten(1).norm(dim=1)
+
+
+# Lipschitz constants by layer: CROWN, and the minimum over the ball that holds each layer, whichever is the tighter.
+#
+# A change of l2 size ``r`` moves the values of a layer by at most ``r`` times the product of the spectral norms of the
+# affine
+# maps before it (``enclosing_balls``). Specifications are carried back through the affine maps at the end of the
+# network
+# alone; over the values ``z`` of the layer before them, which lie in a box and in a ball, the minimum of ``c . z`` is
+# that of
+# ``relaxations.ball_offset`` with no outputs and slopes ``-c``. Nothing is optimised, so it costs little more than
+# CROWN.
 
 SPARE = 64
 """Roundings of a constant beyond four for each of its terms."""

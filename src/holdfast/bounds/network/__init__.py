@@ -1,1 +1,1 @@
-"""The encoder as a graph of operations that can be bounded."""
+"""The network that is bounded: its program, its graph, and whether both agree with the module."""

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds.network.graph import Builder, Var
-from holdfast.bounds.relaxations.averages import average_rule
-from holdfast.bounds.relaxations.curves import elu, softplus
+from holdfast.bounds.relaxations import average_rule, elu, softplus
 from holdfast.core.errors import HoldfastError
 
 Number = float | int

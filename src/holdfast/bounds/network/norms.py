@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from holdfast.bounds.network.affine import Affine, Convolution, Diagonal
 from holdfast.bounds.network.forms import Shape
+from holdfast.bounds.network.graph import Affine, Convolution, Diagonal
 
 LARGEST = 2048
 """The largest matrix whose eigenvalues are computed."""

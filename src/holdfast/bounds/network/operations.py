@@ -1,22 +1,27 @@
-"""What each traced operation becomes. The names are those of ``torch.ops.aten``; the lists are explicit.
+"""How each traced operation becomes an operation of the graph, and graphs in other precisions.
 
-A function here takes the builder and the operation's own arguments, of which at least one depends on the input (a
-``Var``); tensors are constants.
+The names are those of ``torch.ops.aten``, and the lists are explicit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.bounds.network.affine import Convolution
 from holdfast.bounds.network.composed import COMPOSED, group_norm, matmul
-from holdfast.bounds.network.graph import Builder, Var
+from holdfast.bounds.network.forms import Form
+from holdfast.bounds.network.graph import Affine, Builder, Convolution, Diagonal, Graph, Node, Value, Var
 from holdfast.core.errors import HoldfastError
+
+# What each traced operation becomes. The names are those of ``torch.ops.aten``; the lists are explicit.
+#
+# A function here takes the builder and the operation's own arguments, of which at least one depends on the input (a
+# ``Var``); tensors are constants.
 
 Operation = Callable[..., Any]
 Number = float | int
@@ -274,3 +279,47 @@ OPERATIONS: dict[str, Operation] = {
     "instance_norm": _instance_norm,
     **COMPOSED,
 }
+
+
+@dataclass(frozen=True)
+class Cast(Affine):
+    """An operation that computes in the precision it was made for, between values of another."""
+
+    inner: Affine
+    dtype: torch.dtype
+    inner_dtype: torch.dtype
+
+    @property
+    def offset(self) -> Tensor | None:
+        return None if self.inner.offset is None else self.inner.offset.to(self.dtype)
+
+    def forward(self, *inputs: Value) -> Value:
+        return self.inner.forward(*(x.to(self.inner_dtype) for x in inputs)).to(self.dtype)
+
+    def magnitude(self, *radii: Value) -> Value:
+        return self.inner.magnitude(*(r.to(self.inner_dtype) for r in radii)).to(self.dtype)
+
+    def transpose(self, form: Form) -> Sequence[Form]:
+        forms = self.inner.transpose(form.like(form.coef.to(self.inner_dtype)))
+        return [part.like(part.coef.to(self.dtype)) for part in forms]
+
+
+def cast(graph: Graph, dtype: torch.dtype) -> Graph:
+    """Return ``graph`` for values of ``dtype``; convolutions and scalings, which take the time, compute in it too."""
+    nodes = [
+        replace(node, operation=_cast(node, graph.dtype, dtype)) if isinstance(node.operation, Affine) else node
+        for node in graph.nodes
+    ]
+    return Graph(tuple(nodes), dtype, graph.device)
+
+
+def _cast(node: Node, inner: torch.dtype, dtype: torch.dtype) -> Affine:
+    operation = node.operation
+    if isinstance(operation, Convolution):
+        bias = None if operation.bias is None else operation.bias.to(dtype)
+        return replace(operation, weight=operation.weight.to(dtype), bias=bias)
+    if isinstance(operation, Diagonal):
+        factors = tuple(f.to(dtype) if isinstance(f, Tensor) else f for f in operation.factors)
+        return Diagonal(factors, None if operation.offset is None else operation.offset.to(dtype))
+    assert isinstance(operation, Affine)
+    return Cast(operation, dtype, inner)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from holdfast.bounds.network.calls import precision_of
+from holdfast.bounds.network.tracing import precision_of
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 

@@ -1,1 +1,1 @@
-"""What is needed to check a certificate again without search, and the slow program that does."""
+"""Proofs of certificates: how they are made, stored and checked."""

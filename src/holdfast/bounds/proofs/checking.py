@@ -17,19 +17,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.bounds.proofs.float64 import (
+from holdfast.bounds.proofs.proof import (
     SMALLEST,
     SPARE,
     UNIT,
     Array,
+    Claim,
+    PlainNetwork,
+    Proof,
+    Step,
     above,
     below,
     dot_below,
     gamma,
     size,
 )
-from holdfast.bounds.proofs.network import PlainNetwork, Step
-from holdfast.bounds.proofs.proof import Claim, Proof
 
 ROWS = 256
 """Linear forms that are bounded at a time."""

@@ -1,14 +1,13 @@
-"""Proofs of certificates, made by the fast bounds: what a search has chosen is written down while it is chosen.
+"""Proofs of certificates, written down while the fast bounds search.
 
-Intermediate bounds are those of the method without receptive fields, whose small networks no proof holds: ``branch`` may
-prove a little less here than where it certifies. Claims are a little wider than what was found, since whoever checks them
-counts rounding.
+The traced network is lowered to plain arrays first.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,24 @@ from torch import Tensor
 from holdfast.bounds.methods.alpha import Alpha, OptimisedSlopes, ascend_slopes, ascend_specifications
 from holdfast.bounds.methods.base import Crown, Interval, Method
 from holdfast.bounds.methods.branch import Branch
+from holdfast.bounds.methods.branch_and_bound import BranchAndBound, Subdomains
 from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, output_bounds, relax
 from holdfast.bounds.methods.interval import intermediate_bounds
-from holdfast.bounds.network.forms import Form, Windows
-from holdfast.bounds.network.graph import RULES, Graph
-from holdfast.bounds.proofs.proof import Claim, Leaves
+from holdfast.bounds.network.forms import Form, Windows, dense_form
+from holdfast.bounds.network.graph import RULES, Affine, Graph
+from holdfast.bounds.proofs.proof import Claim, Leaves, Matrix, PlainNetwork, Step
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
-from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound, Subdomains
+from holdfast.bounds.relaxations import Box, LinearRelaxation
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
+
+# Proofs of certificates, made by the fast bounds: what a search has chosen is written down while it is chosen.
+#
+# Intermediate bounds are those of the method without receptive fields, whose small networks no proof holds: ``branch``
+# may
+# prove a little less here than where it certifies. Claims are a little wider than what was found, since whoever checks
+# them
+# counts rounding.
 
 WIDER = 1e-9
 """By which claims are wider than what was found, as a share of their size."""
@@ -195,3 +203,48 @@ def _branched(network: NetworkRelaxation, specifications: Float[Tensor, "s d"], 
     return Leaves(
         leaves.owner.cpu().numpy(), arrays(signs, np.int8), arrays(slopes, np.float64), arrays(multipliers, np.float64)
     )
+
+
+ROWS = 256
+"""Rows of a matrix that are made at a time."""
+
+
+def require_plain(graph: Graph) -> None:
+    """Raise unless proofs can be kept of a network: it has nothing but affine operations and ReLUs."""
+    for node in graph.nodes:
+        if node.operation and not isinstance(node.operation, Affine) and node.operation is not RULES["relu"]:
+            raise HoldfastError(
+                f"proofs are kept of networks of affine operations and ReLUs, not of {node.name!r}; leave out --proofs"
+            )
+
+
+def plain_network(graph: Graph, domain: Domain) -> PlainNetwork:
+    """Return ``graph`` as plain arrays.
+
+    Raises:
+        HoldfastError: it has something else than affine operations and ReLUs.
+    """
+    require_plain(graph)
+    steps = list[Step]()
+    for node in graph.nodes:
+        size = prod(node.shape)
+        if isinstance(node.operation, Affine):
+            offset = node.operation.offset
+            vector = None if offset is None else offset.reshape(-1).double().cpu().numpy().copy()
+            steps.append(Step(node.inputs, size, _matrices(node.operation, node.shape, graph), vector))
+        else:
+            steps.append(Step(node.inputs, size))
+    return PlainNetwork(tuple(steps), domain.low, domain.high)
+
+
+def _matrices(operation: Affine, shape: tuple[int, ...], graph: Graph) -> tuple[Matrix, ...]:
+    """Return the matrices of an affine operation, one for each input: its transpose applied to unit vectors."""
+    from scipy.sparse import csr_array, vstack
+
+    size, parts = prod(shape), list[list[Any]]()
+    for rows in torch.arange(size).split(ROWS):
+        units = torch.zeros(1, len(rows), size, dtype=graph.dtype, device=graph.device)
+        units[0, torch.arange(len(rows)), rows] = 1.0
+        forms: list[Form] = [form.dense() for form in operation.transpose(dense_form(units, shape))]
+        parts.append([csr_array(form.coef[0].flatten(1).double().cpu().numpy()) for form in forms])
+    return tuple(csr_array(vstack(blocks)) for blocks in zip(*parts, strict=True))

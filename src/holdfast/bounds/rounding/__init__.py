@@ -1,1 +1,1 @@
-"""What rounding can do to a network and to the arithmetic of its bounds, as one more term of every layer."""
+"""What floating-point rounding may change of a bound."""

@@ -21,13 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.network.affine import Affine, Diagonal
-from holdfast.bounds.network.graph import RULES, Graph, Node
+from holdfast.bounds.network.graph import RULES, Affine, Diagonal, Graph, Node
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
-from holdfast.bounds.rounding.catalogue import local_error
-from holdfast.bounds.rounding.formats import Format
-from holdfast.bounds.rounding.steps import size
+from holdfast.bounds.relaxations import Box, LinearRelaxation
+from holdfast.bounds.rounding.errors import local_error
+from holdfast.bounds.rounding.formats import Format, size
 from holdfast.core.balls import column
 
 Values = Float[Tensor, "b ..."]

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.core.points import Points
+from holdfast.core.points.points import Points
 
 ROWS, COLUMNS = 2048, 4096
 """A tile of products: 32 MB in float32."""
@@ -44,7 +44,7 @@ def nearest_neighbours(points: Points, k: int, queries: Int[Tensor, "q"] | None 
     """Return the ``k`` nearest other points of each point, or of those at ``queries``; ``k < n``.
 
     Example:
-        >>> from holdfast.core.points import points
+        >>> from holdfast.core.points.points import points
         >>> nearest_neighbours(points([[0.0], [1.0], [3.0]]), 1).index.tolist()
         [[1], [0], [1]]
     """

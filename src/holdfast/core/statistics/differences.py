@@ -12,17 +12,15 @@ from jaxtyping import Float, Int
 
 from holdfast.core.noise import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
-from holdfast.core.statistics import Better, limits_of
-from holdfast.core.statistics.clusters import Groups, group_mean_interval, numbered
-from holdfast.core.statistics.intervals import (
-    Limits,
-    Values,
-    decides_nothing,
-    draws_for,
-    quantiles,
-    skewed_interval,
+from holdfast.core.statistics.groups import (
+    Groups,
+    difference_interval,
+    group_difference_interval,
+    group_mean_interval,
+    numbered,
 )
-from holdfast.core.statistics.unseen import difference_interval, group_difference_interval
+from holdfast.core.statistics.intervals import Limits, Values, decides_nothing, draws_for, quantiles, skewed_interval
+from holdfast.core.statistics.summaries import Better, limits_of
 
 ROUNDING = 1e-6
 """Relative difference of two encoders' values up to which they are equal: codes are computed in float32."""

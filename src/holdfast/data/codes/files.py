@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.arguments import check_dense
+from holdfast.core.checks import check_dense
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.data.arrays import as_rows, member, read_numpy
 from holdfast.data.reading import columns

@@ -1,1 +1,1 @@
-"""What sources of images share: files found, read, decoded and judged, and what is remembered of them."""
+"""What sources of images share: finding, checking, remembering and decoding files."""

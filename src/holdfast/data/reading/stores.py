@@ -1,18 +1,20 @@
-"""Files here or in a distant store, all through fsspec: found, told apart from changed ones, and read with patience."""
+"""Files here or behind an address, all through fsspec, and which endings count as images."""
 
 from __future__ import annotations
 
 import re
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import sleep
 from typing import Any, TypeVar
 
-from holdfast.core.errors import HoldfastError
-from holdfast.data.reading.content import Stored
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.data.reading.decode import Stored
 from holdfast.data.reading.remembered import local_version
 
 Found = TypeVar("Found")
@@ -254,3 +256,51 @@ def _explained(address: str, error: Exception, attempts: int) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".avif", ".bmp", ".tif", ".tiff", ".gif"),
+    *(".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx", ".ppm", ".pgm", ".pbm", ".pnm"),
+)
+"""Endings of the images that are read, where the installed pillow decodes them."""
+NOT_READ = (
+    *(".heic", ".heif", ".hif", ".jxl", ".jxr", ".svg", ".eps", ".psd", ".xcf", ".ico", ".tga", ".dds", ".exr", ".hdr"),
+    *(".pcx", ".qoi", ".pfm", ".dib", ".dcm", ".fits", ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2"),
+)
+"""Endings of images that are not read: no safe decoder is installed with Holdfast."""
+
+
+def ending(name: str) -> str:
+    """Return the last ending of a name.
+
+    Example:
+        >>> ending("photos/left.HEIC")
+        '.heic'
+    """
+    return PurePosixPath(name).suffix.lower()
+
+
+def report(where: str, endings: Counter[str], read: int, kind: str = "files") -> None:
+    """Say of how many images no pixel is read, by their ``endings``.
+
+    Args:
+        where: the name of the folder or tar.
+        endings: how many names have each ending; only those in ``NOT_READ`` are counted.
+        read: how many images are read.
+        kind: what the images are: files or members.
+
+    Raises:
+        HoldfastError: no image is read.
+    """
+    counts = {key: count for key, count in endings.most_common() if key in NOT_READ}
+    listed = ", ".join(f"{count:,} {key}" for key, count in counts.items())
+    if not read:
+        there = f" It has {listed}, which are not read." if counts else ""
+        raise HoldfastError(f"{where} holds no images; expected {kind} ending in {', '.join(SUFFIXES)}.{there}")
+    if counts:
+        warnings.warn(
+            f"{where}: {sum(counts.values()):,} images are not read, because of their format ({listed}). "
+            "Convert them to PNG or JPEG to measure them",
+            HoldfastWarning,
+            stacklevel=3,
+        )

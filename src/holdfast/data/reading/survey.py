@@ -1,18 +1,38 @@
-"""Which images can be read, why the others cannot, and the digests of those that were read: each is read once."""
+"""Which images can be read, their digests, and images that stay encoded until they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from copy import copy
 from hashlib import blake2b
 from pathlib import Path
 from typing import final
 
 import numpy as np
-from jaxtyping import UInt8
+import torch
+from jaxtyping import Int, Shaped, UInt8
+from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
-from holdfast.data.reading.content import Content, Fetch, all_bytes, identity, side_by_side
-from holdfast.data.reading.decode import complain, pixel_limit
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.geometry import Preprocessing
+from holdfast.core.images import Images, changed
+from holdfast.core.settings import convert
+from holdfast.data.base import Selection
+from holdfast.data.reading.decode import (
+    MAX_PIXELS,
+    USUAL,
+    Content,
+    Decoding,
+    Fetch,
+    all_bytes,
+    complain,
+    decode,
+    depends,
+    identity,
+    pixel_limit,
+    side_by_side,
+)
 from holdfast.data.reading.remembered import Known, Remembered
 
 DIGEST = 64
@@ -112,3 +132,136 @@ def reason(error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return f"{str(error).partition(',')[0]}, which ?max_pixels=NUMBER after the name of the images raises"
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+THOROUGH = 20_000
+"""Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read
+(and those chosen are decoded, if they are so few)."""
+
+SHOWN = 5
+
+
+class Encoded:
+    """The ``rows`` of a survey as a source of pixels; ``skipped`` says which were left out, and why.
+
+    A digest is that of the file, not of the pixels made from it, so that encoders which resize the same files
+    differently are known to be given the same images. How they resize is part of the encoder's own fingerprint.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        rows: Sequence[int],
+        ids: Sequence[str],
+        channels: int,
+        geometry: Preprocessing,
+        skipped: Mapping[str, str],
+    ) -> None:
+        self.survey, self.rows, self.ids = survey, rows, ids
+        self.channels, self.geometry, self.skipped = channels, geometry, skipped
+        self.decoding = USUAL
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> Shaped[Tensor, "b c h w"]:
+        dtype = torch.float32 if self.geometry.floats else torch.uint8
+        pixels = torch.empty((len(rows), self.channels, *self.geometry.crop), dtype=dtype)
+        array = pixels.numpy()  # which is filled twice as fast
+
+        def put(position: int) -> None:
+            array[position] = self._decode(rows[position]).numpy()
+
+        with pixel_limit(self.survey.max_pixels):
+            for _ in side_by_side(put, range(len(rows))):
+                pass
+        return pixels
+
+    def _decode(self, row: int) -> Shaped[Tensor, "c h w"]:
+        try:
+            content, known = all_bytes(self.survey.fetch(self.rows[row])), self.survey.digests[self.rows[row]]
+            if known.any() and blake2b(content).digest() != known.tobytes():
+                raise changed(f"image {self.ids[row]!r}")
+            return decode(content, self.channels, self.geometry, self.decoding)
+        except HoldfastError:  # changed, or in a store that does not answer
+            raise
+        except Exception as error:  # decoders raise anything at all on damaged bytes
+            problem = f"image {self.ids[row]!r} cannot be decoded ({reason(error)})"
+            raise HoldfastError(f"{problem}; remove it and run the same command again") from error
+
+    def otherwise(self, geometry: Preprocessing, decoding: Decoding) -> Encoded:
+        """Return the same files, resized and decoded in another way."""
+        again = copy(self)
+        again.geometry, again.decoding = geometry, decoding
+        return again
+
+    def depends(self, row: int) -> tuple[bool, bool]:
+        """Return whether the file of ``row`` says how it is turned, and whether it has transparent parts."""
+        with pixel_limit(self.survey.max_pixels):
+            content = self.survey.fetch(self.rows[row])
+            return depends(content if isinstance(content, Path) else all_bytes(content))
+
+    def digest(self, row: int) -> bytes:
+        if not self.survey.digests[self.rows[row]].any():
+            self.survey.hash(self.rows)
+        return self.survey.digests[self.rows[row]].tobytes()
+
+
+def load_encoded(
+    name: str,
+    fetch: Fetch,
+    ids: Sequence[str],
+    labels: Int[Tensor, "n"] | None,
+    selection: Selection,
+    settings: Mapping[str, str],
+    classes: Sequence[str] = (),
+    distant: bool = False,
+) -> Images:
+    """Return the images that ``selection`` chooses of the sound ones that ``fetch`` gives.
+
+    All are judged before any is chosen, so that a command says the same of a folder however few images it needs; but
+    of more than ``THOROUGH`` that are ``distant`` or in tars, where a header costs as much as an image, those chosen. The
+    setting ``max_pixels`` replaces ``MAX_PIXELS``.
+
+    Raises:
+        HoldfastError: more are damaged than ``selection`` allows, or the encoder does not take pictures.
+    """
+    channels, most = _channels(selection), convert(settings.get("max_pixels", str(MAX_PIXELS)), int, "max_pixels")
+    survey = Survey(fetch, ids, most, selection.remembered)
+    few, every = len(ids) <= THOROUGH, selection.limit is None or selection.limit >= len(ids)
+    judged = range(len(ids)) if few or every or not distant else range(0)
+    survey.examine(judged, few, every)
+    sound = [row for row in range(len(ids)) if row not in survey.reasons]
+    rows = [sound[position] for position in selection.choose([ids[row] for row in sound])]
+    count = len(judged) or len(rows)
+    if not judged or len(rows) <= THOROUGH < len(ids):  # of which headers were read at most
+        survey.examine(rows, len(rows) <= THOROUGH, True)
+        rows = [row for row in rows if row not in survey.reasons]
+    skipped = {ids[row]: survey.reasons[row] for row in sorted(survey.reasons)}
+    _judge(name, skipped, count, selection.max_unreadable)
+    kept_ids = [ids[row] for row in rows]
+    source = Encoded(survey, rows, kept_ids, channels, selection.framing, skipped)
+    return Images(source, kept_ids, None if labels is None else labels[rows], name, classes)
+
+
+def _channels(selection: Selection) -> int:
+    domain = selection.domain
+    if len(domain.shape) != 3 or domain.shape[0] not in (1, 3) or (domain.low, domain.high) != (0, 1):
+        last = len(domain.shape) == 3 and domain.shape[-1] in (1, 3)
+        advice = "add ?layout=nhwc if its channels are last" if last else "pass an array file (.npy) of its inputs"
+        raise HoldfastError(
+            "image files suit encoders of 1 or 3 channels with pixels in [0, 1], but this one takes shape "
+            f"{domain.shape} in [{domain.low:g}, {domain.high:g}]; {advice}"
+        )
+    return domain.shape[0]
+
+
+def _judge(name: str, skipped: dict[str, str], total: int, allowed: float) -> None:
+    if not skipped:
+        return
+    first = ", ".join(f"{key} ({reason})" for key, reason in list(skipped.items())[:SHOWN])
+    more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
+    problem = f"{len(skipped)} of {total} images of {name} cannot be read: {first}{more}"
+    if len(skipped) == total or len(skipped) > allowed * total:
+        raise HoldfastError(f"{problem}; repair or remove them (up to {allowed:.0%} would be skipped)")
+    warnings.warn(f"{problem}; they are skipped", HoldfastWarning, stacklevel=3)

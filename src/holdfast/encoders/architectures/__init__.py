@@ -1,1 +1,1 @@
-"""Networks to train, one file for each family: settings that build an untrained module for inputs of any size that fits."""
+"""Networks to train."""

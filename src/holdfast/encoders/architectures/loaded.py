@@ -9,8 +9,8 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders import load
 from holdfast.encoders.architectures.base import LOADED, Architecture
+from holdfast.encoders.by_name import load
 from holdfast.encoders.loading.reference import Options
 
 

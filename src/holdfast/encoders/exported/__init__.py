@@ -16,7 +16,7 @@ import torch
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.exported.archive import checked_archive
+from holdfast.encoders.exported.program import checked_archive
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
 from holdfast.encoders.loading.reference import Options, existing, first_line, split
 from holdfast.encoders.wrappers import Traced, for_batches

@@ -27,9 +27,8 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.texts import TextTower
-from holdfast.encoders.huggingface.files import architecture, read_model
-from holdfast.encoders.huggingface.images import images_of
+from holdfast.core.text_tower import TextTower
+from holdfast.encoders.huggingface.files import architecture, images_of, read_model
 from holdfast.encoders.huggingface.texts import text_model
 from holdfast.encoders.loading.reference import Options, split
 from holdfast.encoders.wrappers import PATCH, check_pooling, check_result, check_tokens, dense, pool

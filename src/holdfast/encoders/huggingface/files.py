@@ -1,14 +1,19 @@
-"""A Hugging Face model as its files have it: safetensors alone, and what they lack is told."""
+"""The files of a Hugging Face model: safetensors weights, and how its processor prepares pictures."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.geometry import sizes
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.library_transform import Recipe, Whole, pixel_values, recipe
 from holdfast.encoders.loading.reference import Options, first_line, require
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
 
 
 def architecture(repository: str, revision: str | None, options: Options) -> str:
@@ -53,3 +58,127 @@ def read_model(
         if hasattr(part, "name_or_path"):  # else the folder would be part of the fingerprint
             part.name_or_path = part.config._name_or_path = ""
     return model, report
+
+
+INSIDE = ("do_rescale", "do_normalize", "do_flip_channel_order", "include_top", "rescale_offset")
+"""Steps that act on each channel alone, or order the channels: they belong inside the encoder."""
+COVERED = ("do_resize", "do_center_crop", "do_convert_rgb", *INSIDE)
+NAMES = ("image_processor_type", "processor_class")
+SIZES = ("size", "crop_size", "pad_size")
+OF_TIMM = "TimmWrapperImageProcessor"
+
+
+def images_of(repository: str, revision: str | None, channels: int, accepted: set[str], options: Options) -> Recipe:
+    """Return the recipe of the image processor in ``repository``, of the hub or a local folder.
+
+    Args:
+        repository, revision: where the processor is kept.
+        channels: of a picture that the model takes.
+        accepted: what else than pixels the model takes, by name.
+        options: ``size`` overrides height and width.
+    """
+    processor = _processor(repository, revision, options)
+    if type(processor).__name__ == OF_TIMM:
+        from holdfast.encoders.timm import recipe_of
+
+        return recipe_of(repository, processor.data_config, channels, options.size)
+    return recipe_of_processor(repository, processor, channels, accepted, options.size)
+
+
+def recipe_of_processor(repository: str, processor: Any, channels: int, accepted: set[str], size: int | None) -> Recipe:
+    """Return the recipe of an image ``processor`` of transformers; arguments as of ``images_of``."""
+    kind = type(processor)
+    settings = json.loads(processor.to_json_string())
+    settings = {key: value for key, value in settings.items() if key not in NAMES}
+    with _silent():
+        found = _recipe(repository, kind, settings, channels, accepted)
+        if size and found.geometry.crop != (size, size):
+            found = _recipe(repository, kind, _scaled(settings, found.geometry.crop, size), channels, accepted)
+            if found.geometry.crop != (size, size):
+                raise HoldfastError(
+                    f"{repository!r} cannot take --size {size}: scaled to it, {kind.__name__} makes images of "
+                    f"{sizes(found.geometry.crop)}; leave the size out"
+                )
+    return found
+
+
+def _recipe(repository: str, kind: Any, settings: dict[str, Any], channels: int, accepted: set[str]) -> Recipe:
+    numbers = [*_listed(settings.get("image_mean")), *_listed(settings.get("image_std"))]
+    others = [step for step, on in settings.items() if step.startswith("do_") and on and step not in COVERED]
+    resizing = {**settings, **{step: False for step in INSIDE if step in settings}}
+    return recipe(
+        repository,
+        "transformers",
+        f"{kind.__module__}:{kind.__qualname__}",
+        resizing,
+        _whole(kind(**settings), accepted),
+        channels,
+        numbers + [number / 255 for number in numbers],
+        ", ".join(others),
+        {**resizing, "do_rescale": True, "rescale_factor": 1 / 255} if settings.get("do_rescale") else None,
+    )
+
+
+def _processor(repository: str, revision: str | None, options: Options) -> Any:
+    transformers = require("transformers", "huggingface")
+    try:
+        with _silent():
+            return transformers.AutoImageProcessor.from_pretrained(
+                repository, revision=revision, trust_remote_code=options.trust_remote_code
+            )
+    except Exception as error:  # the hub's clients raise errors of many libraries
+        if isinstance(error, OSError) and "preprocessor_config.json" in str(error):
+            raise HoldfastError(
+                f"{repository!r} has no preprocessor_config.json, so its normalisation is unknown; "
+                "save the image processor beside the model with its save_pretrained"
+            ) from error
+        raise HoldfastError(
+            f"the image processor of {repository!r} cannot be loaded: {first_line(error)}; state its class in "
+            'preprocessor_config.json, as in "image_processor_type": "ViTImageProcessor"'
+        ) from error
+
+
+def _whole(processor: Any, accepted: set[str]) -> Whole:
+    def whole(picture: Any) -> Any:
+        try:
+            outputs = processor(picture, return_tensors="pt")
+        except Exception as error:  # what a processor raises about a picture that it does not expect
+            raise HoldfastError(f"it fails on a picture ({first_line(error)})") from error
+        if not isinstance(outputs, Mapping):
+            raise HoldfastError(f"it returns a {type(outputs).__name__} instead of named values")
+        if also := sorted(accepted & {*outputs} - {"pixel_values"}):
+            raise HoldfastError(f"it returns {', '.join(also)} beside the pixels, which the model takes")
+        return pixel_values(outputs)
+
+    return whole
+
+
+def _scaled(settings: dict[str, Any], crop: tuple[int, int], size: int) -> dict[str, Any]:
+    """Return ``settings`` with all sizes in proportion to a result of ``size`` instead of ``crop`` (height, width)."""
+
+    def scale(key: str, value: Any) -> Any:
+        side = crop[1] if key == "width" else crop[0]
+        return round(value * size / side) if isinstance(value, int) else value
+
+    changed = {
+        key: {part: scale(part, value) for part, value in settings[key].items()}
+        for key in SIZES
+        if isinstance(settings.get(key), dict)
+    }
+    return {**settings, **changed}
+
+
+def _listed(value: Any) -> list[float]:
+    return [float(part) for part in value] if isinstance(value, list | tuple) else [value] if value else []
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep transformers from printing advice about processors."""
+    logging = require("transformers", "huggingface").utils.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

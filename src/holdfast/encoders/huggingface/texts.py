@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.texts import TextModel
+from holdfast.core.text_tower import TextModel
 from holdfast.encoders.huggingface.files import read_model
 from holdfast.encoders.loading.reference import Options, first_line, require
 

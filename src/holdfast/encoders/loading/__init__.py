@@ -1,1 +1,1 @@
-"""What sources of encoders share: references and their settings, inputs, factories, weights."""
+"""What sources of encoders share: references, inputs, factories and weights."""

@@ -1,13 +1,9 @@
-"""Resizing and cropping by the library that an encoder comes from, and what is left: one affine map for each channel.
-
-The library turns a picture into numbers ``y``. Here it only resizes and crops, in 8 bits: ``x`` in [0, 1]. What is left is
-``y[c] = (x[order[c]] - mean[c]) / std[c]``, which belongs inside the encoder. The map is read off the library's result for
-pictures of one colour, and then the two sides are compared on pictures of odd sizes.
-"""
+"""Resizing and cropping by an encoder's own library, and preprocessing stated in a reference."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,12 +14,23 @@ import numpy as np
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.geometry import Preprocessing, sizes
-from holdfast.encoders.loading.torchvision_operators import declare_missing_operators
+from holdfast.encoders.loading.factory import declare_missing_operators
+from holdfast.encoders.loading.inputs import numbers
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+# Resizing and cropping by the library that an encoder comes from, and what is left: one affine map for each channel.
+#
+# The library turns a picture into numbers ``y``. Here it only resizes and crops, in 8 bits: ``x`` in [0, 1]. What is
+# left is
+# ``y[c] = (x[order[c]] - mean[c]) / std[c]``, which belongs inside the encoder. The map is read off the library's
+# result for
+# pictures of one colour, and then the two sides are compared on pictures of odd sizes.
 
 Result = Shaped[np.ndarray, "c h w"]
 Whole = Callable[["Image.Image"], Result]
@@ -354,3 +361,57 @@ def _picture(size: tuple[int, int], channels: int) -> Image.Image:
     values[height // 3 : height // 2, width // 4 : width // 2] = 255
     pixels = np.clip(values, 0, 255).astype(np.uint8)
     return Image.fromarray(pixels if channels == 3 else pixels[..., 0])
+
+
+NOT_STATED = "not stated"
+FITS = ("shortest", "longest", "squash")
+
+
+@dataclass(frozen=True)
+class PreprocessingSettings:
+    """Settings of a reference that replace the preprocessing which the source assumes."""
+
+    mean: str | None = None
+    """Per-channel mean of pixels in [0, 1], one number for all channels or one each."""
+    std: str | None = None
+    interpolation: str | None = None
+    """The filter that resizes, as the source names it: bilinear, bicubic ..."""
+    resize: str | None = None
+    """``shortest``, ``longest`` or ``squash``: what is resized to the input's size. ``timm`` also takes the number of pixels
+    to which the shorter side is resized before the centre is cropped."""
+
+    def normalisation(self, name: str, channels: int) -> dict[str, tuple[float, ...]]:
+        """Return ``mean`` and ``std`` if they are stated."""
+        if (self.mean is None) != (self.std is None):
+            raise HoldfastError(f"{name!r} needs both mean and std in its settings, or neither")
+        if self.mean is None or self.std is None:
+            return {}
+        return {"mean": numbers(self.mean, channels), "std": numbers(self.std, channels)}
+
+    def checked_resize(self, name: str, sizes: bool) -> str | None:
+        """Return ``resize`` if it is one of the known ways or, where ``sizes`` are taken, a number of pixels."""
+        if self.resize is not None and self.resize not in FITS and not (sizes and self.resize.isdecimal()):
+            raise HoldfastError(
+                f"{name!r}: resize must be {', '.join(FITS)}{' or a number of pixels' if sizes else ''}, got {self.resize!r}"
+            )
+        return self.resize
+
+    def missing(self, name: str, source: str) -> str:
+        """Return a sentence on the preprocessing that is not stated; empty if all of it is."""
+        stated = {"normalisation": self.mean, "interpolation": self.interpolation, "resize": self.resize}
+        missing = [what for what, value in stated.items() if value is None]
+        if not missing:
+            return ""
+        return (
+            f"{name!r}: its file of weights does not state {', '.join(missing)}; the default of {source} for this network "
+            "is used. State what the weights were trained with: ?mean=...&std=...&interpolation=...&resize=..."
+        )
+
+
+def told(encoder: Encoder) -> Encoder:
+    """Return ``encoder`` after a warning of what is not stated, which its record then holds."""
+    if encoder.caution:
+        warnings.warn(encoder.caution, HoldfastWarning, stacklevel=4)
+        if "normalisation" in encoder.caution:
+            encoder.normalisation = f"{NOT_STATED} ({encoder.normalisation} is assumed)"
+    return encoder

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.encoders.onnx.call import Call, Setting
+from holdfast.encoders.onnx.shapes import Call, Setting
 
 CONVOLUTIONS: dict[int, Any] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 TRANSPOSED: dict[int, Any] = {

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from holdfast.encoders.onnx import layers as layers
 from holdfast.encoders.onnx import shapes as shapes
-from holdfast.encoders.onnx.call import Call, Setting
+from holdfast.encoders.onnx.shapes import Call, Setting
 
 __all__ = ["OPERATORS", "SETTINGS", "Call"]
 

@@ -1,1 +1,1 @@
-"""What is drawn: plots on the page, the same as files, and sheets of pictures."""
+"""Figures of the report as SVG."""

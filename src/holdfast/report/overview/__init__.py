@@ -1,1 +1,1 @@
-"""What a reader is told first: answers to plain questions, counts, warnings and what to do next, in words."""
+"""What a reader is told first: scorecard, alerts and advice."""

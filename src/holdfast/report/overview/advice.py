@@ -12,24 +12,26 @@ from math import isfinite
 from shlex import quote
 
 from holdfast.core.records import Claim, Failure, Result
-from holdfast.core.statistics import is_share
+from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
-from holdfast.report.comparison.protocol import Group
+from holdfast.report.comparison.comparable import Group
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import suggested
 from holdfast.report.overview.alerts import (
     ENOUGH,
     FEW,
+    HARM,
     SPENT,
     Alert,
     alerts,
     by_budget,
     causes,
     encoders_without_results,
+    harm,
+    other_radius,
 )
-from holdfast.report.overview.saturation import HARM, harm, other_radius
+from holdfast.report.overview.scorecard import Tally, gap_sentence, tally
 from holdfast.report.overview.study import PAGE, study
-from holdfast.report.overview.tally import Tally, gap_sentence, tally
 
 SHOWN = 3
 """Of so many leaders the advice gives the worst number."""

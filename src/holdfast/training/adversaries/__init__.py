@@ -1,1 +1,1 @@
-"""Who moves the images that an encoder is trained on: one adversary a file."""
+"""Adversaries: what moves the first view of each image in training."""

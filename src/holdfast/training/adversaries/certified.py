@@ -32,16 +32,16 @@ from holdfast.bounds.methods.crown import NetworkRelaxation
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import Program
 from holdfast.bounds.regions import region
-from holdfast.bounds.relaxations.rules import Box, Rule
+from holdfast.bounds.relaxations import Box, Rule
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_not_negative, require_positive
-from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.adversary import Adversary, Prepared, in_training, untouched
-from holdfast.training.gathering import gathered, own_rows
+from holdfast.training.adversaries.base import Adversary, Prepared, in_training, untouched
 from holdfast.training.learner import Batch, Learner, codes_of
-from holdfast.training.objectives.distillation import DistillationLearner
+from holdfast.training.objectives.teachers import DistillationLearner
+from holdfast.training.processes import gathered, own_rows
 
 BOUNDS = ("interval", "crown-ibp")
 SMALLEST = 1e-3

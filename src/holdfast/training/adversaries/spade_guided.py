@@ -23,17 +23,17 @@ from torch import Tensor, nn
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_positive
-from holdfast.encoders import load
-from holdfast.objectives.base import ObjectiveFunction
+from holdfast.encoders.by_name import load
+from holdfast.spectral.analysis import edge_scores
 from holdfast.spectral.eigen import SCORES, spectrum
 from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.graphs.knn import KNN
-from holdfast.spectral.scores import edge_scores
-from holdfast.training.adversary import Adversary, Prepared
+from holdfast.spectral.graphs import KNN
+from holdfast.training.adversaries.base import Adversary, Prepared
+from holdfast.training.feed import Feed
+from holdfast.training.health import eval_codes
 from holdfast.training.learner import Batch, Learner
-from holdfast.training.loop.feed import Feed
-from holdfast.training.loop.health import eval_codes
 
 KINDS = ("spade", "random")
 

@@ -1,1 +1,1 @@
-"""What encoders are trained for, one objective a file: its equation, its settings, its learner."""
+"""What an encoder is trained for."""

@@ -23,12 +23,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_not_negative, require_positive, require_share
-from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.components.heads import follow, frozen_copy, rising
-from holdfast.training.components.prototypes import Prototypes
-from holdfast.training.gathering import gathered
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of_views
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    codes_of_views,
+    follow,
+    frozen_copy,
+    rising,
+)
+from holdfast.training.objectives.clustering import Prototypes
+from holdfast.training.processes import gathered
 
 Scores = Float[Tensor, "b k"]
 

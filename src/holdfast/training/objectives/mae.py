@@ -25,11 +25,10 @@ from torch.nn.functional import unfold
 from holdfast.core.encoder import Domain, Normalised, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_positive
 from holdfast.encoders.architectures.vit import DEVIATION, Block
-from holdfast.objectives.base import ObjectiveFunction
-from holdfast.training.components.heads import mlp
-from holdfast.training.learner import Batch, Learner, OfRows, Setting, TrainingObjective
+from holdfast.training.learner import Batch, Learner, OfRows, Setting, TrainingObjective, mlp
 
 Patches = Float[Tensor, "b n p"]
 Order = Int[Tensor, "b n"]

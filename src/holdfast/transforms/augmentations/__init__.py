@@ -1,1 +1,1 @@
-"""Random changes of training images, one file each: crops, flips, colours, blur, and the views of the papers."""
+"""Augmentations of training, and the views of the papers."""

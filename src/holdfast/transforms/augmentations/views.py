@@ -9,15 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from holdfast.transforms.augmentations.color_jitter import ColorJitter
-from holdfast.transforms.augmentations.gaussian_blur import GaussianBlur
-from holdfast.transforms.augmentations.grayscale import Grayscale
-from holdfast.transforms.augmentations.horizontal_flip import HorizontalFlip
-from holdfast.transforms.augmentations.random_affine import RandomAffine
-from holdfast.transforms.augmentations.random_resized_crop import RandomResizedCrop
-from holdfast.transforms.augmentations.solarize import Solarize
+from holdfast.transforms.augmentations.colour import ColorJitter, GaussianBlur, Grayscale, Solarize
+from holdfast.transforms.augmentations.cropping import HorizontalFlip, RandomAffine, RandomResizedCrop
 from holdfast.transforms.base import Chain, Transform, View
-from holdfast.transforms.noise import GaussianNoise
+from holdfast.transforms.everyday import GaussianNoise
 
 
 @final

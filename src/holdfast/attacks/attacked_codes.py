@@ -1,0 +1,349 @@
+"""Embeddings of attacked images, observed once and shared by all measures under attack.
+
+Also here: the pictures that reports show of these images, and the sizes that suites set for all such measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+
+from holdfast.attacks.adaptive import AdaptiveAttack, attack_together, forwards_together
+from holdfast.attacks.base import GRADIENT, Attack, climb
+from holdfast.attacks.gradient import random_start
+from holdfast.attacks.objectives.simple import Away, Crossing, Misretrieval, Toward
+from holdfast.attacks.presets import NAMED, U_PGD, label
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.encoder import Codes, Domain, Pixels
+from holdfast.core.objective import AttackContext, DivergenceObjective, Objective
+from holdfast.core.pictures import ends, row
+from holdfast.core.points.counting import nearest_rows
+from holdfast.core.records import Conditions, Findings, Picture
+from holdfast.core.run_settings import Observed
+from holdfast.measure.evaluation import Sizes
+from holdfast.measure.observation import Observation, entries, joined
+from holdfast.measure.population import Population
+
+BALLS: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+ATTACKS: tuple[Attack, ...] = (U_PGD, NAMED["adaptive"])
+DIVERGENCES: tuple[Divergence, ...] = (L2Distance(), Cosine())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack in one ball under one divergence."""
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    aim: str = ""
+    """What the attack goes for, where it is not the case's usual objective."""
+    probe: str = ""
+    """The probe that judges, where one does."""
+    further: tuple[tuple[str, str], ...] = ()
+    """Further conditions by name, or others: the ``attack`` of what is none, such as noise."""
+
+    @property
+    def conditions(self) -> Conditions:
+        """How series and estimates name it."""
+        attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
+        conditions = {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+        return conditions | ({"probe": self.probe} if self.probe else {}) | dict(self.further)
+
+
+UNDEFINED = "undefined: zero distance to compare with, zero code under cosine, or a code that is not finite"
+RANDOM_NOISE = "random noise"
+"""What the conditions call it in place of an attack."""
+SPREAD = 0.05
+"""Share of the coordinates that noise in a sparse ball touches."""
+
+
+def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
+    """Return every combination, balls outermost."""
+    return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
+
+
+def strongest(attacks: Sequence[Attack]) -> Attack:
+    """Return the attack that is never weaker than another of the list: its last adaptive one, else the last.
+
+    Example:
+        >>> label(strongest([U_PGD, NAMED["adaptive"], NAMED["square"]]))
+        'adaptive'
+    """
+    return next((attack for attack in reversed(attacks) if isinstance(attack, AdaptiveAttack)), attacks[-1])
+
+
+def shown_case(cases: Sequence[Case]) -> Case:
+    """Return the case whose pictures a report shows: the last attack, in the widest ball, under the first divergence."""
+    widest = max(case.ball.radius for case in cases)
+    last = [case for case in cases if case.ball.radius == widest][-1]
+    return next(case for case in cases if (case.ball, case.attack) == (last.ball, last.attack))
+
+
+def climbable(divergence: Divergence) -> Divergence:
+    """Return what an attack climbs for a divergence: itself, or l2 where it has no gradient."""
+    return divergence if divergence.smooth else L2Distance()
+
+
+@final
+@dataclass(frozen=True)
+class Untargeted(Observation):
+    """Codes of randomly chosen images moved away from their clean codes; ``k.codes`` are those of attack ``k``.
+
+    All attacks on one goal are one observation, since some of them begin where others ended.
+    """
+
+    ball: Ball
+    attacks: tuple[Attack, ...]
+    divergence: Divergence
+    samples: int
+    name = "untargeted"
+    version = 4
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return forwards_together(self.attacks) + len(self.attacks)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return joined([{"codes": population.encode(pixels)} for pixels in self.pixels(population, rows)])
+
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return the ``codes`` of images after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
+
+    def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` after each of the attacks."""
+        objective = Away(population.fitted(self.divergence))
+        return attacked_by_each(population.context(rows), objective, self.attacks, self.ball)
+
+
+@final
+@dataclass(frozen=True)
+class Targeted(Observation):
+    """Codes of pairs of images moved towards each other: ``k.ahead`` from x_i to x_j by attack ``k``, ``k.back`` from x_j.
+
+    Up to ``samples`` random pairs, no image in two of them: pairs that share images err alike, and intervals would be too
+    short.
+    """
+
+    ball: Ball
+    attacks: tuple[Attack, ...]
+    divergence: Divergence
+    samples: int
+    name = "targeted"
+    version = 4
+    uses_groups = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.couples(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 2 * (forwards_together(self.attacks) + len(self.attacks))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        partners = population.partners[list(rows)].tolist()
+        ahead, back = self.pixels(population, rows, partners), self.pixels(population, partners, rows)
+        return joined(
+            [
+                {"ahead": population.encode(there), "back": population.encode(here)}
+                for there, here in zip(ahead, back, strict=True)
+            ]
+        )
+
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return the codes of both ways, ``ahead`` and ``back``, after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
+
+    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` moved towards those at ``targets`` by each of the attacks."""
+        objective = Toward(population.fitted(self.divergence))
+        return attacked_by_each(population.context(rows, targets), objective, self.attacks, self.ball)
+
+
+@final
+@dataclass(frozen=True)
+class Pairwise(Observation):
+    """Codes of images attacked on the very event that breakaway counts.
+
+    ``crossing``: past one random other image, nan where that pair would share an image with another pair's;
+    ``retrieval``: past any of their ``rivals`` nearest neighbours, of those in the bank if there is one.
+    """
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    rivals: int
+    samples: int
+    name = "pairwise"
+    version = 4
+    uses_bank = True
+    uses_groups = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 3 * (self.attack.forwards + 1) // 2  # every other image is half of a pair
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(climbable(self.divergence))
+        partners, couples = population.partners, set(population.couples(self.samples))
+        here = [index for index, row in enumerate(rows) if row in couples]
+        anchors = [rows[index] for index in here]
+        retrieval = population.encode(self.at_retrieval(population, rows))
+        crossing = torch.full_like(retrieval, torch.nan)
+        if anchors:
+            pair = population.context(anchors, partners[anchors].tolist())
+            crossing[here] = population.encode(attacked_pixels(pair, Crossing(divergence), self.attack, self.ball))
+        return {"crossing": crossing, "retrieval": retrieval}
+
+    def at_retrieval(self, population: Population, rows: Sequence[int]) -> Pixels:
+        """Return the images at ``rows`` attacked past any of their nearest neighbours."""
+        divergence = population.fitted(climbable(self.divergence))
+        facing = facing_neighbours(population, rows, divergence, self.rivals)
+        return attacked_pixels(facing, Misretrieval(divergence), self.attack, self.ball)
+
+
+def facing_neighbours(population: Population, rows: Sequence[int], divergence: Divergence, count: int) -> AttackContext:
+    """Return the images at ``rows`` against so many of their nearest neighbours, those of the bank if there is one."""
+    near = population.nearest(divergence, population.codes[list(rows)], rows, count)
+    return population.context(rows, rivals=population.gallery.codes[near])
+
+
+def attacked_pixels(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
+    """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
+    return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
+
+
+def attacked_by_each(
+    context: AttackContext, objective: DivergenceObjective, attacks: Sequence[Attack], ball: Ball
+) -> list[Pixels]:
+    """Return the images of ``context`` after each of ``attacks`` on ``objective``, the adaptive never weaker than others.
+
+    A divergence without a gradient judges where attacks ended that climbed l2.
+    """
+    climbed = replace(objective, divergence=climbable(objective.divergence))
+    judge = None if objective.divergence.smooth else objective(context)
+    noise = context.noise.fork(objective.name)
+    return attack_together(attacks, context.encoder, context.pixels, climbed(context), ball, noise, judge)
+
+
+@final
+@dataclass(frozen=True)
+class CodesUnderNoise(Observation):
+    """Codes of images moved by random noise as large as the ball allows: what a perturbation of its size does by itself."""
+
+    ball: Ball
+    samples: int
+    name = "noise"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        context, domain = population.context(rows), population.encoder.domain
+        drawn = context.noise.fork("noise").normal(domain.shape, context.pixels.dtype)
+        delta = self.ball.project(self.ball.radius * self.ball.steepest(drawn, SPREAD))
+        return {"codes": population.encode(domain.clip(context.pixels + delta))}
+
+
+@final
+@dataclass(frozen=True)
+class Displacements(Observation):
+    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
+
+    ball: Ball
+    attack: Attack
+    blind: Attack
+    divergence: Divergence
+    samples: int
+    name = "probes"
+    version = 4
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + self.blind.forwards + GRADIENT
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(self.divergence)
+        context, clean = population.context(rows), population.codes[list(rows)]
+        objective = Away(divergence)
+        start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
+        noise, gradient = climb(context.encoder, start, objective(context))
+        return {
+            "sighted": divergence(
+                population.encode(attacked_pixels(context, objective, self.attack, self.ball)), clean
+            ),
+            "blind": divergence(population.encode(attacked_pixels(context, objective, self.blind, self.ball)), clean),
+            "noise": noise,
+            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
+        }
+
+
+def change(clean: Pixels, attacked: Pixels, domain: Domain, radius: float) -> Pixels:
+    """Return the perturbation around mid-range, scaled so that a change by ``radius`` reaches the end of the range."""
+    middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
+    return domain.clip(middle + (attacked - clean) * (half / radius))
+
+
+def nearest_image(population: Population, divergence: Divergence, moved: Codes, rows: Sequence[int]) -> Pixels:
+    """Return the image of the gallery nearest to each moved code of ``rows``: its own, or one that is not of its group."""
+    gallery, kin = population.gallery, population.kin(rows)
+    if kin is None:
+        return gallery.pixels(nearest_rows(divergence, moved, gallery.codes, 1)[:, 0].tolist())
+    near = []
+    for code, own, row_of in zip(moved, kin.mine, rows, strict=True):
+        counted = kin.theirs != own
+        if gallery is population:
+            counted[row_of] = True
+        (places,) = counted.nonzero(as_tuple=True)
+        near.append(int(places[nearest_rows(divergence, code[None], gallery.codes[places], 1)[0, 0]]))
+    return gallery.pixels(near)
+
+
+def extremes(
+    population: Population,
+    rows: Sequence[int],
+    findings: Findings,
+    quantity: str,
+    case: Case,
+    attack: Callable[[list[int]], dict[str, Pixels]],
+) -> tuple[Picture, ...]:
+    """Return the images whose ``quantity`` is largest and smallest: clean, attacked, and the change between.
+
+    ``attack`` takes rows and returns the attacked images and any others to show beside them, by label.
+    """
+    values = next(s.values for s in findings.series if s.quantity == quantity and s.conditions == case.conditions)
+    positions = ends(values)
+    if not positions or len(population.encoder.domain.shape) != 3:
+        return ()
+    shown, domain = [rows[position] for position in positions], population.encoder.domain
+    parts = {"clean": population.pixels(shown), **attack(shown)}
+    parts["change"] = change(parts["clean"], parts["attacked"], domain, case.ball.radius)
+    pictures = []
+    for k, position in enumerate(positions):
+        number = f"{quantity.replace('_', ' ')} {values[position]:.3g}"
+        caption = f"{findings.ids[position]}: {number} ({', '.join(case.conditions.values())})"
+        pictures.append(row(caption, {label: pixels[k] for label, pixels in parts.items()}, domain))
+    return tuple(picture for picture in pictures if picture is not None)
+
+
+SIZES = Sizes(
+    quick={"samples": 100, "divergences": ["l2"]},
+    full={
+        "samples": 10_000,
+        "attacks": ["u-pgd", "adaptive:steps=100,restarts=5", "square"],
+        "divergences": ["l2", "cosine", "whitened", "rank"],
+    },
+    large={"balls": ["linf:0.05"], "divergences": ["l2"], "attacks": ["u-pgd", "adaptive:restarts=1"]},
+    heavy={"samples": 30, "attacks": ["u-fgsm", "adaptive:restarts=1,steps=10"]},
+)

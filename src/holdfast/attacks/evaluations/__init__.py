@@ -1,0 +1,1 @@
+"""Measures under attack, one file each."""

@@ -1,0 +1,258 @@
+"""Attack radius: the smallest change after which an image is mistaken, image by image.
+
+    attack radius(x) = min { norm(x' - x) : some image is nearer to f(x') than f(x) }
+
+over the changed images that a search found (``attacks/radius``). Each was encoded and showed the event, so the radius bounds
+the true one from above. Two more for pairs of images: the smallest change by which one is taken for the other (no clean
+image is nearer to its code), and by which the two collide (``d(f(x_j'), f(x_i)) < d(f(x_i'), f(x_i))``, both changed).
+
+Images for which nothing was found within the widest ball have an infinite radius: medians and quartiles need no more.
+
+Two images that are each other's nearest mostly share a radius: halfway between them. So intervals allow for neighbours
+(``of_neighbours``), and two encoders are compared by these intervals, as nearest-neighbour accuracy is.
+
+Where other evaluations attack at fixed radii (``balls``), the same attacks are made here on whatever was not lost within
+them, so that no radius is larger than that of an attack that succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, UNDEFINED, change, nearest_image
+from holdfast.attacks.base import Attack
+from holdfast.attacks.events import EVENTS, Search, Threat
+from holdfast.attacks.presets import NAMED, label
+from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_found, search_forwards
+from holdfast.core.balls import Ball, Linf, radius_in_print
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.pictures import row
+from holdfast.core.points.counting import nearest_rows
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Picture, Question
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.groups import linked_quantile_interval
+from holdfast.core.statistics.quantiles import QUARTILES, radius_findings
+from holdfast.core.statistics.summaries import series_of
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.population import Population
+
+QUANTITIES = {
+    "retrieval": "attack_radius",
+    "impersonation": "impersonation_radius",
+    "overlap": "overlap_radius",
+}
+SMALLEST = "smallest radius at which it happens"
+UNPAIRED = f"not attacked, so that no two pairs share an image; or {UNDEFINED}"
+LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once; or all other images are copies of it"
+
+
+Rows = Int[np.ndarray, "n"]
+
+
+def neighbours(population: Population, rows: Sequence[int], divergence: Divergence) -> tuple[Rows, Rows]:
+    """Return the row of each image, copies as one, and that of the clean code nearest to it."""
+    originals = population.originals.unique()
+    places = torch.searchsorted(originals, population.originals[list(rows)]).tolist()
+    own = originals[places].numpy()
+    if len(originals) < 2:
+        return own, np.full(len(own), -1)
+    codes = population.codes[originals.to(population.codes.device)]
+    nearest = nearest_rows(population.fitted(divergence), codes[places], codes, 1, exclude=places)[:, 0]
+    return own, originals[nearest.cpu()].numpy()
+
+
+def of_neighbours(findings: Findings, quantity: str, own: Rows, nearest: Rows) -> Findings:
+    """Return ``findings`` with intervals of the median and the quartiles of ``quantity`` that allow for neighbours."""
+    values = np.array(next(each.values for each in findings.series if each.quantity == quantity))
+    known = ~np.isnan(values)
+    shares = {quantity: 0.5, **{f"{quantity}_{name}": share for name, share in QUARTILES.items()}}
+    method = "order statistics; images near each other count for fewer (design effect)"
+
+    def regarded(estimate: Estimate) -> Estimate:
+        if estimate.quantity not in shares or not estimate.n:
+            return estimate
+        share = shares[estimate.quantity]
+        low, high = linked_quantile_interval(values[known], own[known], nearest[known], share, estimate.confidence)
+        # A few images may say less than any linked ones: what order statistics leave open stays open.
+        low, high = min(low, estimate.low), max(high, estimate.high)
+        update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
+        return estimate.model_copy(update=update)
+
+    return findings.model_copy(update={"estimates": tuple(map(regarded, findings.estimates))})
+
+
+@final
+@dataclass(frozen=True)
+class Radii(Observation):
+    """The ``radius`` at which an ``event`` was found to happen to each image: infinite if never, nan where undefined.
+
+    Pairs share no image: of the others it is nan.
+    """
+
+    event: str
+    widest: Ball
+    attack: Attack
+    divergence: Divergence
+    rivals: int
+    balls: tuple[Ball, ...]
+    fixed: tuple[Attack, ...]
+    pairwise: Attack
+    samples: int
+    name = "radii"
+    version = 1
+    uses_bank = True
+    uses_groups = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        # Half of the images are those of pairs; of these, two collide.
+        share = {"retrieval": 1.0, "impersonation": 0.5, "overlap": 1.0}[self.event]
+        fixed = (*self.fixed, self.pairwise) if self.event == "retrieval" else self.fixed
+        return round(share * (search_forwards(self.attack) + fixed_forwards(self.widest, self.balls, fixed)))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        radii = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=population.codes.device)
+        here = list(range(len(rows)))
+        if self.event != "retrieval":
+            couples = set(population.couples(self.samples))
+            here = [position for position, row in enumerate(rows) if row in couples]
+        if here:
+            search = self.search(population, [rows[position] for position in here])
+            nearest = self.nearest(population, [rows[position] for position in here], search)
+            radii[here] = nearest.radii.double().masked_fill(~search.defined, torch.nan)
+        return {"radius": radii}
+
+    def search(self, population: Population, rows: Sequence[int]) -> Search:
+        """Return what is searched for around the images at ``rows``."""
+        threat = Threat(self.divergence, self.rivals, self.fixed, self.pairwise, self.samples)
+        return EVENTS[self.event](population, rows, threat)
+
+    def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
+        """Return the nearest images found that show the event of ``search``."""
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
+        balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
+        return nearest_found(search.goal, self.attack, search.ball(self.widest), noise, balls, search.fixed)
+
+
+@final
+@dataclass(frozen=True)
+class AttackRadius(Evaluation):
+    """How much images must change until they are mistaken: the radius at which each gives way."""
+
+    widest: Ball = Linf(0.5)
+    attack: Attack = NAMED["adaptive"]
+    divergence: Divergence = L2Distance()
+    events: tuple[str, ...] = ("retrieval", "impersonation", "overlap")
+    rivals: int = 10
+    balls: tuple[Ball, ...] = BALLS
+    fixed: tuple[Attack, ...] = ATTACKS
+    pairwise: Attack = NAMED["adaptive"]
+    samples: int = 300
+    sizes = Sizes(
+        quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},
+        full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},
+        large={
+            "samples": 30,
+            "attack": "adaptive:restarts=1,steps=5",
+            "events": ["retrieval"],
+            "balls": ["linf:0.05"],
+            "fixed": ["u-pgd", "adaptive:restarts=1"],
+            "pairwise": "adaptive:restarts=1",
+        },
+        heavy={"fixed": SIZES.heavy["attacks"], "pairwise": "adaptive:restarts=1,steps=8"},
+    )
+    name = "attack-radius"
+    version = 2
+    partial = True
+    pictured = 1
+    uses_bank = True
+    title = "Attack radius"
+    meaning = (
+        "The attack radius of an image is the smallest change found after which another image is nearer to it than its own "
+        "clean self: half of the images are mistaken within the median. Each radius comes with a changed image that was "
+        "checked, so the true one is at most that; a better attack may find a smaller one."
+    )
+    headline = ("attack_radius",)
+    questions = (
+        Question(
+            place=-10,
+            text="At which change does it mistake images?",
+            quantities=("attack_radius",),
+            meaning="change after which half of the images are mistaken",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for event in self.events:
+            if event not in EVENTS:
+                raise HoldfastError(f"{self.name}: unknown event {event!r}; {did_you_mean(event, list(EVENTS))}")
+
+    def observation(self) -> Joint:
+        return Joint(tuple(map(self._radii, self.events)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        series = []
+        for event in self.events:
+            radii = self.observation().of(self._radii(event), observed)["radius"]
+            unit, reason = f"{self.widest.name} distance", LEFT_OUT if event == "retrieval" else UNPAIRED
+            quantity = QUANTITIES[event]
+            series.append(series_of(quantity, self._conditions, radii, unit, Claim.UPPER, SMALLEST, reason))
+        ids, warnings = [population.images.ids[row] for row in rows], population_warnings(population, [self.divergence])
+        findings = radius_findings(ids, series, self.widest.name, warnings)
+        # The images of a bank are given, and groups of images have intervals of their own.
+        if population.bank_images is not None or population.images.groups is not None or "retrieval" not in self.events:
+            return findings
+        return of_neighbours(findings, QUANTITIES["retrieval"], *neighbours(population, rows, self.divergence))
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        """Return the image that gives way first: clean, changed, what it is mistaken for, and the change."""
+        domain, values = population.encoder.domain, findings.series[0].values
+        known = [(value, place) for place, value in enumerate(values) if 0 < value < float("inf")]
+        if self.events[0] != "retrieval" or not known or len(domain.shape) != 3:
+            return ()
+        radius, place = min(known)
+        radii = self._radii("retrieval")
+        search = radii.search(population, [rows[place]])
+        moved = radii.nearest(population, [rows[place]], search).points
+        divergence, clean = population.fitted(self.divergence), search.goal.pixels
+        parts = {
+            "clean": clean,
+            "attacked": moved,
+            "nearest image": nearest_image(population, divergence, population.encode(moved), [rows[place]]),
+            "change": change(clean, moved, domain, radius),
+        }
+        smallest = f"{findings.ids[place]}: attack radius {radius_in_print(self.widest.name, radius)}"
+        caption = f"{smallest} ({', '.join(self._conditions.values())})"
+        picture = row(caption, {name: pixels[0] for name, pixels in parts.items()}, domain)
+        return () if picture is None else (picture,)
+
+    @property
+    def _conditions(self) -> Conditions:
+        return {"ball": str(self.widest), "attack": label(self.attack), "divergence": str(self.divergence)}
+
+    def _radii(self, event: str) -> Radii:
+        return Radii(
+            event,
+            self.widest,
+            self.attack,
+            self.divergence,
+            self.rivals,
+            self.balls,
+            self.fixed,
+            self.pairwise,
+            self.samples,
+        )

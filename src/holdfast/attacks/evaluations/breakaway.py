@@ -1,0 +1,298 @@
+"""Breakaway risk: how often an attacked image lies closer to another image than to itself.
+
+``breakaway_risk`` is the mean over attacked ``x`` and other ``x'`` of ``1[d(f(x^), f(x')) < d(f(x^), f(x))]``;
+``nearest_neighbour_accuracy`` is the share of ``x`` with no strictly closer ``x'``. Petrov and Kwiatkowska 2022,
+https://arxiv.org/abs/2210.04076, sections 3 and 5.2. The paper's own numbers are too small, about 125-fold: the
+authors' program adds up the last batch (8 of 1000 images) alone and divides by all.
+
+Departures, beside the published measure: the pairwise worst case attacks the event itself, once for a random ``x'`` and
+once for the nearest neighbours, where the published measure looks at whoever a push away from ``x`` happens to hit. Where
+there is a bank, the other images that are counted and the nearest neighbours are the bank's, which is taken as given: a
+search in it would return them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.attacks.attacked_codes import (
+    ATTACKS,
+    BALLS,
+    DIVERGENCES,
+    SIZES,
+    UNDEFINED,
+    Case,
+    Pairwise,
+    Untargeted,
+    cases,
+    extremes,
+    nearest_image,
+    shown_case,
+)
+from holdfast.attacks.base import Attack
+from holdfast.attacks.events import Searched
+from holdfast.attacks.presets import NAMED
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes
+from holdfast.core.points.counting import nearest_rows
+from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.intervals import share_interval
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings, radius_curves
+from holdfast.measure.observation import Joint
+from holdfast.measure.population import Population
+
+RISK = "risk of the worst perturbation for each pair"
+KEPT = "nearest-neighbour accuracy under the worst perturbation"
+LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once; or all other images are copies of it"
+STEP = 1024
+"""Moved codes whose nearest are looked up together."""
+UNPAIRED = f"not attacked, so that no two pairs share an image; or {LEFT_OUT}"
+
+
+@final
+@dataclass(frozen=True)
+class Breakaway(Evaluation):
+    """How often attacks carry a representation past those of other images."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    samples: int = 1000
+    pairwise: Attack = NAMED["adaptive"]
+    rivals: int = 10
+    sizes = Sizes(
+        SIZES.quick,
+        SIZES.full,
+        {**SIZES.large, "pairwise": "adaptive:restarts=1"},
+        {**SIZES.heavy, "pairwise": "adaptive:restarts=1,steps=8"},
+    )
+    name = "breakaway"
+    version = 7
+    partial = True
+    pictured = 3
+    uses_bank = True
+    title = "Breakaway risk"
+    meaning = (
+        "The breakaway risk is the chance that an attacked image lies closer to a random other image than to its own "
+        "clean self; nearest-neighbour accuracy is the share of attacked images whose own clean image is still the "
+        "nearest. Both show what attacks achieved: the true risk is at least as high, the true accuracy at most as high."
+    )
+    headline = ("breakaway_risk", "nearest_neighbour_accuracy")
+    aims = (("retrieval", "another nearest neighbour"), ("crossing", "a random other image"))
+    questions = (
+        Question(
+            place=10,
+            text="Can an attacker make it mistake images?",
+            quantities=("nearest_neighbour_accuracy",),
+            meaning="attacked images still closest to their original",
+        ),
+    )
+
+    def observation(self) -> Joint:
+        away = [self._away(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        return Joint((*away, *map(self._pairwise, self._strongest())))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        searched = Searched(population)
+        away = [neighbourhood(searched, rows, case, self._after(case, observed)["codes"]) for case in self._cases()]
+        pairwise = [(case, self.observation().of(self._pairwise(case), observed)) for case in self._strongest()]
+        retrieved = [
+            neighbourhood(searched, rows, replace(case, aim="retrieval"), moved["retrieval"])
+            for case, moved in pairwise
+        ]
+        crossed = [
+            crossed_to_partner(population, rows, replace(case, aim="crossing"), moved["crossing"])
+            for case, moved in pairwise
+        ]
+        shares = [each.shares_closer() for each in away]
+        influences = [
+            influence(each.case, each.shares, each.passed, searched.distinct)
+            for each in away
+            if each.passed is not None
+        ]
+        kept = [each.nearest_kept() for each in away + retrieved]
+        risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
+        worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
+        accuracy = [each.accuracy(series) for each, series in zip(away + retrieved, kept, strict=True)]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*shares, *influences, *kept, *crossed),
+            estimates=(*risks, *worst, *accuracy),
+            curves=radius_curves(risks),
+            warnings=population_warnings(population, self.divergences),
+        )
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        case = shown_case(self._cases())
+        away, index = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
+
+        def attack(shown: list[int]) -> dict[str, Tensor]:
+            pixels = away.pixels(population, shown)[index]
+            divergence = population.fitted(case.divergence)
+            moved = population.encode(pixels)
+            return {"attacked": pixels, "nearest image": nearest_image(population, divergence, moved, shown)}
+
+        return extremes(population, rows, findings, "breakaway_share", case, attack)
+
+    def _cases(self) -> list[Case]:
+        return cases(self.balls, self.attacks, self.divergences)
+
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of images after the attack of ``case``."""
+        attacks = self._away(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
+
+    def _away(self, ball: Ball, divergence: Divergence) -> Untargeted:
+        return Untargeted(ball, self.attacks, divergence, self.samples)
+
+    def _pairwise(self, case: Case) -> Pairwise:
+        return Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples)
+
+    def _strongest(self) -> list[Case]:
+        return cases(self.balls, [self.pairwise], self.divergences)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """Which other images are closer to attacked ones than their own, and who passes whom."""
+
+    case: Case
+    closer: Float[Tensor, "b"]
+    passed: Float[Tensor, "b"] | None
+    """By how many each image is passed; None where there is a bank, whose images nobody measured passes."""
+    others: Int[Tensor, "b"]
+    lost_together: Float[np.ndarray, "c"] | None
+    """Sizes of the clusters of images lost together; None with a bank, whose images are given, and with groups."""
+
+    @property
+    def shares(self) -> Float[Tensor, "b"]:
+        return self.closer / self.others
+
+    def shares_closer(self) -> Series:
+        return series_of(
+            "breakaway_share", self.case.conditions, self.shares, "share of other images", Claim.LOWER, RISK, LEFT_OUT
+        )
+
+    def nearest_kept(self) -> Series:
+        kept = kept_nearest(self.closer)
+        return series_of("nearest_neighbour_kept", self.case.conditions, kept, "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
+
+    def accuracy(self, kept: Series) -> Estimate:
+        """Return the share of ``kept``; attacks at retrieval are compared by clusters, those that aim at nobody pairwise."""
+        accuracy = summarise(kept, "share", "higher", "nearest_neighbour_accuracy")
+        if self.lost_together is None:
+            return accuracy
+        return of_clusters(accuracy, self.lost_together, paired=not self.case.aim)
+
+
+def neighbourhood(searched: Searched, rows: Sequence[int], case: Case, moved: Codes) -> Neighbourhood:
+    """Return what is near the images at ``rows``, moved to the codes ``moved``."""
+    population = searched.population
+    closer, passed = searched.closer(rows, case.divergence, moved)
+    # Groups of images have intervals of their own.
+    clustered = population.bank_images is None and population.images.groups is None
+    lost = lost_together(population, rows, case, moved, closer) if clustered else None
+    return Neighbourhood(case, closer, passed, searched.others(rows), lost)
+
+
+def influence(case: Case, shares: Tensor, passed: Tensor, images: int) -> Series:
+    """Return the risk as each image moves it: by breaking away from others, and by being passed by them.
+
+    The risk is a mean over pairs, and so an image not drawn takes part in it twice (Hoeffding 1948). Where few of the images
+    are attacked, chance in who the others are weighs less than chance in who is attacked, by ``sqrt(attacked / images)``.
+
+    An image not drawn may break away from all others, or all may pass it. Hardly one does both, so the limits, which are of
+    such images, allow for either.
+    """
+    attacked = int((~shares.isnan()).sum())
+    weight = sqrt(attacked / max(2, images))
+    rival = weight * passed / max(1, attacked - 1)
+    mean = float(rival.nanmean())
+    series = series_of(
+        "breakaway_influence", case.conditions, shares + rival - mean, "share of others", Claim.LOWER, RISK, LEFT_OUT
+    )
+    return series.model_copy(update={"limits": (-mean, 1 - mean)})
+
+
+def risk(shares: Series, influences: Series) -> Estimate:
+    """Return the mean of ``shares`` with the interval of ``influences``: of the shares themselves where others are given."""
+    estimate = summarise(influences, "mean", "lower", "breakaway_risk")
+    value = summarise(shares, "mean", "lower").value
+    low, high = (min(max(end, 0.0), 1.0) if estimate.n else end for end in (estimate.low, estimate.high))
+    return estimate.model_copy(update={"value": value, "low": low, "high": high})
+
+
+def kept_nearest(counts: Tensor) -> Tensor:
+    """Return 1 where nobody is closer, 0 where somebody is, nan where that is undefined."""
+    return (counts == 0).double().masked_fill(counts.isnan(), torch.nan)
+
+
+def lost_together(
+    population: Population, rows: Sequence[int], case: Case, moved: Tensor, counts: Tensor
+) -> Float[np.ndarray, "c"]:
+    """Return how many images are no longer the nearest in each set that are taken for one another, or for the same image."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    divergence, clean = population.fitted(case.divergence), population.codes
+    lost = (counts > 0).nonzero()[:, 0].tolist()
+    if not lost:
+        return np.zeros(0)
+    partners = [
+        nearest_rows(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1)
+        for k in range(0, len(lost), STEP)
+    ]
+    anchors = population.originals[[rows[index] for index in lost]].numpy()
+    other = population.originals[torch.cat(partners)[:, 0].cpu()].numpy()
+    # Only those that take part are numbered, for all may be a million.
+    taking_part, ends = np.unique(np.stack([anchors, other]), return_inverse=True)
+    anchors, other = ends.reshape(2, -1)
+    links = coo_matrix((np.ones(len(anchors)), (anchors, other)), shape=(len(taking_part), len(taking_part)))
+    sizes = np.bincount(connected_components(links, directed=False)[1][anchors])
+    return sizes[sizes > 0].astype(np.float64)
+
+
+def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"], paired: bool = False) -> Estimate:
+    """Return ``accuracy`` with an interval that allows for images which are lost together.
+
+    Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images count
+    for fewer, by the design effect of clusters of such ``sizes`` (Kish 1965; Korn and Graubard 1998), and of a pair besides:
+    where few or none are lost, their sizes were not seen. Attacks at retrieval are compared by these intervals, for image by
+    image alike encoders would be told apart too often; attacks that aim at nobody stay ``paired``.
+    """
+    if not accuracy.n:
+        return accuracy
+    size = (4 + np.square(sizes).sum()) / (2 + sizes.sum())
+    count = accuracy.n / (1 + accuracy.value * (float(size) - 1))
+    low, high = share_interval(accuracy.value * count, count, accuracy.confidence)
+    method = f"mid-P; images lost together count for fewer, all for {count:.0f} (design effect of clusters)"
+    update = {"low": low, "high": high, "method": method}
+    return accuracy.model_copy(update=update if paired else {**update, "series": None, "statistic": "whole"})
+
+
+def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Series:
+    """Return for each image whether the attack carried it past its partner, a random other image."""
+    divergence, clean = population.fitted(case.divergence), population.codes
+    anchors, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
+    moved = moved.to(clean.device).double()
+    ours, theirs = divergence(moved, anchors), divergence(moved, other)
+    originals, here = population.originals, torch.as_tensor(rows)
+    copies = (originals[here] != here) | (originals[here] == originals[population.partners[here]])
+    undefined = ~(theirs - ours).isfinite() | copies.to(clean.device)
+    crossed = (theirs < ours).double().masked_fill(undefined, torch.nan)
+    return series_of("crossed_to_a_random_image", case.conditions, crossed, "yes or no", Claim.LOWER, RISK, UNPAIRED)

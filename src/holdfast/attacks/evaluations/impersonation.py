@@ -1,0 +1,239 @@
+"""Impersonation: how close a targeted attack brings an image's representation to another's.
+
+``relative_quantile(i -> j) = d(f(x^i->j), f(x_j)) / d(f(x_i), f(x_j))`` with the *clean* distance below: 1 is no progress,
+0 is a perfect impersonation. Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 5.1 (the authors'
+program divides by the distance after the random start instead). Beside it, without labels, the share of attacked images
+whose nearest clean image is the target.
+
+With a labelled bank, the paper's success rate as well: of pairs of two classes that a probe both gets right, how often it
+takes one attacked image for the other's class, both ways averaged. The attack knows neither labels nor probe, and the ball
+stays around the clean image (the authors' program centres it anew at every reporting step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from holdfast.attacks.attacked_codes import (
+    ATTACKS,
+    BALLS,
+    DIVERGENCES,
+    SIZES,
+    UNDEFINED,
+    Case,
+    Targeted,
+    cases,
+    extremes,
+    shown_case,
+)
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.pictures import SHOWN, row
+from holdfast.core.points.counting import closer_counts
+from holdfast.core.records import Claim, Findings, Picture, Question, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.findings import population_warnings, radius_curves
+from holdfast.measure.observation import Joint
+from holdfast.measure.population import Fit, Population
+from holdfast.probes.base import FittedProbe, Probe, class_names
+from holdfast.probes.linear import Linear
+
+UNCOUNTED = "both images are of one class, or the probe gets one of them wrong"
+
+
+@final
+@dataclass(frozen=True)
+class Impersonation(Evaluation):
+    """How close attacks bring one image's representation to another image's."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    samples: int = 1024
+    probe: Probe = Linear()
+    sizes = SIZES
+    name = "impersonation"
+    version = 4
+    partial = True
+    pictured = 3
+    uses_labels = True
+    uses_bank = True
+    title = "Impersonation"
+    meaning = (
+        "The relative quantile is the distance to a target image that is left after the attack, as a share of the clean "
+        "distance: 1 means the attack got nowhere, 0 that it imitates the target perfectly. The impersonation rate is "
+        "the share of attacked images whose nearest clean image is now the target; a stronger attack may get further."
+    )
+    headline = ("relative_quantile", "impersonation_rate")
+    questions = (
+        Question(
+            place=20,
+            text="Can one image be passed off as another?",
+            quantities=("impersonation_rate",),
+            meaning="images made the nearest of a chosen other one",
+            counts="pairs",
+        ),
+    )
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (*super().fits(), self.probe)
+
+    def observation(self) -> Joint:
+        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        partners = population.partners[list(rows)]
+        anchors, target = population.codes[list(rows)], population.codes[partners]
+        kin = population.kin(partners.tolist(), population)  # images of the target's group do not stand in its way
+        quantiles: list[Series] = []
+        successes: list[Series] = []
+        for case in self._cases():
+            divergence = population.fitted(case.divergence)
+            moved = self._after(case, observed)["ahead"].to(anchors.device)
+            left = divergence(moved.double(), target.double()) / divergence(anchors.double(), target.double())
+            # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
+            left = left.masked_fill(~left.isfinite(), torch.nan)
+            rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes, kin)
+            impersonated = (rivals == 0).double().masked_fill(left.isnan(), torch.nan)
+            quantiles.append(
+                series_of(
+                    "relative_quantile",
+                    case.conditions,
+                    left,
+                    "share of clean distance",
+                    Claim.UPPER,
+                    "smallest reachable",
+                    UNDEFINED,
+                )
+            )
+            successes.append(
+                series_of(
+                    "impersonated",
+                    case.conditions,
+                    impersonated,
+                    "yes or no",
+                    Claim.LOWER,
+                    "rate under the best attack",
+                    UNDEFINED,
+                )
+            )
+        fooled, warned = self._fooled(population, rows, observed)
+        estimates = [summarise(series, "median", "higher") for series in quantiles]
+        rates = [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
+        rates += [summarise(series, "mean", "lower", "impersonation_success_rate") for series in fooled]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*quantiles, *successes, *fooled),
+            estimates=(*estimates, *rates),
+            curves=radius_curves(estimates),
+            warnings=(*population_warnings(population, self.divergences), *warned),
+        )
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        case = shown_case(self._cases())
+
+        def attack(shown: list[int]) -> dict[str, torch.Tensor]:
+            targets = population.partners[shown].tolist()
+            pixels = self._moved(population, case, shown, targets)
+            return {"attacked": pixels, "target": population.pixels(targets)}
+
+        shown = extremes(population, rows, findings, "relative_quantile", case, attack)
+        return (*shown, *self._sheet(population, rows, findings, case))
+
+    def _fooled(
+        self, population: Population, rows: Sequence[int], observed: Observed
+    ) -> tuple[list[Series], tuple[str, ...]]:
+        """Return for each pair the share of its two ways in which the probe is fooled, and what to say of the probe."""
+        try:
+            probe = self._probe(population)
+        except HoldfastError as error:
+            return [], (f"How a probe sees the attacks is not known: {error}",)
+        if probe is None:
+            return [], ()
+        partners = population.partners[list(rows)].tolist()
+        anchors, other = population.labels[list(rows)], population.labels[partners]
+        known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), anchors), (partners, other))]
+        counted, successes = known[0] & known[1] & (anchors != other), []
+        for case in self._cases():
+            moved = self._after(case, observed)
+            ways = [(moved["ahead"], other), (moved["back"], anchors)]
+            fooled = [probe.ranks(codes.to(anchors.device), target) == 0 for codes, target in ways]
+            share = (fooled[0].double() + fooled[1].double()) / 2
+            successes.append(
+                series_of(
+                    "impersonation_success",
+                    Case(case.ball, case.attack, case.divergence, probe=str(self.probe)).conditions,
+                    share.masked_fill(~counted, torch.nan),
+                    "share of both ways",
+                    Claim.LOWER,
+                    "rate under the best attack",
+                    UNCOUNTED,
+                )
+            )
+        return successes, ((probe.caution,) if probe.caution else ())
+
+    def _probe(self, population: Population) -> FittedProbe | None:
+        """Return the probe, if there are labels to learn it from and to ask it about, and it scores the codes measured."""
+        bank = population.bank_images
+        if bank is None or bank.labels is None or population.images.labels is None:
+            return None
+        probe = population.learned(self.probe)
+        if probe.encoder is not population.encoder:
+            raise HoldfastError(
+                f"{self.probe} has an encoder of its own; use one that scores the codes, such as linear"
+            )
+        return probe
+
+    def _sheet(
+        self, population: Population, rows: Sequence[int], findings: Findings, case: Case
+    ) -> tuple[Picture, ...]:
+        """Return attacked images that the probe takes for the class of their target."""
+        values = next((s.values for s in findings.series if _shows(s, case)), ())
+        chosen = [rows[index] for index, value in enumerate(values) if value > 0][:SHOWN]
+        if not chosen or len(population.encoder.domain.shape) != 3:
+            return ()
+        probe, pictures = population.learned(self.probe), []
+        targets = population.partners[chosen].tolist()
+        ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
+        sources, aims = [here for here, _ in ways], [there for _, there in ways]
+        moved = self._moved(population, case, sources, aims)
+        answers = probe.classes[probe.scores(population.encode(moved)).argmax(1)]
+        clean, target = population.pixels(sources), population.pixels(aims)
+        names = [class_names(population, labels) for labels in (population.labels[sources], answers)]
+        for k in (answers == population.labels[aims]).nonzero()[:, 0].tolist():
+            was, now = names[0][k], names[1][k]
+            caption = f"{population.images.ids[sources[k]]}: {was}, taken for {now} by {self.probe} ({case.ball})"
+            parts = {"clean": clean[k], "attacked": moved[k], "target": target[k]}
+            pictures.append(row(caption, parts, population.encoder.domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
+        return Targeted(ball, self.attacks, divergence, self.samples)
+
+    def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.pixels(population, rows, targets)[self.attacks.index(case.attack)]
+
+    def _cases(self) -> list[Case]:
+        return cases(self.balls, self.attacks, self.divergences)
+
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of both ways after the attack of ``case``."""
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
+
+
+def _shows(series: Series, case: Case) -> bool:
+    """Return whether ``series`` says how the probe sees ``case``."""
+    return series.quantity == "impersonation_success" and case.conditions.items() <= series.conditions.items()

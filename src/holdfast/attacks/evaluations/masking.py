@@ -1,0 +1,170 @@
+"""Checks that the gradient attacks deserve trust: an encoder that hides its gradients only looks robust.
+
+After Athalye et al. 2018 (https://arxiv.org/abs/1802.00420) and Carlini et al. 2019 (https://arxiv.org/abs/1902.06705):
+gradients must not vanish; search without gradients must not beat search with them; a wider ball must not move codes
+less; and random noise must not move them much farther than the gradient, to first order, says is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.attacked_codes import BALLS, UNDEFINED, Case, Displacements
+from holdfast.attacks.base import Attack
+from holdfast.attacks.black_box import SquareAttack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.records import Claim, Estimate, Findings, Question, Series, Verdict
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import Joint
+from holdfast.measure.population import Population
+
+TOLERANCE = 0.05
+"""Share by which one search must beat another before it counts: less is the luck of the random start."""
+
+
+@final
+@dataclass(frozen=True)
+class Masking(Evaluation):
+    """Whether the encoder's gradients can be trusted to find what there is to find."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attack: Attack = AdaptiveAttack(restarts=10, steps=25)
+    blind: Attack = SquareAttack(queries=500)
+    divergence: Divergence = L2Distance()
+    samples: int = 100
+    sizes = Sizes(
+        quick={"samples": 50, "attack": "adaptive:restarts=4,steps=25", "blind": "square:queries=200"},
+        full={"samples": 1000},
+        large={"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
+        heavy={
+            "samples": 30,
+            "balls": ["linf:0.05"],
+            "attack": "adaptive:restarts=1,steps=10",
+            "blind": "square:queries=30",
+        },
+    )
+    name = "masking"
+    version = 5
+    partial = True
+    needs_gradients = True
+    robustness = False  # it is about the attacks
+    title = "Gradient masking"
+    meaning = (
+        "Gradient attacks only mean something where gradients lead somewhere. Where one of these checks fails, read the "
+        "attack numbers of this encoder as too kind, and trust score-only attacks and certificates instead."
+    )
+    headline = ("zero_gradient_share", "score_only_wins")
+    words = (("score_only_wins", "wins of the score-only attack"),)
+    questions = (
+        Question(
+            place=130,
+            text="Can the gradients be trusted?",
+            quantities=("zero_gradient_share", "score_only_wins", "noise_beats_gradient", "wider_ball_moves_less"),
+            meaning="images that fail the worst check",
+            check=True,
+        ),
+    )
+
+    def observation(self) -> Joint:
+        return Joint(tuple(map(self._displacements, self.balls)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        flags: list[Series] = []
+        moves: list[Series] = []
+        by_ball = {ball: self.observation().of(self._displacements(ball), observed) for ball in self.balls}
+        for ball, values in by_ball.items():
+            sighted, slope = values["sighted"], values["slope"]
+            case = Case(ball, self.attack, self.divergence)
+            for search in ("sighted", "blind", "noise"):
+                moves.append(
+                    series_of(
+                        f"{search}_displacement",
+                        case.conditions,
+                        values[search],
+                        str(self.divergence),
+                        Claim.LOWER,
+                        "largest displacement",
+                        UNDEFINED,
+                    )
+                )
+            blind, noise = values["blind"], values["noise"]
+            # A gradient that is not finite where the displacement is leads nowhere either.
+            vanished = (slope == 0) | ~slope.isfinite()
+            flags += [
+                self._flag("zero_gradient_share", case, vanished, noise),
+                self._flag("score_only_wins", case, blind > sighted * (1 + TOLERANCE), blind + sighted),
+                # For a linear encoder the slope is at least the noise's displacement, whatever the direction.
+                self._flag("noise_beats_gradient", case, noise > 2 * slope, noise),
+            ]
+            narrower = [other for other in self.balls if other.name == ball.name and other.radius < ball.radius]
+            if narrower:  # one number for each ball, however many lie inside it
+                before = torch.stack([by_ball[other]["sighted"] for other in narrower]).amax(0)
+                fell = sighted < before * (1 - TOLERANCE)
+                flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
+        estimates = [summarise(series, "share", "lower") for series in flags]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*flags, *moves),
+            estimates=tuple(estimates),
+            verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
+            warnings=(*population_warnings(population, [self.divergence]), *masking_warnings(estimates)),
+        )
+
+    def _displacements(self, ball: Ball) -> Displacements:
+        return Displacements(ball, self.attack, self.blind, self.divergence, self.samples)
+
+    def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
+        """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""
+        defined = values.double().masked_fill(~of.isfinite(), torch.nan)
+        return series_of(quantity, case.conditions, defined, "yes or no", Claim.ESTIMATE, "share of images", UNDEFINED)
+
+
+QUESTIONS = {
+    "zero_gradient_share": "Do gradients reach the images?",
+    "score_only_wins": "Do attacks with gradients find at least what attacks without them find?",
+    "noise_beats_gradient": "Does the gradient promise at least half the movement that random noise achieves?",
+    "wider_ball_moves_less": "Do wider balls allow larger displacements?",
+}
+ALARMING = 0.05
+"""Share of images above which a failed check becomes a warning beside every number, if the whole interval is above it."""
+
+
+def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
+    """Return the answer to the question that ``quantity`` counts violations of, over all balls.
+
+    Violations refute; their absence on the images probed is no proof.
+    """
+    matching = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
+    if not matching:
+        return Verdict(
+            question=QUESTIONS[quantity], status="unknown", reason="not measured: it takes two radii of one norm"
+        )
+    worst = max(matching, key=lambda estimate: (estimate.low, estimate.value))
+    violation = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
+    if worst.value == 0:
+        reason = f"0 of {worst.n:,} images in each ball"
+        return Verdict(question=QUESTIONS[quantity], status="no violation found", reason=reason)
+    if worst.low <= ALARMING:
+        violation = f"{violation}: few enough for chance"
+    status: Literal["refuted", "unknown"] = "refuted" if worst.low > ALARMING else "unknown"
+    return Verdict(question=QUESTIONS[quantity], status=status, reason=violation)
+
+
+def masking_warnings(estimates: Sequence[Estimate]) -> list[str]:
+    """Return the warnings that failed checks deserve."""
+    return [
+        f"GRADIENT MASKING SUSPECTED: {QUESTIONS[estimate.quantity]} Not for {estimate.value:.1%} of {estimate.n} images "
+        f"in the {estimate.conditions['ball']} ball; attack numbers of this encoder may be too kind."
+        for estimate in estimates
+        if estimate.low > ALARMING
+    ]

@@ -1,0 +1,165 @@
+"""Query-only attacks: what somebody finds who sees codes, or distances of codes, and has no gradient.
+
+Random search (Andriushchenko et al. 2020, https://arxiv.org/abs/1912.00049) and estimated gradients (Ilyas et al. 2018,
+https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients. And, for who sees
+decisions alone, which image a search returns, the smallest change found by RayS (Chen and Gu 2020,
+https://arxiv.org/abs/2006.12792).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, Untargeted
+from holdfast.attacks.base import Attack
+from holdfast.attacks.black_box import NaturalEvolution, SquareAttack, radii_by_decisions
+from holdfast.attacks.evaluations.attack_radius import LEFT_OUT, SMALLEST
+from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
+from holdfast.attacks.events import Threat, retrieval
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Findings
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.quantiles import radius_estimates
+from holdfast.core.statistics.summaries import series_of
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.population import Population
+
+WIDEST = Linf(0.5)
+"""The largest change that decisions are asked about."""
+SEARCHES = (SquareAttack(queries=100), SquareAttack(queries=1000), NaturalEvolution(queries=1000))
+
+
+@final
+@dataclass(frozen=True)
+class DecisionRadii(Observation):
+    """The ``radius`` at which so many ``queries`` for decisions found an image mistaken; infinite if none did."""
+
+    queries: int
+    divergence: Divergence
+    samples: int
+    name = "decision-radii"
+    version = 1
+    uses_bank = True
+    uses_groups = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.queries
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        search = retrieval(population, rows, Threat(self.divergence, 1, (), SEARCHES[0], self.samples))
+        radii = radii_by_decisions(search.goal, WIDEST, self.queries)
+        return {"radius": radii.double().masked_fill(~search.defined, torch.nan)}
+
+
+@final
+@dataclass(frozen=True)
+class QueryOnly(Evaluation):
+    """What attacks find that see no gradient, with so many queries."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    searches: tuple[Attack, ...] = SEARCHES
+    divergences: tuple[Divergence, ...] = (L2Distance(),)
+    decisions: int = 1000
+    samples: int = 100
+    sizes = Sizes(
+        quick={"samples": 60, "searches": ["square:queries=200"], "decisions": 300},
+        full={**SIZES.full, "samples": 1000},
+        small_only=True,
+    )
+    name = "query-only"
+    version = 3
+    partial = True
+    uses_bank = True
+    title = "Query-only attacks"
+    meaning = (
+        "Somebody who may only ask for codes, or how far apart they are, searches without gradients. Harm kept says how far "
+        "so many queries for each image carry codes, as a share of how far the attack with gradients does. Random noise of "
+        "the same size stands beside it. The decision radius is the smallest change found by somebody who sees which image "
+        "a search returns, and nothing else."
+    )
+    headline = ("harm_kept", "nearest_neighbour_accuracy")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decisions < 1:
+            raise HoldfastError(f"query-only: decisions, the queries of RayS, must be at least 1, got {self.decisions}")
+        for search in self.searches:
+            if not hasattr(search, "queries"):
+                raise HoldfastError(
+                    f"query-only: searches are attacks that count their queries, square or nes, got {search}; attacks with "
+                    "gradients go into attacks"
+                )
+
+    def observation(self) -> Joint:
+        attacks = self._own_attacks
+        parts = [
+            part
+            for ball, divergence in attacks.cases
+            for part in (
+                attacks.observation(ball, divergence),
+                attacks.noise(ball),
+                *(self._searched(ball, divergence, search) for search in self.searches),
+            )
+        ]
+        return Joint((*dict.fromkeys(parts), *map(self._decided, self.divergences)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        joint = self.observation()
+
+        def searched(ball: Ball, divergence: Divergence) -> dict[Further, Float[Tensor, "n d"]]:
+            by_search = {search: self._searched(ball, divergence, search) for search in self.searches}
+            return {
+                conditions(search): part.of_attack(search, joint.of(part, observed))["codes"]
+                for search, part in by_search.items()
+            }
+
+        series, estimates = self._own_attacks.beside(population, rows, joint, observed, searched)
+        for divergence in self.divergences:
+            radii = joint.of(self._decided(divergence), observed)["radius"]
+            further = {"attack": "rays", "divergence": str(divergence), "queries": str(self.decisions)}
+            within = {"ball": str(WIDEST), **further}
+            decided = series_of(
+                "decision_radius", within, radii, f"{WIDEST.name} distance", Claim.UPPER, SMALLEST, LEFT_OUT
+            )
+            series.append(decided)
+            estimates += radius_estimates(decided)
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            warnings=population_warnings(population, self.divergences),
+        )
+
+    def _decided(self, divergence: Divergence) -> DecisionRadii:
+        return DecisionRadii(self.decisions, divergence, self.samples)
+
+    @property
+    def _own_attacks(self) -> OwnAttacks:
+        return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
+
+    def _searched(self, ball: Ball, divergence: Divergence, search: Attack) -> Untargeted:
+        return Untargeted(ball, (search,), divergence, self.samples)
+
+
+def conditions(search: Attack) -> Further:
+    """Return how numbers name a search: by its settings and by how many queries it makes for each image.
+
+    Example:
+        >>> conditions(SquareAttack(restarts=2))
+        (('attack', 'square:restarts=2'), ('queries', '2000'))
+    """
+    return ("attack", str(search)), ("queries", str(search.forwards))

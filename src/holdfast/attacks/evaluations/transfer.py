@@ -1,0 +1,196 @@
+"""Transfer: images attacked on another encoder, the surrogate, and shown to this one.
+
+Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often carry over between networks, so that somebody without
+access to a service attacks another network in its place. Every encoder of a run is a surrogate for every other one: the rows
+of one quantity, a surrogate each, and its columns, an encoder each, are the transfer matrix.
+
+Departure: harm to codes in place of labels, in proportion to what an attack on the encoder itself does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, attacked_pixels, climbable
+from holdfast.attacks.base import Attack, NoGradientError
+from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
+from holdfast.attacks.objectives.simple import Away
+from holdfast.attacks.presets import label
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.objective import AttackContext
+from holdfast.core.records import Findings
+from holdfast.core.run_settings import Observed
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.population import Population
+
+
+@final
+@dataclass(frozen=True)
+class Transferred(Observation):
+    """Codes of randomly chosen images moved away from their codes under another encoder, the ``surrogate``.
+
+    It is named by its fingerprint. Where it takes images of another size, the attack goes through a bilinear resizing, so
+    that the ball is one of the pixels that the measured encoder gets. Where it takes other inputs, or passes no gradient to
+    an attack that needs one, all codes are nan.
+    """
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    surrogate: str
+    samples: int
+    name = "transferred"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + 1
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        context = population.context(rows)
+        unknown = {"codes": torch.full_like(population.codes[list(rows)], torch.nan)}
+        surrogate = resized(population.encoder_of(self.surrogate), population.encoder.domain)
+        if surrogate is None:
+            return unknown
+        # What a divergence learned from the codes of one encoder means nothing for those of another.
+        climbed = L2Distance() if self.divergence.learns else climbable(self.divergence).of_tokens(surrogate.tokens)
+        attacked_context = AttackContext(surrogate, context.pixels, context.noise)
+        try:
+            moved = attacked_pixels(attacked_context, Away(climbed), self.attack, self.ball)
+        except NoGradientError:
+            return unknown
+        return {"codes": population.encode(moved)}
+
+
+@final
+@dataclass(frozen=True)
+class Transfer(Evaluation):
+    """What images attacked on another encoder do to this one."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attack: Attack = AdaptiveAttack(restarts=1)
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = (L2Distance(),)
+    samples: int = 1000
+    surrogates: tuple[str, ...] = ()
+    sizes = Sizes(
+        quick={**SIZES.quick, "attack": "adaptive:restarts=1,steps=10"},
+        full={**SIZES.full, "attack": "adaptive"},
+        large=SIZES.large,
+        small_only=True,
+    )
+    name = "transfer"
+    version = 2
+    partial = True
+    uses_bank = True
+    needs_others = True
+    robustness = False  # each encoder is its own worst surrogate
+    title = "Transfer"
+    meaning = (
+        "Images attacked on one encoder, the surrogate, are shown to another, as by somebody who cannot attack that one. "
+        "Harm kept says how far they carry its codes, as a share of how far an attack on itself does: near 1 the surrogate "
+        "serves as well. Random noise of the same size stands beside it; attacks made to carry over may do more."
+    )
+    headline = ("harm_kept", "nearest_neighbour_accuracy")
+
+    def among(self, encoders: Sequence[Encoder]) -> Transfer:
+        known = {encoder.name: f"{encoder.name}@{encoder.fingerprint}" for encoder in encoders}
+        for name in self.surrogates:
+            if name not in (*known, *known.values()):
+                raise HoldfastError(
+                    f"transfer: surrogates are encoders of the run, got {name!r}; {did_you_mean(name, list(known))}"
+                )
+        chosen = [known.get(name, name) for name in self.surrogates] or known.values()
+        return replace(self, surrogates=tuple(sorted(chosen)))
+
+    def observation(self) -> Joint:
+        attacks = self._own_attacks
+        parts = [
+            part
+            for ball, divergence in attacks.cases
+            for part in (
+                attacks.observation(ball, divergence),
+                attacks.noise(ball),
+                *(self._transferred(ball, divergence, surrogate) for surrogate in self.surrogates),
+            )
+        ]
+        return Joint(tuple(dict.fromkeys(parts)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        joint, unfit = self.observation(), dict[str, None]()
+
+        def transferred(ball: Ball, divergence: Divergence) -> dict[Further, Tensor]:
+            codes = {
+                surrogate.rpartition("@")[0]: joint.of(self._transferred(ball, divergence, surrogate), observed)[
+                    "codes"
+                ]
+                for surrogate in self.surrogates
+            }
+            unfit.update({name: None for name, moved in codes.items() if moved.isnan().all()})
+            return {(("attack", label(self.attack)), ("surrogate", name)): moved for name, moved in codes.items()}
+
+        series, estimates = self._own_attacks.beside(population, rows, joint, observed, transferred)
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            warnings=(*population_warnings(population, self.divergences), *map(_unfit, unfit)),
+        )
+
+    @property
+    def _own_attacks(self) -> OwnAttacks:
+        return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
+
+    def _transferred(self, ball: Ball, divergence: Divergence, surrogate: str) -> Transferred:
+        return Transferred(ball, self.attack, divergence, surrogate.rpartition("@")[2], self.samples)
+
+
+def _unfit(surrogate: str) -> str:
+    """Return a sentence on a surrogate of which nothing is known."""
+    return f"no images could be attacked on {surrogate}: it passes no gradient to its input, or takes other inputs"
+
+
+class Resize(nn.Module):
+    """Images brought to another size, as a surrogate sees what another encoder is given."""
+
+    def __init__(self, size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return functional.interpolate(pixels, self.size, mode="bilinear", antialias=True)
+
+
+def resized(encoder: Encoder, domain: Domain) -> Encoder | None:
+    """Return ``encoder`` as one of inputs of ``domain``, or None if these are no images of its channels and range.
+
+    Example:
+        >>> small = Encoder(nn.Flatten(), "small", Domain((1, 4, 4)))
+        >>> resized(small, Domain((1, 8, 8)))(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([2, 16])
+        >>> resized(small, Domain((3, 8, 8)))
+    """
+    theirs = encoder.domain
+    if theirs == domain:
+        return encoder
+    images = len(theirs.shape) == len(domain.shape) == 3
+    if not images or theirs != Domain((domain.shape[0], *theirs.shape[1:]), domain.low, domain.high):
+        return None
+    fitted = copy(encoder)
+    fitted.module, fitted.domain = nn.Sequential(Resize(theirs.shape[1:]), encoder.module), domain
+    return fitted

@@ -1,0 +1,201 @@
+"""Events that a radius search looks for, such as an image that matches another one.
+
+Each event is decided by the clean embeddings of all images and has an objective to maximise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.attacks.attacked_codes import Pairwise, Targeted, Untargeted, climbable, facing_neighbours
+from holdfast.attacks.base import Attack
+from holdfast.attacks.objectives.simple import Misretrieval, margin
+from holdfast.attacks.pairs import EachOfTwo, codes_of_both, pair_encoder, side_by_side
+from holdfast.attacks.radius import Goal
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.points.counting import closer_counts, crossings
+from holdfast.measure.population import Population
+
+
+class Searched:
+    """The images that attacked ones may break away to: those of the bank, or else the measured ones.
+
+    Copies count once, and images of the own group do not count.
+    """
+
+    def __init__(self, population: Population) -> None:
+        self.population = population
+        self.gallery = population.gallery
+        self.originals = self.gallery.originals.to(population.codes.device)
+        copies = self.originals != torch.arange(len(self.originals), device=self.originals.device)
+        self.copies, self.distinct = copies if copies.any() else None, int((~copies).sum())
+
+    def others(self, rows: Sequence[int]) -> Int[Tensor, "b"]:
+        """Return how many images can be closer to each attacked one than its own; 1 where nothing is defined."""
+        kin, device = self.population.kin(rows), self.population.codes.device
+        own = torch.full((len(rows),), int(self.gallery is self.population), device=device)
+        if kin is not None:
+            distinct = kin.theirs if self.copies is None else kin.theirs[~self.copies]
+            sizes = distinct.bincount(minlength=int(max(kin.mine.max(), kin.theirs.max())) + 1)
+            own = sizes[kin.mine]
+        return (self.distinct - own).clamp_min(1)
+
+    @property
+    def alone(self) -> bool:
+        """Whether all images are copies of one, so that there is nobody to break away to."""
+        return self.gallery is self.population and self.distinct < 2
+
+    def closer(self, rows: Sequence[int], divergence: Divergence, moved: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
+
+        Both are floats, nan where that is undefined and for copies of another image. The latter is None where there is a
+        bank: nobody passes an image that is not in it. With groups, it is scaled as if all ``rows`` could pass each image.
+        """
+        population, divergence = self.population, self.population.fitted(divergence)
+        clean = population.codes[list(rows)]
+        moved = moved.to(clean.device)
+        copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
+        defined = divergence(moved.double(), clean.double()).isfinite() & ~copies & (not self.alone)
+        kin = population.kin(rows)
+        moved = moved.masked_fill(~defined[:, None], torch.nan)
+        within = self.gallery is population
+        originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
+        counts, passed = crossings(divergence, moved, originals, self.gallery.codes, clean, self.copies, kin)
+        counts = counts.double().masked_fill(~defined, torch.nan)
+        if not within:
+            return counts, None
+        passed_here = passed[originals].double().masked_fill(~defined, torch.nan)
+        if kin is not None:
+            sizes = kin.mine[defined].bincount(minlength=len(kin.theirs))
+            passed_here *= (int(defined.sum()) - 1) / (int(defined.sum()) - sizes[kin.mine]).clamp_min(1)
+        return counts, passed_here
+
+
+# What is searched for when a radius is: another image is nearer, an image is taken for its partner, two images collide.
+#
+# Each is an event of the moved code, decided by the clean codes of all images, with a function to climb that is
+# positive where
+# it happens or nearly so: the few nearest images stand there for all.
+
+
+@dataclass(frozen=True)
+class Threat:
+    """Who attacks in the end: what is climbed, and which attacks at fixed radii the search must not fall behind."""
+
+    divergence: Divergence
+    rivals: int
+    fixed: tuple[Attack, ...]
+    pairwise: Attack
+    samples: int
+
+
+@dataclass(frozen=True)
+class Search:
+    """An event of some images, or of some pairs of images side by side."""
+
+    goal: Goal
+    defined: Bool[Tensor, "b"]
+    """Which of them it means something for."""
+    fixed: Callable[[Ball, Sequence[int]], list[Pixels]]
+    """The images at some of the positions after each attack at a fixed radius."""
+    pairs: bool = False
+
+    def ball(self, ball: Ball) -> Ball:
+        """Return the changes allowed to what is attacked if ``ball`` is what is allowed to an image."""
+        return EachOfTwo(ball.radius, type(ball)) if self.pairs else ball
+
+
+def retrieval(population: Population, rows: Sequence[int], threat: Threat) -> Search:
+    """Another image, of the bank if there is one, is nearer to the moved code than the image's own clean code."""
+    if not population.bank_images:
+        _ = population.partners  # which says that one image alone has no other
+    searched, climbed = Searched(population), population.fitted(climbable(threat.divergence))
+    context = facing_neighbours(population, rows, climbed, threat.rivals)
+
+    def count(codes: Codes) -> Float[Tensor, "b"]:
+        return searched.closer(rows, threat.divergence, codes)[0]
+
+    def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
+        chosen = [rows[position] for position in positions]
+        away = Untargeted(ball, threat.fixed, threat.divergence, threat.samples)
+        aimed = Pairwise(ball, threat.pairwise, threat.divergence, threat.rivals, threat.samples)
+        return [*away.pixels(population, chosen), aimed.at_retrieval(population, chosen)]
+
+    goal = Goal(context.encoder, context.pixels, Misretrieval(climbed)(context), lambda codes: count(codes) > 0)
+    return Search(goal, ~count(population.codes[list(rows)]).isnan(), fixed)
+
+
+def impersonation(population: Population, rows: Sequence[int], threat: Threat) -> Search:
+    """No clean image but one of the partner's group is nearer to the moved code than that of the image's partner."""
+    divergence, climbed = population.fitted(threat.divergence), population.fitted(climbable(threat.divergence))
+    partners, clean = population.partners[list(rows)].tolist(), population.codes
+    near = population.nearest(climbed, clean[partners], partners, threat.rivals, population)
+    # Those that may stand between: the image itself and the partner's own neighbours.
+    rivals = torch.cat([clean[list(rows)][:, None], clean[near]], 1)
+    targets, places = clean[partners][:, None].expand_as(rivals), torch.as_tensor(partners, device=clean.device)
+    context, kin = population.context(rows), population.kin(partners, population)
+
+    def objective(codes: Codes) -> Float[Tensor, "b"]:
+        return margin(climbed, codes[:, None], rivals, targets).amin(1)
+
+    def event(codes: Codes) -> Bool[Tensor, "b"]:
+        known = divergence(codes.double(), clean[partners].double()).isfinite()
+        return (closer_counts(divergence, codes, places, clean, kin) == 0) & known
+
+    def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
+        ahead = Targeted(ball, threat.fixed, threat.divergence, threat.samples)
+        return ahead.pixels(population, *_both(population, rows, positions))
+
+    return Search(Goal(context.encoder, context.pixels, objective, event), _apart(population, rows, divergence), fixed)
+
+
+def overlap(population: Population, rows: Sequence[int], threat: Threat) -> Search:
+    """The moved code of the image's partner is nearer to the image's clean code than the image's own moved code."""
+    divergence, climbed = population.fitted(threat.divergence), population.fitted(climbable(threat.divergence))
+    first, context = population.codes[list(rows)], population.context(rows)
+    pixels = side_by_side(context.pixels, population.pixels(population.partners[list(rows)].tolist()))
+
+    def objective(codes: Codes) -> Float[Tensor, "b"]:
+        ahead, back = codes_of_both(codes)
+        return climbed(ahead, first) - climbed(back, first)
+
+    def event(codes: Codes) -> Bool[Tensor, "b"]:
+        ahead, back = (code.double() for code in codes_of_both(codes))
+        return divergence(back, first.double()) < divergence(ahead, first.double())
+
+    def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
+        assert isinstance(ball, EachOfTwo), "two images move within a ball each"
+        toward = Targeted(ball.alone, threat.fixed, threat.divergence, threat.samples)
+        here, there = _both(population, rows, positions)
+        ends = zip(toward.pixels(population, here, there), toward.pixels(population, there, here), strict=True)
+        return [side_by_side(ahead, back) for ahead, back in ends]
+
+    goal = Goal(pair_encoder(context.encoder), pixels, objective, event)
+    return Search(goal, _apart(population, rows, divergence), fixed, pairs=True)
+
+
+EVENTS: Mapping[str, Callable[[Population, Sequence[int], Threat], Search]] = {
+    "retrieval": retrieval,
+    "impersonation": impersonation,
+    "overlap": overlap,
+}
+
+
+def _both(population: Population, rows: Sequence[int], positions: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the rows at ``positions`` and those of their partners."""
+    chosen = [rows[position] for position in positions]
+    return chosen, population.partners[chosen].tolist()
+
+
+def _apart(population: Population, rows: Sequence[int], divergence: Divergence) -> Bool[Tensor, "b"]:
+    """Return which images have a clean code apart from their partner's."""
+    first, second = population.codes[list(rows)], population.codes[population.partners[list(rows)]]
+    distance = divergence(first.double(), second.double())
+    return distance.isfinite() & (distance > 0)

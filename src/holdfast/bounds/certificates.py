@@ -1,0 +1,315 @@
+"""What ``holdfast certify`` observes, records and writes for each image.
+
+Bounds and attacks are observed together; counterexamples count only if they hold for every order of float32 sums.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, final
+
+import torch
+from jaxtyping import Bool, Float
+from safetensors.torch import load, save
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import read_attack
+from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
+from holdfast.bounds.findings import replay
+from holdfast.bounds.lower_bounds import read_method
+from holdfast.bounds.methods.base import Method
+from holdfast.bounds.pair_bounds import PairBounds, arithmetic_of
+from holdfast.bounds.pairs import AttackResult, PairAttack
+from holdfast.bounds.relaxations import Box
+from holdfast.bounds.rounding.executed import executed_encoder
+from holdfast.bounds.rounding.formats import Format, size
+from holdfast.core.balls import Ball
+from holdfast.core.checks import check_whole
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.noise import hashed
+from holdfast.core.pictures import draw
+from holdfast.core.pictures import row as pictured
+from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Record
+from holdfast.core.run_settings import Observed
+from holdfast.measure.evaluation import settings
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population, represent
+from holdfast.measure.store import Store, provenance
+
+Status = Literal["CERTIFIED", "FALSIFIED", "UNKNOWN"]
+
+
+class Certificate(Record):
+    """What is known of one image: no change in the ball makes it more similar to a negative, or one does, or neither."""
+
+    id: str
+    status: Status
+    reason: str
+    negative: str
+    """The negative it is weakest against."""
+    bound: Number
+    """The least of the lower bounds of ``W f`` over the ball; by smoothing the certified radius less the ball's; positive:
+    certified."""
+    attacked: Number
+    """The least ``W f`` that attacks found; negative: falsified; nan where none were run."""
+    contradictions: int
+    """How many of its pairs are certified and falsified at once: 0, or the bounds are wrong."""
+    witness: str | None
+    replayed: Number | None
+    """``W f`` of the witness, read back from its file, by the encoder in the run's precision."""
+    pixels: str = ""
+    """Hash of the names and pixels that its proof is about; empty without a proof."""
+
+
+class CertificateRecord(Record):
+    """Everything about a run of ``holdfast certify`` but the pixels."""
+
+    schema_version: int = SCHEMA_VERSION
+    encoder: EncoderInfo
+    images: ImagesInfo
+    settings: dict[str, str]
+    certificates: tuple[Certificate, ...]
+    missing: int = 0
+    """How many images have no certificate yet, because a budget was spent."""
+    provenance: dict[str, str]
+    network: str = ""
+    """Hash of the file of the network that proofs are about; empty without proofs."""
+
+    @property
+    def subject(self) -> dict[str, str]:
+        """What encoder, images and settings the certificates are of, which each proof repeats."""
+        return {
+            "encoder.name": self.encoder.name,
+            "encoder.fingerprint": self.encoder.fingerprint,
+            "images.name": self.images.name,
+            "images.fingerprint": self.images.fingerprint,
+            "images.count": str(self.images.count),
+        } | {f"settings.{name}": value for name, value in self.settings.items()}
+
+    @property
+    def contradictions(self) -> int:
+        """How many pairs are certified and falsified at once."""
+        return sum(certificate.contradictions for certificate in self.certificates)
+
+    def counted(self, status: str) -> int:
+        """Return how many images have this status."""
+        return sum(certificate.status == status for certificate in self.certificates)
+
+
+@final
+@dataclass(frozen=True)
+class Certificates(Observation):
+    """What a certificate is made of, image by image: the bounds and attacks of its pairs, and its weakest pair."""
+
+    pairs: PairBounds
+    name = "certificates"
+    uses_groups = True
+    version = PairBounds.version
+    """Bounds and attacks are those of ``pairs``, and change with them."""
+
+    @classmethod
+    def of(
+        cls,
+        ball: Ball,
+        limit: int,
+        negatives: int,
+        method: str | Method,
+        attack: str | Attack,
+        neurons: int,
+        arithmetic: str = "real",
+    ) -> Certificates:
+        """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
+        for name, value in (("limit", limit), ("negatives", negatives), ("neurons", neurons)):
+            check_whole(value, name)
+        evaluation = InstanceAccuracy(
+            balls=(ball,),
+            samples=limit,
+            negatives=negatives,
+            method=read_method(method) if isinstance(method, str) else method,
+            attack=read_attack(attack) if isinstance(attack, str) else attack,
+            neurons=neurons,
+            arithmetic=arithmetic,
+        )
+        return cls(evaluation.pair_bounds(ball))
+
+    def rows(self, population: Population) -> list[int]:
+        return self.pairs.rows(population)
+
+    def attack(self, pair_attack: PairAttack) -> AttackResult:
+        """Return the lowest values that all attacks on the pairs find; the same whenever they are run."""
+        return self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        pair_attack = self.pairs.pair_attack(population, rows)
+        two = pair_attack.pairs
+        bound = self.pairs.bound(two)
+        result = self.attack(pair_attack)
+        attacked, points = result.values.reshape(two.shape), result.points.unflatten(0, two.shape)
+        # The negative that the image is taken for, or else the one against which the bound is lowest.
+        weakest = torch.where((attacked < 0).any(1), attacked.argmin(1), bound.argmin(1))
+        each = torch.arange(len(rows), device=weakest.device)
+        return {
+            "bound": bound,
+            "attacked": attacked,
+            "defined": two.defined,
+            "weakest": weakest,
+            "point": points[each, weakest],
+            "specification": two.specifications[each, weakest],
+        }
+
+
+# What ``holdfast certify`` leaves on disk: a verdict for every image, and a witness for every one that is refuted.
+#
+# certify.json           settings, and per image its status, the negative it is weakest against, bound and attacked
+# value
+# witnesses/NAME.safetensors   pixels of the clean image, of the witness and of the negative, exactly
+# witnesses/NAME.png           the same to look at (for inputs that are images)
+
+SHOWN = ("clean", "witness", "other")
+
+
+def write_certificates(
+    population: Population,
+    observation: Certificates,
+    rows: Sequence[int],
+    observed: Observed,
+    store: Store,
+    started: datetime,
+) -> CertificateRecord:
+    """Write the certificates of the images at ``rows``, with their witnesses, and return their record.
+
+    Nothing is written of no rows: those of several ranks that are not the first have none.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    others = population.others(rows, observation.pairs.negatives)
+    # One code tells how many features there are, all that a record needs of them.
+    codes = represent(population.encoder, population.images, rows[:1], population.run) if rows else torch.empty(0, 0)
+    certificates = [
+        _certificate(population, row, others[k].tolist(), {name: values[k] for name, values in observed.items()}, store)
+        for k, row in enumerate(rows)
+    ]
+    record = CertificateRecord(
+        encoder=Population(population.encoder, population.images, population.run, codes).encoder_info,
+        images=population.images_info,
+        settings={name: str(value) for name, value in settings(observation.pairs).items()}
+        | groups_of(population, observation.pairs.negatives)
+        | {"seed": str(population.run.seed), "precision": population.run.precision}
+        | arithmetic_of(population, observation.pairs.certification.arithmetic),
+        certificates=tuple(certificates),
+        missing=len(observation.rows(population)) - len(rows),
+        provenance=provenance(population.run, started),
+    )
+    if rows:
+        write_record(record, store)
+    return record
+
+
+def groups_of(population: Population, negatives: int) -> dict[str, str]:
+    """Return what a record says of groups: which these are, and how many negatives of other groups each image has."""
+    if population.images.groups is None:
+        return {}
+    return {
+        "groups": population.images.groups_fingerprint,
+        "negatives": str(min(negatives, population.fewest_others)),
+    }
+
+
+def write_record(record: CertificateRecord, store: Store) -> None:
+    """Write ``certify.json``."""
+    store.write_file("certify.json", record.model_dump_json(indent=1).encode())
+
+
+def _certificate(
+    population: Population, row: int, others: Sequence[int], values: Observed, store: Store
+) -> Certificate:
+    """Return the certificate of the image at ``row``, its witness written; ``values`` are what was observed of it."""
+    names, bound, attacked = population.images.ids, values["bound"], values["attacked"]
+    weakest = int(values["weakest"])
+    witness = replayed = None
+    if attacked[weakest] < 0:
+        clean, other = population.pixels([row, others[weakest]]).double().cpu()
+        witness = _keep(names[row], dict(zip(SHOWN, (clean, values["point"], other), strict=True)), population, store)
+        # Read as bytes, for safetensors opens no path that is not UTF-8.
+        kept = load((store.folder / witness).read_bytes())["witness"]
+        replayed = replay(population, kept, values["specification"])
+    status, reason = _judged(bound, attacked, values["defined"], replayed)
+    return Certificate(
+        id=names[row],
+        status=status,
+        reason=reason,
+        negative=names[others[weakest]],
+        bound=float(bound[weakest]),
+        attacked=float(attacked[weakest]),
+        contradictions=int(((bound > 0) & (attacked <= 0)).sum()),
+        witness=witness,
+        replayed=replayed,
+    )
+
+
+def _judged(
+    bound: Float[Tensor, "k"], values: Float[Tensor, "k"], defined: Bool[Tensor, "k"], replayed: float | None
+) -> tuple[Status, str]:
+    """Return an image's status and why."""
+    count = len(bound)
+    if replayed is not None:
+        again = "and again" if replayed < 0 else "but not any more, so nearly are they equal,"
+        return "FALSIFIED", f"an attack made it more similar to another image, {again} when its file was read back"
+    if not bool(defined.all()):
+        return "UNKNOWN", f"its code points where that of {int((~defined).sum())} of {count} negatives does, or is zero"
+    open_ = int((~(bound > 0)).sum())
+    if open_:
+        return "UNKNOWN", f"no bound proves {open_} of {count} negatives apart and no attack confuses them"
+    return "CERTIFIED", f"no change in the ball makes it more similar to any of {count} other images"
+
+
+def _keep(name: str, pixels: dict[str, Tensor], population: Population, store: Store) -> str:
+    """Write the witness against the image called ``name`` and return its path below the folder."""
+    stem = f"witnesses/{file_stem(name)}"
+    store.write_file(f"{stem}.safetensors", save({label: image.clone() for label, image in pixels.items()}))
+    picture = pictured(name, pixels, population.encoder.domain)
+    if picture is not None:
+        store.write_file(f"{stem}.png", draw([picture]))
+    return f"{stem}.safetensors"
+
+
+def file_stem(name: str) -> str:
+    """Return what the files of the image called ``name`` are called."""
+    # The hash tells apart ids that differ in characters no file name holds.
+    plain = re.sub(r"[^\w.]+", "_", name)[-60:]
+    return f"{plain}-{hashed(name) % 2**32:08x}"
+
+
+# Whether a counterexample is one in float32 for any order of summation, by any machine that rounds to nearest.
+#
+# The codes of an input, as executed in float32, lie in a box that holds whatever the order of sums is
+# (``bounds/rounding``). A linear function of them is certainly below a number if it is so for all codes of that box.
+
+UNCERTAIN = "an input refutes it as computed here, but perhaps not where sums are taken in another order"
+
+
+def codes_in_float32(encoder: Encoder, points: Pixels) -> Box:
+    """Return bounds of the codes of ``points`` in float32 for any order of summation, as float64.
+
+    Raises:
+        HoldfastError: nothing is known of the rounding of an operation, or it may lose all digits.
+    """
+    return executed_encoder(encoder, torch.float32, "cpu").codes(points.cpu())
+
+
+def highest(
+    specifications: Float[Tensor, "b m d"], codes: Box, products: torch.dtype, offset: Float[Tensor, "m"] | None = None
+) -> Float[Tensor, "b m"]:
+    """Return upper bounds of ``specifications @ codes + offset`` for all ``codes`` of a box (b, d), in ``products``."""
+    lower, upper = (end[:, None] for end in codes)
+    constant = specifications.new_zeros(()) if offset is None else offset
+    ends = torch.where(specifications > 0, specifications * upper, specifications * lower).sum(2) + constant
+    terms = (specifications.abs() * size(codes)[:, None]).sum(2) + constant.abs()
+    # Twice as many roundings as there are: once for theirs, and once for those of this sum, which are of float64.
+    kind, count = Format(products), specifications.shape[2] + 2
+    return ends + kind.gamma(2 * count) * terms + count * kind.tiny

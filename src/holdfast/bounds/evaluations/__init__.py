@@ -1,0 +1,1 @@
+"""Measures that rest on bounds, one file each."""

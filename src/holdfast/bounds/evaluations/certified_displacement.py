@@ -1,0 +1,136 @@
+"""Certified displacement: how far can a change move the code at most, proved; and at least, attacked.
+
+    attacked  <=  max over x^ in the ball of d(f(x^), f(x))  <=  tau
+
+``tau`` is the least bound that linear bounds of the code prove, under l2, linf or cosine (``output_bounds.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.objectives.simple import Away
+from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, point_witness
+from holdfast.bounds.outputs import OutputBounds
+from holdfast.bounds.pair_bounds import Certification
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Pixels
+from holdfast.core.objective import AttackContext
+from holdfast.core.records import Claim
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import Scale, chained_median
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+
+WORST = "displacement of the representation by the worst allowed change"
+UNDEFINED = "a zero code has no direction, or all codes are one"
+ROUNDING = 1e-9
+"""Share of a bound, and of 1, by which an attack may exceed it in float64 before it counts as refuted."""
+
+
+@final
+@dataclass(frozen=True)
+class DisplacementBounds(Observation):
+    """For each image: how far its code can be moved at most, as proved, and how far an attack moves it."""
+
+    certification: Certification
+    ball: Ball
+    divergence: Divergence
+    name = "moved"
+    version = 5
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.certification.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.certification.attack.forwards
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        pixels = population.pixels(rows).double()
+        certified = self.certification.encoder(population, pixels)
+        bounds = OutputBounds(certified, self.certification.method, self.ball)
+        points = farthest_attacked(population, rows, self.divergence, self.certification.attack, self.ball)
+        attacked = self.divergence(certified.codes(points), certified.codes(pixels))
+        return {"certified": bounds.farthest(self.divergence, pixels), "attacked": attacked}
+
+
+def farthest_attacked(
+    population: Population, rows: Sequence[int], divergence: Divergence, attack: Attack, ball: Ball
+) -> Pixels:
+    """Return points in the balls around the images at ``rows`` whose codes ``attack`` moved as far as it could."""
+    encoder, pixels = population.double, population.pixels(rows).double()
+    noise = population.run.noise([population.images.ids[row] for row in rows]).fork("moved")
+    return attack(encoder, pixels, Away(divergence)(AttackContext(encoder, pixels, noise)), ball, noise)
+
+
+@final
+@dataclass(frozen=True)
+class CertifiedDisplacement(BracketEvaluation):
+    """How far codes can be moved: no farther than proved, at least as far as attacked."""
+
+    sizes = BRACKETS
+    name = "certified-displacement"
+    version = 6
+    needs_gradients = True
+    title = "Certified displacement"
+    meaning = (
+        "The certified displacement is a distance that the representation provably never moves beyond, whatever the allowed "
+        "change; the attacked one is a distance that it was moved. Both are medians over images, as shares of the median "
+        "distance between two clean ones: at 1 an image can become as unlike itself as it is unlike another one."
+    )
+    headline = ("certified_displacement", "attacked_displacement")
+    questions = (CONTRADICTIONS,)
+
+    def bounds(self, ball: Ball, divergence: Divergence) -> DisplacementBounds:
+        return DisplacementBounds(self.certification, ball, divergence)
+
+    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+        certified, attacked = values["certified"], values["attacked"]
+        scale, unit = median_distance(population, divergence), f"{divergence} distance"
+        shares, distances = (certified / scale.value, attacked / scale.value), (certified, attacked)
+        # Medians: without limits no interval of a mean allows for rare images, not drawn, that move far.
+        return (
+            Bracket("displacement", shares, SHARE, Claim.UPPER, WORST, UNDEFINED, "median", "lower", scale=scale),
+            Bracket("tau", distances, unit, Claim.UPPER, WORST, UNDEFINED, "median", "neither"),
+        )
+
+    def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
+        return exceeds(values["attacked"], values["certified"]), values["certified"].isfinite()
+
+    def witness(
+        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
+    ) -> dict[str, str]:
+        row = rows[image]
+        (point,) = farthest_attacked(population, [row], divergence, self.attack, ball)
+        pixels = population.pixels([row]).double()
+        certified = self.certification.encoder(population, pixels)
+        distance = divergence(certified.codes(point[None]), certified.codes(pixels))
+        facts = {
+            "image": population.images.ids[row],
+            "divergence": str(divergence),
+            "displacement": f"{float(distance):.6g}",
+            "ball": str(ball),
+        }
+        return point_witness(population, row, point, ball, facts)
+
+
+SHARE = "share of the median clean distance"
+
+
+def median_distance(population: Population, divergence: Divergence) -> Scale:
+    """Return the median distance of two clean codes with its interval; nan if it is zero."""
+    codes = population.codes.double()
+    distances = divergence(codes, codes[population.partners])[population.shuffled.to(codes.device)]
+    return chained_median(distances.cpu().numpy())
+
+
+def exceeds(values: Tensor, bound: Tensor) -> Bool[Tensor, "b"]:
+    """Return which ``values`` exceed their upper ``bound`` by more than rounding."""
+    return values > bound * (1 + ROUNDING) + ROUNDING**1.5

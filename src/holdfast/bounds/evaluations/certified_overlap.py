@@ -1,0 +1,165 @@
+"""Certified overlap: which pairs of images can no allowed changes bring past each other, proved and attacked.
+
+Two images overlap if ``d(f(x_i), f(x_j^)) < d(f(x_i), f(x_i^))`` for some ``x_i^`` and ``x_j^`` in their balls: the
+impostor looks more like ``x_i`` than ``x_i``'s own changed version does (Petrov and Kwiatkowska 2022,
+https://arxiv.org/abs/2210.04076, section 3). With a bound ``tau_i`` on how far ``f(x_i)`` moves, and a bound ``L_ij`` on
+how near ``f(x_j^)`` comes to ``f(x_i)``,
+
+    (L_ij - tau_i) / d(f(x_i), f(x_j))  <=  adversarial margin  <=  the margin that attacks leave
+
+and no allowed changes overlap where the first is positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.attacks.objectives.simple import Toward
+from holdfast.bounds.evaluations.certified_displacement import exceeds, farthest_attacked
+from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, point_witness
+from holdfast.bounds.outputs import ALIKE, OutputBounds
+from holdfast.bounds.pair_bounds import Certification
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Cosine, Divergence
+from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.objective import AttackContext
+from holdfast.core.records import Claim
+from holdfast.core.run_settings import Observed
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+
+OVERLAP = "overlap under the worst allowed changes"
+MARGIN = "smallest adversarial margin"
+UNDEFINED = "the two images have one code, or one has a zero code"
+
+
+@final
+@dataclass(frozen=True)
+class OverlapBounds(Observation):
+    """For each image and its partner: bounds of how far it moves and of how near its impostor comes, and attacks on both.
+
+    ``tau`` and ``near`` are the bounds, ``moved`` and ``came`` what attacks reached, ``apart`` the clean distance.
+    """
+
+    certification: Certification
+    ball: Ball
+    divergence: Divergence
+    name = "between"
+    version = 6
+    uses_groups = True
+
+    def rows(self, population: Population) -> list[int]:
+        # Pairs that share an image overlap together, and no interval of independent ones would hold.
+        return population.couples(self.certification.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 2 * self.certification.attack.forwards
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        pixels, partners = self._pixels(population, rows)
+        certified = self.certification.encoder(population, torch.cat([pixels, partners]))
+        bounds = OutputBounds(certified, self.certification.method, self.ball)
+        moved_anchor, impostor = self.attacked(population, rows)
+        codes, targets = certified.codes(pixels), certified.codes(partners)
+        apart, same = self.divergence(targets, codes), same_codes(self.divergence, targets, codes)
+        moved = self.divergence(certified.codes(moved_anchor), codes)
+        came = self.divergence(certified.codes(impostor), codes)
+        return {
+            "apart": apart.masked_fill(same, torch.nan),
+            "moved": moved,
+            "came": came,
+            "tau": bounds.farthest(self.divergence, pixels),
+            "near": bounds.nearest(self.divergence, partners, codes),
+        }
+
+    def attacked(self, population: Population, rows: Sequence[int]) -> tuple[Pixels, Pixels]:
+        """Return each image moved as far as attacks move it, and its partner moved as close to the image as they can."""
+        attack, encoder = self.certification.attack, population.double
+        pixels, partners = self._pixels(population, rows)
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("between")
+        objective = Toward(self.divergence)(AttackContext(encoder, partners, noise, pixels))
+        impostor = attack(encoder, partners, objective, self.ball, noise)
+        return farthest_attacked(population, rows, self.divergence, attack, self.ball), impostor
+
+    @staticmethod
+    def _pixels(population: Population, rows: Sequence[int]) -> tuple[Pixels, Pixels]:
+        """Return the images at ``rows`` and their partners, in float64."""
+        partners = population.partners[list(rows)].tolist()
+        return population.pixels(rows).double(), population.pixels(partners).double()
+
+
+@final
+@dataclass(frozen=True)
+class CertifiedOverlap(BracketEvaluation):
+    """Which pairs of images can be brought past each other: no more than proved, no fewer than attacked."""
+
+    sizes = BRACKETS
+    name = "certified-overlap"
+    version = 6
+    needs_gradients = True
+    title = "Certified overlap risk"
+    meaning = (
+        "Two images overlap when both can be changed so that the impostor looks more like the first image than the first "
+        "image's own changed version does. The certified risk counts the pairs for which that is not proved impossible, and "
+        "can only be too high; the attacked risk counts those for which attacks did it, and can only be too low."
+    )
+    headline = ("certified_overlap_risk", "attacked_overlap_risk")
+    questions = (CONTRADICTIONS,)
+
+    def bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
+        return OverlapBounds(self.certification, ball, divergence)
+
+    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+        certified, attacked = margins(values)
+        undefined = certified.isnan() | attacked.isnan()
+        flags, both = (
+            (lower.double().masked_fill(undefined, torch.nan), other.double().masked_fill(undefined, torch.nan))
+            for lower, other in ((certified <= 0, attacked < 0), (certified, attacked))
+        )
+        unit, risk = "share of clean distance", "overlap_risk"
+        return (
+            Bracket("overlaps", flags, "yes or no", Claim.UPPER, OVERLAP, UNDEFINED, "share", "lower", risk),
+            Bracket("margin", both, unit, Claim.LOWER, MARGIN, UNDEFINED, "median", "higher"),
+        )
+
+    def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
+        # Each half is a claim of its own, and is held against its own attack.
+        refuted = exceeds(values["moved"], values["tau"]) | exceeds(values["near"], values["came"])
+        return refuted, margins(values)[0].isfinite()
+
+    def witness(
+        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
+    ) -> dict[str, str]:
+        """Return the attacked impostor, or the image moved too far."""
+        observation, row = self.bounds(ball, divergence), rows[image]
+        partner, values = int(population.partners[row]), observation.observe(population, [row])
+        moved_anchor, impostor = observation.attacked(population, [row])
+        facts = {
+            "image": population.images.ids[row],
+            "other": population.images.ids[partner],
+            "divergence": str(divergence),
+            **{name: f"{float(value):.6g}" for name, value in values.items()},
+            "ball": str(ball),
+        }
+        if bool(exceeds(values["moved"], values["tau"])):
+            return point_witness(population, row, moved_anchor[0], ball, {**facts, "refuted": "tau"})
+        return point_witness(population, partner, impostor[0], ball, {**facts, "refuted": "near"})
+
+
+def same_codes(divergence: Divergence, codes: Codes, other: Codes) -> Bool[Tensor, "n"]:
+    """Return which codes are the same up to rounding, so that a share of their distance means nothing."""
+    if isinstance(divergence, Cosine):
+        return divergence(codes, other) <= ALIKE**2 / 2
+    return (codes - other).norm(dim=1) <= ALIKE * torch.maximum(codes.norm(dim=1), other.norm(dim=1))
+
+
+def margins(values: Observed) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """Return the certified and the attacked margin of each pair; nan where the images have one code."""
+    apart = values["apart"].masked_fill(~(values["apart"] > 0), torch.nan)
+    return (values["near"] - values["tau"]) / apart, (values["came"] - values["moved"]) / apart

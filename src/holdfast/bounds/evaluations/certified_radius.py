@@ -1,0 +1,188 @@
+"""Certified radius: how far an image may change while it provably stays more similar to itself than to another.
+
+For an anchor ``x+`` and a negative ``x-``, with ``u`` the unit code and ``W = u(x+) - u(x-)``,
+
+    R(x+, x-) = sup { eps : W f(x') > 0 for all x' in the domain with norm(x' - x+) <= eps }
+
+Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), definitions 4.1 to 4.6. A bound on ``W f`` finds
+a radius below ``R``, an attack that succeeds one above it. ``average_certified_radius`` is the mean over images and
+negatives of the first.
+
+Departures: all negatives of an image share one set of inner bounds, intersected with interval bounds; the tolerance is
+1e-4 of the way to the farthest negative instead of 1e-6, because bounds are looser than that; the attacked radius is
+reported as well, and its attacks climb ``-W f`` itself instead of closeness to ``f(x-)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.bounds.findings import (
+    CONTRADICTIONS,
+    SIZES,
+    CrossCheck,
+    findings,
+    influence,
+    label_share,
+    over_pairs,
+    radius_witness,
+    series,
+    survival_curves,
+)
+from holdfast.bounds.methods.base import Crown, Method
+from holdfast.bounds.pair_bounds import INSIDE, Certification, RadiusBounds, arithmetic_of, certify_cheaply_and_attack
+from holdfast.bounds.pairs import UNDEFINED
+from holdfast.core.balls import radius_in_print
+from holdfast.core.pictures import ends, row
+from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
+from holdfast.core.statistics.summaries import summarise
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.population import Population
+
+RADIUS = "robust radius, mean over the image's negatives"
+
+
+@final
+@dataclass(frozen=True)
+class CertifiedRadius(Evaluation):
+    """How far images may change before they can be taken for others: proved, and attacked."""
+
+    norm: str = "linf"
+    samples: int = 100
+    negatives: int = 9
+    method: Method = Crown()
+    tolerance: float = 1e-4
+    attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    neurons: int = 50_000
+    arithmetic: str = "real"
+    sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
+    name = "certified-radius"
+    version = 7
+    partial = True
+    needs_gradients = True
+    uses_labels = True
+    title = "Certified radius"
+    meaning = (
+        "The certified radius is a size of change up to which no image near the clean one is more similar to another "
+        "given image than to the clean one: this is proved, for every such image at once. The attacked radius is the "
+        "smallest change found that does confuse them, so the true robust radius lies between the two."
+    )
+    headline = ("average_certified_radius", "average_attacked_radius")
+    questions = (
+        Question(
+            place=70,
+            text="What is proved?",
+            quantities=("average_certified_radius",),
+            meaning="change up to which no image is mistaken for another",
+            select="first",
+        ),
+        CONTRADICTIONS,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "negatives")
+
+    def observation(self) -> RadiusBounds:
+        return RadiusBounds(self._certification, self.norm, self.negatives, self.tolerance)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        certified, attacked = observed["certified"], observed["attacked"]
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        series = self._series(certified, attacked, arithmetic)
+        negatives = population.others(rows, self.negatives)
+        values = (certified, attacked, certified / attacked)
+        moves = [influence(radii, each, rows, negatives) for radii, each in zip(series, values, strict=True)]
+        estimates = [
+            over_pairs(series[0], moves[0], "higher", "average_certified_radius"),
+            over_pairs(series[1], moves[1], "higher", "average_attacked_radius"),
+            over_pairs(series[2], moves[2], "neither"),
+        ]
+        witness = partial(self._witness, population, rows, observed)
+        check = CrossCheck(refuted(observed), certified > 0, series[2].conditions, witness)
+        labelled = label_share(population, rows, self.negatives)
+        curves = self._curves(certified, attacked)
+        if arithmetic:
+            lost = self._lost(observed["rounded"], series[0].conditions)
+            series, estimates = [*series, lost], [*estimates, summarise(lost, "mean", "lower")]
+        return findings(population, rows, (*series, *moves), (*estimates, *labelled), [check], curves)
+
+    @staticmethod
+    def _lost(radii: Float[Tensor, "b k"], conditions: Conditions) -> Series:
+        """Return by how much certified radii are smaller because the encoder rounds."""
+        of = "radius certified in real arithmetic"
+        unit = f"{conditions['ball']} distance"
+        return series("radius_lost_to_rounding", conditions, radii, unit, Claim.ESTIMATE, of, UNDEFINED)
+
+    def _series(
+        self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"], arithmetic: Conditions
+    ) -> list[Series]:
+        by_bounds: Conditions = {**self._certification.by_bounds(self.norm), **arithmetic}
+        by_attack: Conditions = {**self._certification.by_attack(self.norm), **arithmetic}
+        both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
+        share = "certified share of the robust radius"
+        return [
+            series("certified_radius", by_bounds, certified, unit, Claim.LOWER, RADIUS, UNDEFINED),
+            series("attacked_radius", by_attack, attacked, unit, Claim.UPPER, RADIUS, UNDEFINED),
+            series("tightness", both, certified / attacked, ratio, Claim.LOWER, share, UNDEFINED),
+        ]
+
+    def _witness(self, population: Population, rows: Sequence[int], observed: Observed, image: int) -> dict[str, str]:
+        pair_attack = self.observation().pair_attack(population, [rows[image]])
+        radii, wrong = observed["certified"][image], refuted(observed)[image]
+        return radius_witness(population, rows[image], pair_attack, self.method, self.tolerance, radii, wrong)
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        values, domain = findings.series[0].values, population.encoder.domain
+        positions = ends(values)
+        if not positions or len(domain.shape) != 3:
+            return ()
+        pair_attack = self.observation().pair_attack(population, [rows[position] for position in positions])
+        pairs = pair_attack.pairs
+        _, nearest = certify_cheaply_and_attack(pair_attack, self.method, self.tolerance)
+        points = nearest.points.unflatten(0, pairs.shape)
+        sizes = pair_attack.sizes(nearest.points).reshape(pairs.shape).masked_fill(~pairs.defined, torch.inf)
+        pictures: list[Picture | None] = []
+        for image, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
+            caption = (
+                f"{pairs.ids[image][0]}: certified radius {radius_in_print(self.norm, values[position])} on average over "
+                f"{int(pairs.defined[image].sum())} others; taken for the easiest of them, "
+                f"{pairs.ids[image][1 + weakest]}, by a change of {radius_in_print(self.norm, float(sizes[image, weakest]))}"
+            )
+            shown = {
+                "clean": pairs.anchors[image],
+                "taken for": points[image, weakest],
+                "other": pairs.negatives[image, weakest],
+            }
+            pictures.append(row(caption, shown, domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def _curves(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> tuple[Curve, ...]:
+        """Return the share of pairs not confused at each radius: proved below, not refuted above."""
+        # From a little before the first pair fails: further in, all of them hold.
+        start, end = 0.8 * float(certified.nan_to_num(torch.inf).min()), float(attacked.nan_to_num(0).max())
+        radii = {f"certified by {self.method}": certified, f"left by {self.attack}": attacked}
+        return survival_curves("pairs_told_apart", self.norm, radii, start, end)
+
+    @property
+    def _certification(self) -> Certification:
+        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
+
+
+def refuted(observed: Observed) -> Bool[Tensor, "b k"]:
+    """Return which certificates an attack refutes by a point inside that is mistaken for the negative."""
+    certified = observed["certified"]
+    return (certified > 0) & ((observed["lowest"] <= 0) | (observed["attacked"] <= certified * INSIDE))

@@ -1,0 +1,397 @@
+"""Series, curves, verdicts and warnings of certificates and of the attacks on them.
+
+Witnesses are points that refute a certificate, written so that anybody can check them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import nan
+from typing import Literal, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.bounds.methods.base import Crown, Method
+from holdfast.bounds.pair_bounds import Certification, arithmetic_of, certify_cheaply_and_attack, cross_check
+from holdfast.bounds.pairs import UNDEFINED, AttackResult, PairAttack
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series, Verdict
+from holdfast.core.run_settings import Observed, whole_float32
+from holdfast.core.statistics.summaries import Better, Scale, over_scale, series_of, summarise
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import radius_curves
+from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.population import Population
+
+QUESTION = "Does every certificate withstand attack?"
+POINTS = 81
+"""Of a curve."""
+PREFIXES = ("certified_", "attacked_", "robust_")
+"""How the names of the two bounds of one quantity begin."""
+
+
+def series(
+    quantity: str, conditions: Conditions, values: Float[Tensor, "b *k"], unit: str, claim: Claim, of: str, reason: str
+) -> Series:
+    """Return one value per image: the mean of its values that are not nan; without one it is missing for ``reason``."""
+    values = values.double().cpu()
+    means = values if values.ndim == 1 else values.nanmean(1)
+    return series_of(quantity, conditions, means, unit, claim, of, reason)
+
+
+def influence(
+    radii: Series, values: Float[Tensor, "b k"], rows: Sequence[int], negatives: Int[Tensor, "b k"]
+) -> Series:
+    """Return the mean of ``radii`` over pairs as each image moves it: as an anchor, and as a negative of other anchors.
+
+    Anchors share negatives, so their values are not independent; these are, to first order (Hoeffding 1948).
+    """
+    values, anchors = values.double().cpu(), torch.as_tensor(rows)
+    means = torch.tensor(radii.values, dtype=torch.float64)
+    share = ((values - means.nanmean()) / (~values.isnan()).sum(1, keepdim=True)).nan_to_num(0)
+    passive = torch.zeros(int(max(anchors.max(), negatives.max())) + 1, dtype=torch.float64)
+    passive.index_add_(0, negatives.flatten().cpu(), share.flatten())
+    passive -= passive[anchors].mean()
+    moves = tuple((means + passive[anchors]).tolist())
+    return radii.model_copy(update={"quantity": f"{radii.quantity}_influence", "values": moves})
+
+
+def over_pairs(radii: Series, influences: Series, better: Better, quantity: str | None = None) -> Estimate:
+    """Return the mean of ``radii`` with the interval that ``influences`` give it."""
+    estimate = summarise(influences, "mean", better, quantity or radii.quantity)
+    return estimate.model_copy(update={"value": summarise(radii, "mean", better).value})
+
+
+CONTRADICTIONS = Question(
+    place=80,
+    text="Do the proofs withstand attack?",
+    quantities=("contradictions",),
+    meaning="certificates that an attack entered",
+    check=True,
+)
+"""Asked of all certificates together."""
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """Which certificates attacks refute, image by image: any contradiction is a defect of the bounds."""
+
+    refuted: Tensor
+    """Flags or counts; the first axis runs over images."""
+    certificates: Tensor
+    """Flags or counts of what was certified."""
+    conditions: Conditions
+    witness: Callable[[int], dict[str, str]] | None = None
+    """Recomputes and spells the point that refutes a certificate of the image at this position."""
+
+    def estimate(self) -> Estimate:
+        """Return the number of contradictions."""
+        return Estimate(
+            quantity="contradictions",
+            conditions=self.conditions,
+            value=float(self.refuted.sum()),
+            low=nan,
+            high=nan,
+            n=int(self.certificates.sum()),
+            method="counted; no interval",
+            unit="certificates",
+            claim=Claim.LOWER,
+            of="certificates that do not hold",
+            better="lower",
+        )
+
+
+def findings(
+    population: Population,
+    rows: Sequence[int],
+    all_series: Sequence[Series],
+    estimates: Sequence[Estimate],
+    checks: Sequence[CrossCheck],
+    curves: Sequence[Curve] = (),
+    verdicts: Sequence[Verdict] = (),
+) -> Findings:
+    """Return what was found of the images at ``rows``, with what ``checks`` say of its certificates."""
+    counts = [check.estimate() for check in checks]
+    return Findings(
+        ids=tuple(population.images.ids[row] for row in rows),
+        series=tuple(all_series),
+        estimates=(*estimates, *counts),
+        curves=tuple(curves),
+        verdicts=(verdict(counts, first_witness(checks)), *verdicts),
+        warnings=warnings(counts),
+    )
+
+
+def first_witness(checks: Sequence[CrossCheck]) -> dict[str, str]:
+    """Return the witness of the first contradiction, recomputed: all of it is drawn from the image's own noise stream."""
+    for check in checks:
+        images = (check.refuted > 0).nonzero()[:, 0].tolist()
+        if images and check.witness:
+            return check.witness(images[0])
+    return {}
+
+
+def verdict(counts: Sequence[Estimate], witness: dict[str, str]) -> Verdict:
+    """Return what the counts of contradictions say of certificates: attacks can refute them, never prove them."""
+    contradictions, certificates = sum(int(count.value) for count in counts), sum(count.n for count in counts)
+    advice = "attacks can refute a certificate, never prove one"
+    if contradictions:
+        advice = "trust none of them, and report this as a defect"
+    elif not certificates:
+        advice = "there was nothing to attack"
+    return Verdict(
+        question=QUESTION,
+        status="refuted" if contradictions else "no violation found" if certificates else "unknown",
+        reason=f"contradictions: {contradictions:,} of {certificates:,} certificates; {advice}",
+        witness=witness,
+    )
+
+
+def warnings(counts: Sequence[Estimate]) -> tuple[str, ...]:
+    """Return the sentence that must stand beside every number if attacks refute certificates."""
+    contradictions = sum(int(count.value) for count in counts)
+    if not contradictions:
+        return ()
+    return (
+        f"CONTRADICTION: attacks succeed inside {contradictions} certified balls, so the bounds do not hold for this "
+        "encoder; trust no certificate of it, and report the witness in its verdict as a defect.",
+    )
+
+
+def ball_curves(estimates: Sequence[Estimate]) -> tuple[Curve, ...]:
+    """Return quantities by the radius of the ball, where balls of one norm differ: both bounds of each in one figure."""
+    # What is the same in another unit is left out.
+    return radius_curves([_as_drawn(estimate) for estimate in estimates if estimate.better != "neither"])
+
+
+def _as_drawn(estimate: Estimate) -> Estimate:
+    """Return a bound under the name of its quantity; figures draw what differs in the attack alone as lines of one plot."""
+    case, quantity = dict(estimate.conditions), estimate.quantity
+    if "method" in case:
+        case["attack"] = f"certified by {case.pop('method')}"
+    for prefix in PREFIXES:
+        quantity = quantity.removeprefix(prefix)
+    return estimate.model_copy(update={"quantity": quantity, "conditions": case})
+
+
+def survival_curves(
+    quantity: str, norm: str, radii: Mapping[str, Float[Tensor, "b *k"]], start: float, end: float
+) -> tuple[Curve, ...]:
+    """Return the share whose radius is above each of ``POINTS`` from ``start`` to ``end``, for each kind of ``radii``."""
+    grid = tuple(start + (end - start) * step / (POINTS - 1) for step in range(POINTS)) if start < end else ()
+    return tuple(
+        Curve(
+            quantity=quantity,
+            conditions={"ball": norm, "attack": kind},
+            x_label=f"{norm} radius",
+            y_label=f"share of {quantity.replace('_', ' ')}",
+            x=grid,
+            y=share_beyond(values, grid),
+        )
+        for kind, values in radii.items()
+    )
+
+
+def share_beyond(radii: Float[Tensor, "b *k"], grid: Sequence[float]) -> tuple[float, ...]:
+    """Return the share of ``radii`` above each point of ``grid``; those that are nan do not count."""
+    known = np.sort(radii[~radii.isnan()].double().cpu().numpy())
+    return tuple((1 - np.searchsorted(known, grid, side="right") / max(1, len(known))).tolist())
+
+
+def label_share(population: Population, rows: Sequence[int], count: int) -> tuple[Estimate, ...]:
+    """Return how many negatives carry their anchor's own label, if known: being mistaken for those is no harm."""
+    labels = population.images.labels
+    if labels is None:
+        return ()
+    labels = torch.as_tensor(labels)
+    same = (labels[population.others(rows, count)] == labels[list(rows)][:, None]).double()
+    of, unit = "negatives of the same label", "share of negatives"
+    shares = series("same_label_negatives", {}, same, unit, Claim.ESTIMATE, of, UNDEFINED)
+    # A property of the images, equal for all encoders: no series, so that no distribution is drawn of it.
+    return (summarise(shares, "mean", "neither").model_copy(update={"series": None, "statistic": "other"}),)
+
+
+OPPOSITE = {Claim.UPPER: Claim.LOWER, Claim.LOWER: Claim.UPPER}
+
+
+@final
+@dataclass(frozen=True)
+class Bracket:
+    """One quantity, image by image, and its two bounds: proved from one side, attacked from the other."""
+
+    quantity: str
+    values: tuple[Float[Tensor, "n"], Float[Tensor, "n"]]
+    """Certified and attacked."""
+    unit: str
+    claim: Claim
+    """Of the certified values: the attacked ones claim the opposite."""
+    of: str
+    undefined: str
+    """Why values are nan."""
+    statistic: Literal["mean", "median", "share"]
+    better: Better
+    estimate: str = ""
+    """What the estimates are called, if not like the series."""
+    scale: Scale | None = None
+    """What the values are shares of, if that is known from the images as well."""
+
+    def ends(self, case: Conditions, method: Method, attack: Attack) -> Iterator[tuple[Series, Estimate]]:
+        """Yield both bounds as series, with their estimates."""
+        certified, attacked = self.values
+        for kind, conditions, values, claim in (
+            ("certified", {**case, "method": str(method)}, certified, self.claim),
+            ("attacked", {**case, "attack": str(attack)}, attacked, OPPOSITE[self.claim]),
+        ):
+            bound = series(f"{kind}_{self.quantity}", conditions, values, self.unit, claim, self.of, self.undefined)
+            estimate = summarise(bound, self.statistic, self.better, f"{kind}_{self.estimate or self.quantity}")
+            yield bound, over_scale(estimate, self.scale) if self.scale else estimate
+
+
+@dataclass(frozen=True)
+class BracketEvaluation(Evaluation):
+    """Brackets in every ball under every divergence, with the attacks set against the certificates."""
+
+    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    samples: int = 100
+    method: Method = Crown()
+    attack: Attack = AdaptiveAttack()
+    neurons: int = 50_000
+    arithmetic: str = "real"
+    partial = True
+
+    @property
+    def certification(self) -> Certification:
+        """The settings that its observations share."""
+        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
+
+    @abstractmethod
+    def bounds(self, ball: Ball, divergence: Divergence) -> Observation:
+        """Return what must be seen of each image in one case."""
+
+    @abstractmethod
+    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+        """Return the quantities of one case from what was seen, ``values`` in float64."""
+
+    @abstractmethod
+    def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
+        """Return which certificates, or how many, attacks refute, image by image, and which there are."""
+
+    @abstractmethod
+    def witness(
+        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
+    ) -> dict[str, str]:
+        """Return the point that refutes a certificate of the image at this position of ``rows``, recomputed."""
+
+    def observation(self) -> Joint:
+        return Joint(tuple(self.bounds(ball, divergence) for ball, divergence in self._cases()))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        ends: list[tuple[Series, Estimate]] = []
+        checks: list[CrossCheck] = []
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        for ball, divergence in self._cases():
+            bounds = self.observation().of(self.bounds(ball, divergence), observed)
+            values = {name: value.double() for name, value in bounds.items()}
+            case: Conditions = {"ball": str(ball), "divergence": str(divergence), **arithmetic}
+            for bracket in self.brackets(population, divergence, values):
+                ends += bracket.ends(case, self.method, self.attack)
+            witness = partial(self.witness, population, rows, ball, divergence)
+            checks.append(CrossCheck(*self.refuted(values), {**case, "method": str(self.method)}, witness))
+        all_series, estimates = zip(*ends, strict=True)
+        return findings(population, rows, all_series, estimates, checks, ball_curves(estimates))
+
+    def _cases(self) -> list[tuple[Ball, Divergence]]:
+        return list(product(self.balls, self.divergences))
+
+
+SIZES = Sizes(
+    quick={"samples": 50, "attack": "adaptive:restarts=1,steps=25"},
+    full={"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+    heavy={"samples": 8, "attack": "adaptive:restarts=1,steps=2"},
+)
+BRACKETS = Sizes(
+    quick={**SIZES.quick, "divergences": ["l2"]},
+    full=SIZES.full,
+    large={"balls": ["linf:0.05"], "divergences": ["l2"]},
+    heavy=SIZES.heavy,
+)
+"""Of evaluations with two bounds in every ball under every divergence."""
+
+
+def point_witness(
+    population: Population, row: int, point: Float[Tensor, "*pixels"], norm: Ball, facts: dict[str, str]
+) -> dict[str, str]:
+    """Return ``facts`` about a ``point`` near the image at ``row``, how far away it is in ``norm``, and its pixels."""
+    distance = norm.norm(point[None] - population.pixels([row]).double())
+    # Exactly, as text.
+    pixels = b64encode(point.cpu().numpy().astype("<f8").tobytes()).decode()
+    return {**facts, "distance": f"{float(distance):.6g}", "pixels_float64_base64": pixels}
+
+
+def pair_witness(
+    population: Population,
+    row: int,
+    pair_attack: PairAttack,
+    result: AttackResult,
+    certified: Bool[Tensor, "k"],
+    radii: Float[Tensor, "k"],
+) -> dict[str, str]:
+    """Return the worst point of the ``certified`` pairs of the image at ``row``, replayed in the run's own precision.
+
+    Args:
+        population: the images and their encoder.
+        row: the anchor of all pairs.
+        pair_attack: the attacks on its pairs alone.
+        result: what they found.
+        certified: the pairs whose certificate is at stake.
+        radii: the certified radius of each pair.
+    """
+    worst = int(result.values.masked_fill(~certified, torch.inf).argmin())
+    point = result.points[worst]
+    replayed = replay(population, point, pair_attack.pairs.specifications[0, worst])
+    facts = {
+        "image": population.images.ids[row],
+        "negative": pair_attack.pairs.ids[0][1 + worst],
+        "certified_radius": f"{float(radii[worst]):.6g}",
+        "value_in_float64": f"{float(result.values[worst]):.3g}",
+        f"value_in_{population.run.precision}": f"{replayed:.3g}",
+    }
+    return point_witness(population, row, point, pair_attack.ball, facts)
+
+
+@whole_float32()
+def replay(population: Population, point: Float[Tensor, "*pixels"], specification: Float[Tensor, "d"]) -> float:
+    """Return ``W f`` of a witness by the encoder as users run it, in the run's own precision."""
+    with torch.no_grad():
+        (code,) = population.encoder.forward(point[None].to(population.run.device, population.run.dtype))
+    return float((code.to(specification) * specification).sum())
+
+
+def radius_witness(
+    population: Population,
+    row: int,
+    pair_attack: PairAttack,
+    method: Method,
+    tolerance: float,
+    radii: Float[Tensor, "k"],
+    refuted: Bool[Tensor, "k"],
+) -> dict[str, str]:
+    """Return a point inside one of the certified ``radii`` of the image at ``row`` that attacks ``refuted``."""
+    device = pair_attack.pairs.specifications.device
+    radii, refuted = radii.to(device), refuted.to(device)
+    result = cross_check(pair_attack, radii[None].nan_to_num(0))
+    if not bool((result.values <= 0).any()):
+        _, result = certify_cheaply_and_attack(pair_attack, method, tolerance)
+    return pair_witness(population, row, pair_attack, result, refuted, radii)

@@ -1,0 +1,155 @@
+"""Certified bounds: what no perturbation in a ball can do to a code. Sound in real arithmetic; see ``lower_bound``."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.bounds.methods.alpha import Alpha, SdpCrown
+from holdfast.bounds.methods.base import Crown, Interval, Method, read_method, vacuous_unless_finite
+from holdfast.bounds.methods.branch import Branch
+from holdfast.bounds.methods.exact import Exact
+from holdfast.bounds.methods.lipschitz import Lipschitz
+from holdfast.bounds.methods.semidefinite import Semidefinite
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import EXACT, precision_of, trace
+from holdfast.bounds.radius import SMALLEST_TOLERANCE, search_radii
+from holdfast.bounds.regions import region
+from holdfast.bounds.rounding.arithmetic import rigorous
+from holdfast.bounds.rounding.executed import executed_encoder, executes
+from holdfast.core.balls import Ball
+from holdfast.core.checks import check_dense
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+
+__all__ = [
+    "Alpha",
+    "Branch",
+    "Crown",
+    "Exact",
+    "Interval",
+    "Lipschitz",
+    "Method",
+    "SdpCrown",
+    "Semidefinite",
+    "certified_radius",
+    "lower_bound",
+    "read_method",
+]
+
+
+def lower_bound(
+    encoder: Encoder,
+    pixels: Pixels,
+    specifications: Float[Tensor, "b s d"],
+    ball: Ball,
+    method: Method | str = "crown",
+    arithmetic: str = "real",
+) -> Float[Tensor, "b s"]:
+    """Return for each specification ``w`` of an image a lower bound of ``w . f(x)`` over all ``x`` in ball and domain.
+
+    Bounds are computed in the precision of ``specifications``: give float64 where it matters. They account for their own
+    rounding. A bound of minus infinity claims nothing.
+
+    Args:
+        encoder: built of operations that can be bounded; others are refused by name.
+        pixels: images, in the encoder's domain.
+        specifications: the linear functions of the code to be bounded, (b, s, d).
+        ball: allowed perturbations, intersected with the domain.
+        method: how hard to try, or its text form, as in ``"alpha:steps=100"``.
+        arithmetic: what ``f`` is: ``"real"``, the function of real numbers with the encoder's weights, or ``"executed"``,
+            whatever a machine may compute of it in the encoder's own precision (``bounds.rounding``). Encoders whose
+            weights are of half precision are always bounded as executed.
+
+    Raises:
+        HoldfastError: an argument does not fit, or the encoder cannot be bounded.
+
+    Example:
+        >>> from holdfast.core.balls import Linf
+        >>> from holdfast.encoders.by_name import load
+        >>> encoder = load("builtin:digits-robust")
+        >>> x = torch.full((1, 1, 8, 8), 0.5)
+        >>> code = encoder(x)[:, None].double()
+        >>> clean = (code * code).sum()
+        >>> bool(lower_bound(encoder, x, code, Linf(0.01)) < clean)
+        True
+    """
+    x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
+    eps = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
+    return vacuous_unless_finite(
+        method(graph, region(x, type(ball), eps, encoder.domain, inputs=graph.inputs), specifications)
+    )
+
+
+def certified_radius(
+    encoder: Encoder,
+    pixels: Pixels,
+    specifications: Float[Tensor, "b s d"],
+    ball: Ball,
+    method: Method | str = "crown",
+    tolerance: float = 1e-4,
+    arithmetic: str = "real",
+) -> Float[Tensor, "b s"]:
+    """Return for each specification ``w`` of an image the largest radius found at which ``w . f(x)`` is proved positive.
+
+    It is 0 where ``w . f(x)`` is not positive at the image itself. At most ``tolerance`` above each result, a radius was
+    tried without a proof. All specifications of an image share the work. Some radii are proved with the linear relaxations
+    of a ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
+
+    Example:
+        >>> from holdfast.core.balls import Linf
+        >>> from holdfast.encoders.by_name import load
+        >>> encoder = load("builtin:digits-robust")
+        >>> x = torch.full((1, 1, 8, 8), 0.5)
+        >>> radius = certified_radius(encoder, x, encoder(x)[:, None].double(), Linf(0.5))
+        >>> bool(lower_bound(encoder, x, encoder(x)[:, None].double(), Linf(radius.item())) > 0)
+        True
+    """
+    x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
+    if not tolerance > 0:
+        raise HoldfastError(f"tolerance must be a positive radius, as in 1e-4, got {tolerance:g}")
+    largest = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
+    share = min(1.0, max(SMALLEST_TOLERANCE, tolerance / ball.radius))
+    return search_radii(method, graph, x, specifications, type(ball), encoder.domain, largest, share).radii
+
+
+def _prepare(
+    encoder: Encoder,
+    pixels: Pixels,
+    specifications: Float[Tensor, "b s d"],
+    ball: Ball,
+    method: Method | str,
+    arithmetic: str,
+) -> tuple[Pixels, Graph, Method]:
+    """Check the arguments; return the images in the precision of the specifications, the traced encoder and the method."""
+    check_dense(specifications, "specifications")
+    if not isinstance(encoder, Encoder):
+        raise HoldfastError(f"an Encoder can be bounded, got {type(encoder).__name__}; wrap the module in one")
+    if not isinstance(ball, Ball):
+        raise HoldfastError(f"a ball is needed, as in Linf(8 / 255), got {ball!r}")
+    encoder.domain.check(pixels)
+    for name, values in (("pixels", pixels), ("specifications", specifications)):
+        if values.dtype not in EXACT:
+            raise HoldfastError(
+                f"{name} must be in float32 or float64, got {values.dtype}; convert them, as in {name}.double() (no bound "
+                "accounts for the rounding of half precision)"
+            )
+    if specifications.ndim != 3 or len(specifications) != len(pixels) or not specifications.numel():
+        raise HoldfastError(
+            f"specifications must have shape ({len(pixels)}, s, d) with no axis empty, got {tuple(specifications.shape)}"
+        )
+    if not specifications.isfinite().all():
+        raise HoldfastError("specifications must be finite, got nan or infinite entries")
+    if executes(arithmetic, precision_of(encoder)):
+        if specifications.dtype != torch.float64:
+            raise HoldfastError("bounds of encoders as executed are computed in float64; convert the specifications")
+        graph = executed_encoder(encoder, precision_of(encoder), specifications.device).graph
+    else:
+        graph = rigorous(trace(encoder, specifications.dtype, specifications.device))
+    d = graph.nodes[-1].shape[-1]
+    if specifications.shape[2] != d:
+        raise HoldfastError(
+            f"specifications must have {d} columns, one for each feature of {encoder.name}, got {specifications.shape[2]}"
+        )
+    return pixels.to(specifications), graph, read_method(method) if isinstance(method, str) else method

@@ -1,0 +1,260 @@
+"""Where the embeddings of a ball may lie: hyperplanes between images, and bounds in directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import cos, pi
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.bounds.methods.base import Method, vacuous_unless_finite
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.pairs import CertifiedEncoder
+from holdfast.bounds.regions import region
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistance
+from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+
+# The hyperplanes in code space between an image and others: past one, a code is closer to the other image than to its
+# own.
+#
+# Under l2 ``d(z, f(x')) < d(z, f(x))`` means ``n . z < c`` for ``n`` along ``f(x) - f(x')`` and ``c`` the value of ``n
+# . z``
+# half the way between them; under cosine ``n . z < 0`` for ``n`` along ``u(x) - u(x')``, with unit codes ``u``.
+
+ALIKE = 1e-6
+"""Distance of two codes, as a share of their length, up to which they may differ by rounding alone."""
+
+
+@dataclass(frozen=True)
+class BisectorHyperplanes:
+    """Hyperplanes between ``b`` codes and ``m`` others each: ``n . z = c`` with unit ``normals`` and ``offsets`` ``c``."""
+
+    normals: Float[Tensor, "b m d"]
+    offsets: Float[Tensor, "b m"]
+    defined: Bool[Tensor, "b m"]
+
+    def signed_distances(self, codes: Float[Tensor, "b p d"]) -> Float[Tensor, "b m p"]:
+        """Return how far each of ``p`` codes is from each hyperplane; negative where it is closer to the other."""
+        return self.normals @ codes.mT - self.offsets[..., None]
+
+
+def bisector_hyperplanes(divergence: Divergence, anchors: Codes, others: Float[Tensor, "b m d"]) -> BisectorHyperplanes:
+    """Return the hyperplanes at which a code is as close to each of ``others`` as to its own image, of ``anchors``.
+
+    Raises:
+        HoldfastError: under this divergence they are no hyperplanes.
+    """
+    if not isinstance(divergence, (L2Distance, Cosine)):
+        raise HoldfastError(
+            f"under {divergence} the codes closer to another image are no half-space, so that none can be certified; "
+            "use the divergences l2 and cosine"
+        )
+    anchors = anchors[:, None]
+    if isinstance(divergence, Cosine):
+        anchors, others = (codes / codes.norm(dim=2, keepdim=True) for codes in (anchors, others))
+    difference = anchors - others
+    length = difference.norm(dim=2)
+    # A zero code has no direction: its length is nan, and so not above.
+    defined = length > ALIKE * torch.maximum(anchors.norm(dim=2), others.norm(dim=2))
+    normals = torch.where(defined[..., None], difference / length[..., None], 0.0)
+    middle = (
+        (normals * (anchors + others)).sum(2) / 2 if isinstance(divergence, L2Distance) else torch.zeros_like(length)
+    )
+    return BisectorHyperplanes(normals, torch.where(defined, middle, 0.0), defined)
+
+
+AT_ONCE = 2048
+"""Specifications that are bounded together: more of them take memory and no less time."""
+
+
+def lower_bounds(
+    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, specifications: Float[Tensor, "b s d"]
+) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``specifications . f(x')`` for all ``x'`` in the ball around each image.
+
+    Where bounds fail they are minus infinity.
+    """
+    eps = torch.full((len(pixels),), ball.radius, dtype=pixels.dtype, device=pixels.device)
+    if not specifications.shape[1]:
+        return specifications.sum(2)
+    size = max(1, AT_ONCE // specifications.shape[1])
+    batches = (slice(start, start + size) for start in range(0, len(pixels), size))
+    return torch.cat(
+        [
+            vacuous_unless_finite(
+                method(
+                    graph,
+                    region(pixels[batch], type(ball), eps[batch], domain, inputs=graph.inputs),
+                    specifications[batch],
+                )
+            )
+            for batch in batches
+        ]
+    )
+
+
+def lower_and_upper_bounds(
+    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, specifications: Float[Tensor, "b s d"]
+) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
+    """Return lower and upper bounds of ``specifications . f(x')``."""
+    low, high = lower_bounds(
+        graph, method, pixels, ball, domain, torch.cat([specifications, -specifications], 1)
+    ).chunk(2, 1)
+    return low, -high
+
+
+# How far a code can move while its image stays in a ball: from above, by linear bounds in chosen directions.
+#
+# Take orthonormal axes in pairs. In the plane of a pair, one of ``m`` unit vectors ``v_j`` at equal angles lies within
+# ``pi / m`` of any move ``y``, so that ``v_j . y >= |y| cos(pi / m)``. With ``h_j >= v_j . (f(x') - f(x))`` over the
+# ball,
+#
+#     |part of f(x') - f(x) in the plane|  <=  max_j h_j / cos(pi / m),
+#
+# and the squares of all planes add up. (Single axes, whose box has corners, would give up to 1.4 times as much.) Any
+# axes are sound; those along which the code moves most ... least by first order, the left singular vectors of the
+# Jacobian,
+# are close to the best. For the cosine the first axis is the clean code's own direction ``u``: with
+# ``u . f(x') >= t > 0`` and the rest of ``f(x')`` no longer than ``q``,
+#
+#     cos(f(x'), f(x)) >= t / sqrt(t^2 + q^2)
+#
+# Under linf the largest of the bounds along the axes of the code is the bound.
+
+MOST_FEATURES = 5000
+"""Of longer codes the axes alone, a matrix of features by features for each image, would take gigabytes."""
+DIRECTIONS = 12
+"""Directions in each plane, an even number: bounds exceed those of infinitely many by at most 3.5 percent."""
+
+
+@dataclass(frozen=True)
+class OutputBounds:
+    """Bounds by ``method`` of how far an encoder's codes can move over ``ball``, in float64."""
+
+    certified: CertifiedEncoder
+    method: Method
+    ball: Ball
+
+    def farthest(self, divergence: Divergence, pixels: Pixels) -> Float[Tensor, "b"]:
+        """Return upper bounds of ``d(f(x'), f(x))``; infinite where nothing is known."""
+        codes = self._codes(pixels)
+        if isinstance(divergence, LinfDistance):
+            low, high = self._lower_and_upper(pixels, units(codes))
+            return torch.maximum(high - codes, codes - low).amax(1)
+        if isinstance(divergence, L2Distance):
+            return self._farthest_within(pixels, codes, principal(self.certified.encoder, pixels))
+        if isinstance(divergence, Cosine):
+            return self._farthest_cosine(pixels, codes)
+        raise unsupported(divergence)
+
+    def nearest(self, divergence: Divergence, pixels: Pixels, targets: Codes) -> Float[Tensor, "b"]:
+        """Return lower bounds of ``d(f(x'), target)``, for ``x'`` in the ball around each image; at least 0."""
+        codes = self._codes(pixels)
+        if isinstance(divergence, LinfDistance):
+            low, high = self._lower_and_upper(pixels, units(codes))
+            return torch.maximum(low - targets, targets - high).amax(1).clamp_min(0)
+        if isinstance(divergence, L2Distance):
+            along = directions(codes - targets)
+            return (self._lower(pixels, along) - (along * targets).sum(1)).clamp_min(0)
+        if isinstance(divergence, Cosine):
+            return self._nearest_cosine(pixels, codes, directions(targets))
+        raise unsupported(divergence)
+
+    def _farthest_cosine(self, pixels: Pixels, codes: Codes) -> Float[Tensor, "b"]:
+        """Return upper bounds of ``1 - cos`` to the clean codes."""
+        clean = directions(codes)
+        t = self._lower(pixels, clean)
+        q = self._farthest_within(pixels, codes, across(clean, principal(self.certified.encoder, pixels)))
+        # Codes that may point anywhere are at most opposite: 1 - cos = 2.
+        distance = torch.where(t > 0, one_minus_cosine(t, q), 2.0)
+        return torch.where(codes.norm(dim=1) > 0, distance.nan_to_num(nan=2.0), torch.nan)
+
+    def _nearest_cosine(self, pixels: Pixels, codes: Codes, to: Codes) -> Float[Tensor, "b"]:
+        """Return lower bounds of ``1 - cos`` to the unit codes ``to``: ``cos <= t / sqrt(t^2 + q^2)``, as above."""
+        rest = codes - (codes * to).sum(1, keepdim=True) * to
+        parallel = ~(rest.norm(dim=1) > ALIKE * codes.norm(dim=1))  # what is left of such codes is rounding
+        aside = directions(rest)
+        aside = directions(aside - (aside * to).sum(1, keepdim=True) * to)
+        t = -self._lower(pixels, -to)
+        q = self._lower(pixels, aside).clamp_min(0).masked_fill(parallel, 0.0)
+        distance = torch.where(t > 0, one_minus_cosine(t, q), 1.0)
+        distance = torch.where(t.isinf(), 0.0, distance)
+        return torch.where(t.isnan(), torch.nan, distance)
+
+    def _farthest_within(self, pixels: Pixels, codes: Codes, axes: Float[Tensor, "b s d"]) -> Float[Tensor, "b"]:
+        """Return upper bounds of the length of ``f(x') - f(x)`` within the space of ``axes``."""
+        if axes.shape[1] % 2:
+            axes = torch.cat([axes, torch.zeros_like(axes[:, :1])], 1)
+        angles = torch.arange(DIRECTIONS // 2, dtype=axes.dtype, device=axes.device) * (2 * pi / DIRECTIONS)
+        first, other = axes[:, 0::2, None], axes[:, 1::2, None]
+        specifications = (angles.cos()[:, None] * first + angles.sin()[:, None] * other).flatten(1, 2)
+        low, high = self._lower_and_upper(
+            pixels, specifications
+        )  # opposite directions are the other half of the circle
+        clean = (specifications @ codes[..., None]).squeeze(2)
+        farthest = torch.maximum(high - clean, clean - low).clamp_min(0).unflatten(1, (-1, DIRECTIONS // 2)).amax(2)
+        return farthest.norm(dim=1) / cos(pi / DIRECTIONS)
+
+    def _lower_and_upper(
+        self, pixels: Pixels, specifications: Float[Tensor, "b s d"]
+    ) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
+        graph, domain = self.certified.graph, self.certified.encoder.domain
+        return lower_and_upper_bounds(graph, self.method, pixels, self.ball, domain, specifications)
+
+    def _lower(self, pixels: Pixels, direction: Codes) -> Float[Tensor, "b"]:
+        """Return lower bounds of ``direction . f(x')`` for each image; nan where the direction is."""
+        specifications = direction.nan_to_num()[:, None]
+        graph, domain = self.certified.graph, self.certified.encoder.domain
+        bounds = lower_bounds(graph, self.method, pixels, self.ball, domain, specifications)[:, 0]
+        return torch.where(direction.isnan().any(1), torch.nan, bounds)
+
+    def _codes(self, pixels: Pixels) -> Codes:
+        codes, name = self.certified.codes(pixels), self.certified.encoder.name
+        if codes.shape[1] > MOST_FEATURES:
+            raise HoldfastError(
+                f"bounds of moves of codes take an axis for each of {codes.shape[1]:,} features of {name}, more than the "
+                f"{MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
+            )
+        return codes
+
+
+def unsupported(divergence: Divergence) -> HoldfastError:
+    """Return the error for a divergence that linear bounds do not bound."""
+    return HoldfastError(f"no certificates are known under {divergence}; use the divergences l2, linf and cosine")
+
+
+def directions(codes: Codes) -> Codes:
+    """Return codes at length one; nan for zero ones."""
+    return codes / codes.norm(dim=1, keepdim=True)
+
+
+def one_minus_cosine(t: Float[Tensor, "b"], q: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return ``1 - t / sqrt(t^2 + q^2)`` without cancellation."""
+    length = torch.hypot(t, q)
+    return torch.where(q.isinf(), 1.0, q * (q / length) / (length + t))
+
+
+def units(codes: Codes) -> Float[Tensor, "b d d"]:
+    """Return the axes of code space, for each code."""
+    return torch.eye(codes.shape[1], dtype=codes.dtype, device=codes.device).expand(len(codes), -1, -1)
+
+
+def principal(encoder: Encoder, pixels: Pixels) -> Float[Tensor, "b d d"]:
+    """Return orthonormal axes, from the one along which the code moves most by first order to the least."""
+    x = pixels.detach().requires_grad_()
+    with torch.enable_grad():
+        codes = encoder.forward(x)
+        slopes = [torch.autograd.grad(codes[:, k].sum(), x, retain_graph=True)[0] for k in range(codes.shape[1])]
+    jacobian = torch.stack(slopes, 1).flatten(2)
+    return torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors.mT.flip(1)
+
+
+def across(clean: Codes, basis: Float[Tensor, "b d d"]) -> Float[Tensor, "b s d"]:
+    """Return ``d - 1`` orthonormal axes at right angles to ``clean``, turned from ``basis`` as little as QR does."""
+    clean = clean.nan_to_num()
+    first = torch.cat([clean[:, None], basis], 1)
+    return torch.linalg.qr(first.mT).Q.mT[:, 1:].contiguous()

@@ -1,1 +1,0 @@
-"""Radii up to which specifications are proved: bracketed by quick bounds, bisected by dear ones."""

@@ -1,1 +1,0 @@
-"""Linear bounds of single operations."""

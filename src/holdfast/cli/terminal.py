@@ -1,0 +1,201 @@
+"""The terminal: tables as wide as it is, output that may be cut off, parsing of commands, one result in print."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from io import TextIOWrapper
+from math import isnan
+from typing import TYPE_CHECKING, Any, final
+
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperCommand
+
+from holdfast.core.errors import HoldfastError, refuse_blank
+
+if TYPE_CHECKING:
+    from holdfast.core.records import Result
+
+
+UNLIMITED = 10_000
+
+
+def console() -> Console:
+    """Return a console that prints names as they are, without markup or colours of its own."""
+    return Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNLIMITED)
+
+
+def show(table: Table) -> None:
+    """Print ``table`` without the spaces that would fill each line to its width."""
+    out = console()
+    with out.capture() as captured:
+        out.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def announce(sentence: str) -> None:
+    """Print ``sentence`` on stderr before what takes long and says nothing, where somebody is looking."""
+    if sys.stderr.isatty():
+        print(sentence, file=sys.stderr, flush=True)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as people read it.
+
+    Example:
+        >>> size(0), size(2_340_000)
+        ('0 B', '2.3 MB')
+    """
+    amount, power = float(count), 0
+    while amount >= 1000 and power < 4:
+        amount, power = amount / 1000, power + 1
+    return f"{amount:.1f} {'kMGT'[power - 1]}B" if power else f"{count} B"
+
+
+UNREAD = 141
+"""The status of a command whose reader is gone, as shells call the end by the signal for that: 128 + 13."""
+ERRORS = "holdfast"
+"""The name under which Python finds ``writable``."""
+ESCAPED = range(0xDC80, 0xDD00)
+"""Characters that stand for bytes of paths that are no text."""
+
+
+class UnreadError(HoldfastError):
+    """Whoever read standard output has closed it, as ``head`` does: nothing went wrong."""
+
+
+def writable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Return how what an encoding lacks is written: bytes of paths as they are, anything else by its number.
+
+    Example:
+        >>> "±1".encode("ascii", ERRORS), "caf\\udce9".encode("ascii", ERRORS)
+        (b'\\\\xb11', b'caf\\xe9')
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    if ord(character) in ESCAPED:
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    return character.encode("ascii", "backslashreplace"), error.start + 1
+
+
+codecs.register_error(ERRORS, writable)
+
+
+@final
+class Output(TextIOWrapper):
+    """A standard output that says what is wrong with it, once, instead of an error about any file."""
+
+    broken = False
+
+    def write(self, text: str) -> int:
+        try:
+            return len(text) if self.broken else super().write(text)
+        except OSError as error:
+            self.broken = True
+            raise _refused(error) from error
+
+    def flush(self) -> None:
+        try:
+            if not self.broken:
+                super().flush()
+        except OSError as error:
+            self.broken = True
+            raise _refused(error) from error
+
+
+def prepare() -> None:
+    """Make of standard output an ``Output``.
+
+    Raises:
+        HoldfastError: it is closed.
+    """
+    if sys.stdout is None:
+        raise HoldfastError("standard output is closed; send it to a file or to /dev/null")
+    if isinstance(sys.stdout, TextIOWrapper):
+        encoding, buffered = sys.stdout.encoding, sys.stdout.line_buffering
+        sys.stdout = Output(sys.stdout.detach(), encoding, ERRORS, line_buffering=buffered)
+
+
+def drop() -> None:
+    """Send what is still to be written nowhere, or Python would try again at its end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _refused(error: OSError) -> HoldfastError:
+    if isinstance(error, BrokenPipeError):
+        return UnreadError("nobody reads standard output any more")
+    return HoldfastError(f"cannot write to standard output: {error.strerror or error}; send it elsewhere or free space")
+
+
+@final
+class Command(TyperCommand):
+    """A command whose flags and arguments are refused where they are empty or given twice, before they are converted."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse ``args`` as typer does.
+
+        Raises:
+            HoldfastError: one is empty (after conversion a path would no longer say so, for it is the current folder), or
+                an option that takes one value is given twice.
+        """
+        if not ctx.resilient_parsing:  # which completion asks for
+            texts, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            _refuse_repeated(given)
+            for parameter in self.get_params(ctx):
+                refuse_blank(max(parameter.opts, key=len), texts.get(parameter.name or ""))
+        return super().parse_args(ctx, args)
+
+
+def _refuse_repeated(given: Sequence[Any]) -> None:
+    """Raise HoldfastError if an option with one value is ``given`` twice: the last one would win without a word."""
+    for parameter, times in Counter(given).items():
+        switch = getattr(parameter, "is_flag", False) and not parameter.secondary_opts  # says the same twice
+        if times > 1 and parameter.param_type_name == "option" and not (parameter.multiple or switch):
+            listed = "separated by commas" in (parameter.help or "")
+            advice = "separate its values by commas" if listed else "it takes one value, so keep one"
+            raise HoldfastError(f"{max(parameter.opts, key=len)} is given {times} times; {advice}")
+
+
+def show_result(result: Result) -> None:
+    """Print the numbers of ``result`` with their intervals, each reason once, its verdicts and its warnings."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.report.contents import heading
+    from holdfast.report.overview.alerts import partial
+    from holdfast.report.text import conditions, interval, listed, name_of, value
+
+    screen = console()
+    if result.heading:
+        screen.print(Text(heading([result], result.encoder.name)))
+    grid = Table(box=box.SIMPLE_HEAD)
+    for head in ("", "value", "interval", "method"):
+        grid.add_column(head, overflow="fold")
+    reasons: dict[tuple[str, bool], Counter[str]] = {}
+    for estimate in result.estimates:
+        if estimate.reason or isnan(estimate.value):
+            reason = estimate.reason or "no reason was recorded"
+            reasons.setdefault((reason, isnan(estimate.value)), Counter())[name_of(estimate)] += 1
+        if isnan(estimate.value):
+            continue
+        where = conditions(estimate.conditions, aim=estimate.aim)
+        name = name_of(estimate) + (f" ({where})" if where else "")
+        cells = (name, value(estimate, estimate.value), interval(estimate), estimate.method)
+        grid.add_row(*map(Text, cells))
+    show(grid)
+    for (reason, undefined), counts in reasons.items():
+        names = listed([f"{name} ({count} of them)" if count > 1 else name for name, count in counts.items()])
+        screen.print(Text(f"{names}{' undefined' if undefined else ''}: {reason}"))
+    for verdict in result.findings.verdicts:
+        screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
+        for key, fact in verdict.witness.items():
+            screen.print(Text(f"  {key}: {fact}"))
+    for warning in (*result.findings.warnings, *([partial(result)] if result.planned is not None else ())):
+        screen.print(Text(f"warning: {warning}"))

@@ -1,0 +1,136 @@
+"""Attack images: what they become, how far their codes move, and a check of both."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial
+from holdfast.attacks.base import Attack
+from holdfast.attacks.files import write_attack
+from holdfast.attacks.presets import PRESETS, Preset, read_attack
+from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
+from holdfast.commands.observing import observing
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks
+from holdfast.core.objective import DivergenceObjective, Objective
+from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import read
+from holdfast.encoders.by_name import Options
+from holdfast.run.catalog import objectives
+from holdfast.run.engines.requested import Workers
+
+
+@for_each_encoder
+def attack(
+    encoder: NamedEncoder,
+    images: NamedImages,
+    ball: str | Ball | None = None,
+    *,
+    eps: str | float | None = None,
+    preset: str = "adaptive",
+    attack: str | Attack | None = None,
+    objective: str | Objective | None = None,
+    divergence: str | Divergence | None = None,
+    limit: int | None = 64,
+    seed: int = 0,
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+    precision: str = "float32",
+    batch_size: int = 256,
+    budget: float | None = None,
+    cluster: str | None = None,
+    workers: Workers = None,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Adversarial:
+    """Return the images under attack, their codes, and how much each gained, as ``holdfast attack`` does.
+
+    Args:
+        encoder: one, or a list of them, for which a list is returned.
+        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
+        ball: the allowed changes, as ``Linf(8 / 255)`` or ``"l2:0.5"``, instead of the preset's.
+        eps: radius of a linf ball, instead of ``ball``.
+        preset: an attack of the literature, with an objective and a ball.
+        attack: how it searches, as in ``"pgd:steps=40"``, instead of the preset's.
+        objective: what it climbs, away or toward for instance, instead of the preset's.
+        divergence: what the objective measures with, as in ``"cosine"``.
+        limit: at most so many images, chosen by ``seed``; None takes all.
+        seed: of what is random in the attack and chosen among images.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs of an encoder by reference, instead of its own.
+        trust_remote_code: whether a model repository may run its own code.
+        device: where torch computes.
+        precision: float32, float64, bfloat16 or float16.
+        batch_size: at most so many images at a time.
+        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
+        cluster: compute on a Ray cluster: auto, local or its address.
+        workers: compute in so many processes of this machine.
+        out: folder for the ``record`` and the files it names; with the same folder an interrupted attack continues. By
+            default nothing is kept. Several encoders need one each.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit.
+        BudgetSpentError: the budget ended before any image was attacked.
+    """
+    refuse_blanks(locals())
+    refuse_jobs("attack", cluster)
+    chosen = preset_of(preset, ball_of(eps, ball), attack, objective, divergence)
+    run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
+    with observing(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as observer:
+        population = population_of(encoder, images, observer.run, options, limit)
+        chosen.ball.check(population.encoder.domain)
+        observation = AdversarialImages.of(chosen, population)
+        population, rows, observed = observer.observe("attack", observation, population)
+        moved = adversarial(population, observation, rows, observed)
+        observer.warn_of(moved.missing)
+        if out is None or not observer.leads:
+            return moved
+        record = write_attack(population, chosen, moved, observer.store, observer.started)
+    if not record.replay.passed:
+        warnings.warn(f"the saved pixels do not pass their check: {record.replay}", HoldfastWarning, stacklevel=3)
+    return replace(moved, record=record)
+
+
+def preset_of(
+    name: str,
+    ball: Ball | None = None,
+    attack: str | Attack | None = None,
+    objective: str | Objective | None = None,
+    divergence: str | Divergence | None = None,
+) -> Preset:
+    """Return the preset ``name`` with what is given instead of its own.
+
+    Raises:
+        HoldfastError: there is no such preset or part, or parts contradict each other.
+    """
+    if not isinstance(name, str) or name not in PRESETS:
+        raise HoldfastError(f"unknown preset {name!r}; {did_you_mean(str(name), list(PRESETS))}")
+    base = PRESETS[name]
+    goal = read(objective, objectives(), "objective") if isinstance(objective, str) else objective or base.objective
+    search = read_attack(attack) if isinstance(attack, str) else attack or base.attack
+    for value, kind, form in ((goal, Objective, "away"), (search, Attack, "adaptive")):
+        if not isinstance(value, kind):
+            raise HoldfastError(f"expected an {kind.__name__} or its text, as in {form!r}, got {value!r}")
+    if divergence is not None:
+        goal = _measured_by(goal, divergence, objective)
+    changed = any(part is not None for part in (ball, attack, objective, divergence))
+    source = f"{name} ({base.source}){', changed' if changed else ''}"
+    return replace(base, objective=goal, attack=search, ball=ball or base.ball, source=source)
+
+
+def _measured_by(goal: Objective, divergence: str | Divergence, objective: str | Objective | None) -> Objective:
+    """Return ``goal`` with another divergence."""
+    if isinstance(objective, str) and "divergence=" in objective:
+        raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
+    if not isinstance(goal, DivergenceObjective):
+        raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
+    chosen = Divergence.read(divergence) if isinstance(divergence, str) else divergence
+    if not isinstance(chosen, Divergence):
+        raise HoldfastError(f"expected a Divergence or its text, as in 'cosine', got {divergence!r}")
+    return replace(goal, divergence=chosen)

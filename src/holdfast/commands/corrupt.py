@@ -1,0 +1,218 @@
+"""Changed images as files: a folder of 8-bit PNGs for each transform, and beside it what they were made from.
+
+OUT/fog-c_3/cat/1.png   the image cat/1.jpg in fog of severity 3
+OUT/fog-c_3.json        transform, version, seed, images, and of each file the id and the checksum
+
+Each PNG carries the key of what it holds, so that a request that was interrupted goes on where it stopped: a file that
+is whole and has the right key is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from holdfast.commands.inputs import NamedImages, at_hand, refuse_jobs, shown
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.images import Images
+from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import listed
+from holdfast.corruptions.files import Batch, CorruptedImage, Folder, Manifest, file_names_of, made_files, plain
+from holdfast.data.folder import find
+from holdfast.measure.store import Store, provenance
+from holdfast.run.engines.base import Engine
+from holdfast.run.engines.ranks import Ranks, leads
+from holdfast.run.engines.requested import Workers, engine_of
+from holdfast.run.inputs import select
+from holdfast.run.progress import Shown
+from holdfast.transforms.base import Transform, transform_of, transformed, versions
+
+
+def corrupt(
+    images: NamedImages,
+    transform: str | Transform | Sequence[str | Transform],
+    out: str | Path,
+    *,
+    size: int = 224,
+    channels: int = 3,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    cluster: str | None = None,
+    workers: Workers = None,
+    progress: bool | None = None,
+) -> tuple[Manifest, ...]:
+    """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.
+
+    Args:
+        images: a folder, a reference, Images, or a tensor (n, channels, height, width) in [0, 1].
+        transform: one or several, as in ``["fog-c:3", "jpeg:30 + gamma:0.5"]``.
+        out: a folder of its own for each transform is made in it.
+        size: height and width to which images of a reference are resized and cropped, as an encoder would.
+        channels: 3, or 1 for gray ones.
+        limit: at most so many images, chosen by ``seed``.
+        seed: of what is drawn for each image.
+        batch_size: so many images at a time.
+        cluster: compute on a Ray cluster: auto, local or its address; or ``ranks``, of which the first alone writes and
+            returns manifests.
+        workers: compute in so many processes of this machine.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
+    """
+    refuse_blanks(locals())
+    refuse_jobs("corrupt", cluster)
+    where, run = engine_of(cluster, "cpu", workers, Path(out)), RunSettings(seed, batch_size=batch_size)
+    transforms = [transform_of(each) for each in listed(transform)]
+    paths = [plain(str(each)) for each in transforms]
+    if not transforms or len(set(paths)) < len(paths):
+        names = ", ".join(map(str, transforms)) or "none"
+        raise HoldfastError(f"each transform is written once, got {names}; name others")
+    loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
+    file_names, batches = file_names_of(loaded), _batches(len(loaded), batch_size)
+    for path, each in zip(paths, transforms, strict=True):
+        _require_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
+        _require_no_others(store.folder / path, file_names)
+    folders = [
+        Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
+        for path, each in zip(paths, transforms, strict=True)
+    ]
+    if isinstance(where, Ranks):
+        for folder in folders:
+            _share(where, store, folder, batches)
+        where.end()
+    if not leads(where):
+        return ()
+    with shown(progress) as show:
+        return tuple(
+            _written(folder, store, where, batches, run, _part(show, place, len(folders)))
+            for place, folder in enumerate(folders)
+        )
+
+
+def _part(show: Shown | None, place: int, count: int) -> Callable[[str, float], None]:
+    """Return what shows the progress of one of ``count`` folders as that of all."""
+
+    def part(doing: str, share: float) -> None:
+        if show:
+            show(doing, (place + share) / count)
+
+    return part
+
+
+def _written(
+    folder: Folder,
+    store: Store,
+    where: Engine,
+    batches: Sequence[Sequence[int]],
+    run: RunSettings,
+    show: Callable[[str, float], None],
+) -> Manifest:
+    """Write what is missing of one folder, and its manifest."""
+    started, files, loaded = datetime.now(UTC), dict[int, CorruptedImage](), folder.images
+    with closing(where.map(made_files, folder, _all_contents(store, folder, batches))) as finished:
+        for batch, of_batch in finished:
+            _write(store, of_batch)
+            files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
+            show(str(folder.transform), len(files) / len(loaded))
+    manifest = Manifest(
+        transform=str(folder.transform),
+        **_contents(folder.transform, run.seed, loaded),
+        changed_images=folder.changed.fingerprint,
+        name=loaded.name,
+        skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
+        change=sum(file.change for _, file in sorted(files.items())) / len(files),
+        files=tuple(files[row] for row in range(len(loaded))),
+        provenance=provenance(run, started),
+    )
+    store.write_file(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
+    return manifest
+
+
+def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, seed: int) -> Images:
+    named = at_hand(images)
+    shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
+    if isinstance(named, str) and channels not in (1, 3):
+        raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
+    return select(named, Domain(shape), limit=limit, seed=seed)
+
+
+def _contents(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
+    """Return what decides the content of a folder."""
+    return {
+        "versions": versions(transform),
+        "seed": seed,
+        "shape": tuple(images.pixels([0]).shape[1:]),
+        "original_images": images.fingerprint,
+    }
+
+
+def _require_same(path: Path, expected: dict[str, Any]) -> None:
+    """Raise if the manifest is that of another request; a folder that has none yet is judged file by file."""
+    if not path.exists():
+        return
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except ValueError:
+        raise HoldfastError(f"{path} is no manifest of changed images; delete it or choose another --out") from None
+    if other := [name for name, value in expected.items() if getattr(manifest, name) != value]:
+        raise HoldfastError(
+            f"{path.with_suffix('')} holds other images already (other {', '.join(other)}); choose another --out, or "
+            f"delete it and {path.name}"
+        )
+
+
+def _require_no_others(folder: Path, names: Sequence[str]) -> None:
+    """Raise if the folder holds images that this request will not write; they would count as some of its own."""
+    others = set(find(folder)) - {f"{name}.png" for name in names} if folder.is_dir() else set()
+    if others:
+        raise HoldfastError(
+            f"{folder} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
+            "delete them"
+        )
+
+
+def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> None:
+    """Write what is missing, batch by batch with other processes; who reads the files then sees which are damaged."""
+
+    def written(rows: Sequence[int]) -> bool:
+        return all((store.folder / folder.file(row)).exists() for row in rows)
+
+    def write(folder: Folder, rows: Sequence[int]) -> None:
+        _write(store, made_files(folder, _file_contents(store, folder, rows)))
+
+    units = {f"{folder.path}-{rows[0]}": rows for rows in batches if not written(rows)}
+    for _ in ranks.share(write, folder, units, written):
+        pass
+
+
+def _batches(count: int, size: int) -> list[Sequence[int]]:
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _all_contents(store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> Iterator[Batch]:
+    return (_file_contents(store, folder, rows) for rows in batches)  # each when there is room for it
+
+
+def _file_contents(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
+    """Return what the files of ``rows`` hold, read by the process that writes them, for workers may see other drives."""
+
+    def content(row: int) -> bytes | None:
+        with suppress(OSError):
+            return (store.folder / folder.file(row)).read_bytes()
+        return None
+
+    return [(row, content(row)) for row in rows]
+
+
+def _write(store: Store, images: Sequence[tuple[CorruptedImage, bytes | None]]) -> None:
+    for file, content in images:
+        if content is not None:
+            store.write_file(file.file, content)

@@ -1,0 +1,408 @@
+"""Make an encoder more robust with images alone, and report what that gained and cost.
+
+With a budget, the number of epochs is planned so that the learning rate falls to its end in time.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast.attacks.evaluations.attack_radius import AttackRadius
+from holdfast.attacks.evaluations.breakaway import Breakaway
+from holdfast.attacks.evaluations.displacement import Displacement
+from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
+from holdfast.commands.evaluate import evaluate
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked, refuse_jobs, require_folder
+from holdfast.commands.train import UnfinishedError, deadline, train
+from holdfast.commands.train_folder import require_trainable
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.clock import beginning
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.images import Images
+from holdfast.core.noise import Noise
+from holdfast.core.run_settings import RunSettings
+from holdfast.data.reading.remembered import FILE, Remembered
+from holdfast.encoders.by_name import Options
+from holdfast.encoders.trained import ASKED, CHECKPOINT
+from holdfast.measure.findings import collapsed
+from holdfast.run.engines.ranks import process_rank
+from holdfast.run.engines.ray import Ray
+from holdfast.run.engines.requested import Workers, engine_of
+from holdfast.run.inputs import load_encoder, select
+from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
+from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing
+from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
+from holdfast.training.harden_recipe import LEAST_BATCH, recipe_for
+from holdfast.training.health import eval_codes
+from holdfast.training.loop import WATCHED
+from holdfast.training.recipe import Recipe
+
+MARGIN = 0.8
+"""Fraction of the time that epochs are planned for: later steps may take longer than the timed one."""
+
+
+def begun_epochs(out: str | Path | None) -> int | None:
+    """Return the epochs of the training that ``out`` holds; none if there is none, or its checkpoint cannot be read."""
+    if out is None or not (path := Path(out) / CHECKPOINT).exists():
+        return None
+    try:
+        return int(json.loads(torch.load(path, map_location="cpu", weights_only=True)[ASKED])["epochs"])
+    except Exception:  # training says what is wrong with it
+        return None
+
+
+def epochs_within(
+    seconds: float,
+    recipe: Recipe,
+    images: Images,
+    held_out: int,
+    start: Encoder,
+    device: str,
+    watch: Callable[[nn.Module], dict[str, float]],
+) -> int:
+    """Return how many epochs of ``recipe`` take about ``seconds``, at least 1, by the time of one step.
+
+    Args:
+        seconds: for training.
+        recipe, images: as ``train`` takes them.
+        held_out: number of images that ``watch`` looks at.
+        start, device: as ``train`` takes them.
+        watch: is called after each epoch.
+    """
+    moments: list[float] = []
+
+    def note(module: nn.Module) -> dict[str, float]:
+        began = monotonic()
+        watch(module)
+        moments.extend((began, monotonic()))
+        return {}  # what a step of a trial loses is no reason to stop
+
+    # The first step also sets up what later steps use again, so the second one counts.
+    trial = replace(recipe, epochs=2)
+    train(trial, images[: recipe.batch], start=start, device=device, watch=note, progress=False)
+    *_, ended, began, watched_at = moments
+    watching = watched_at - began
+    looked = 1 + min(WATCHED, len(images)) / held_out  # health looks at training images beside those held out
+    epoch = (began - ended) * (len(images) // recipe.batch) + looked * watching
+    return max(1, int(MARGIN * seconds / epoch))
+
+
+# Make any encoder more robust with images alone, and show what that gained and what it cost.
+#
+#     min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
+#
+# The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), the second, of the images
+# themselves, that
+# of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``recipe`` chooses the settings. A part of the
+# images is kept from training. On them the new codes are held against the old ones after each epoch, and both encoders
+# are
+# attacked in the end: in the ball, and at the smallest radius that an attack needs.
+#
+# OUT/
+#   ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder
+#   before-after/   a run with both encoders, as ``holdfast evaluate`` writes it, and its report
+
+BALL = Linf(1 / 255)
+HELD_OUT, SHARE = 1000, 5
+"""Kept from training: one in five images, at most a thousand."""
+FEWEST = 20
+PART = 128
+TRAINING_SHARE = 0.5
+"""Of a budget, at most; the rest is for measuring."""
+ATTACKED = (AttackRadius.name, Breakaway.name, Displacement.name)
+FAR = 100
+"""Attack radii in other norms than linf are searched up to this multiple of the radius to resist."""
+SMOOTHED = (SmoothedRetrieval.name, FeatureSmoothing.name)
+"""What is measured of an encoder hardened for noise."""
+FOLDER = "before-after"
+
+
+@dataclass(frozen=True, eq=False)
+class Hardened:
+    """A hardened encoder and what became of it."""
+
+    encoder: Encoder
+    agreement: dict[str, float]
+    """How far its codes of clean images that it was not trained on are still those of the original."""
+    run: EvaluatedRun
+    """Original and hardened encoder under attack."""
+    unfinished: str = ""
+    """How far training came, where the budget ended it: then all of this is of the encoder as it is so far."""
+
+
+def harden(
+    encoder: NamedEncoder,
+    images: NamedImages,
+    *,
+    ball: str | Ball | None = None,
+    eps: str | float | None = None,
+    epochs: int | None = None,
+    rate: float | None = None,
+    certified: bool = False,
+    noise: float | None = None,
+    bank: NamedImages | None = None,
+    settings: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    budget: float | None = None,
+    cluster: str | None = None,
+    workers: Workers = "auto",
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Hardened:
+    """Return ``encoder`` trained to keep its codes inside ``ball``, as ``holdfast harden`` does.
+
+    Args:
+        encoder: one, or the reference of one; it is not changed.
+        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; no labels are needed.
+        ball: the changes to resist, as ``Linf(1 / 255)``, which is the default, or ``"l2:0.5"``.
+        eps: radius of a linf ball, instead of ``ball``.
+        epochs: how often training sees each image; by default 10 times, and more often where there are fewer than 1,000.
+        rate: the largest learning rate; by default 3e-4 for networks with batch norm and 2e-5 for others. 1e-5 is common for
+            large transformers, and networks of a few layers take 1e-3.
+        certified: train against the worst codes that bounds allow, instead of those that an attack finds, and measure what
+            is proved before and after; for linf balls and networks that can be bounded.
+        noise: hold the codes of copies with normal noise of this deviation in every pixel at the clean codes, and measure
+            what is certified of the smoothed encoder. With a ``ball``, as ``"l2:0.25"``, it is attacked in it as well.
+        bank: other images, labelled, whose nearest neighbours are checked after each epoch.
+        settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
+        limit: at most so many images, chosen by ``seed``.
+        seed: decides every random choice.
+        device: where torch computes.
+        budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
+            it ends early, ``out`` holds the encoder so far, which is measured; the same call goes on with both.
+        cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
+        workers: measure in so many processes of this machine; ``auto``: in as many as pay.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs of an encoder by reference, instead of its own.
+        trust_remote_code: whether a model repository may run its own code.
+        out: folder for encoder and report; with the same folder an interrupted training goes on.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: the encoder passes no gradient, has no weights or gives one code to all images, there are too few
+            images, or something that was named does not exist or does not fit.
+        AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the
+            last epoch in which it had not.
+    """
+    refuse_blanks(locals())
+    refuse_jobs("harden", cluster)
+    require_folder(out, cluster)
+    if certified and noise is not None:
+        raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
+    began = beginning()
+    until = deadline(budget, began)
+    devices: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
+
+    def left(share: float = 1.0) -> float | None:
+        return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
+
+    _require_engine(devices)
+    RunSettings(device=device)  # refuses what torch does not see
+    remembered = Remembered()
+    if out is not None:
+        require_trainable(Path(out))
+        remembered = Remembered.at(Path(out) / FILE)
+    loaded = load_encoder(checked(encoder), Options(arch, size, trust_remote_code))
+    original = loaded.to("cpu", torch.float32)
+    resisted = ball_of(eps, ball) or (BALL if noise is None else None)
+    if resisted is not None:
+        resisted.check(original.domain)
+    selected = select(at_hand(images), original.domain, original.geometry, remembered=remembered)
+    taught, held_out = parted(selected, limit, seed)
+    _require_gradients(original, taught)
+    watch = agreement_of(original, held_out, device)
+    recipe_of = partial(
+        recipe_for,
+        original,
+        len(taught),
+        resisted,
+        rate=rate,
+        certified=certified,
+        noise=noise,
+        seed=seed,
+        settings=settings,
+    )
+    free = epochs is None and "epochs" not in (settings or {})
+    epochs = begun_epochs(out) if free else epochs
+    recipe = recipe_of(epochs=epochs)
+    if free and epochs is None and (available := left(TRAINING_SHARE)) is not None:
+        fitting = epochs_within(available, recipe, taught, len(held_out), original, device, watch)
+        if fitting < recipe.epochs:
+            warnings.warn(
+                f"budget: {fitting} of {recipe.epochs} epochs fit, and the schedule ends with them. Give a larger budget "
+                "or the number of epochs for more",
+                HoldfastWarning,
+                stacklevel=2,
+            )
+            recipe = recipe_of(epochs=fitting)
+    hardened, unfinished = _trained(
+        recipe,
+        taught,
+        bank=None if bank is None else at_hand(bank),
+        start=original,
+        device=device,
+        budget=left(TRAINING_SHARE),
+        out=out,
+        progress=progress,
+        watch=watch,
+    )
+    if hardened.name == original.name:
+        hardened.name = f"{original.name}-hardened"
+    run = evaluate(
+        [original, hardened],
+        held_out,
+        **_measured(resisted, certified, noise, held_out, bank),
+        seed=seed,
+        budget=left(),
+        out=None if out is None else Path(out) / FOLDER,
+        progress=progress,
+        **devices,
+    )
+    return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
+
+
+def _require_engine(devices: dict[str, Any]) -> None:
+    """Refuse what cannot be measured here before hours of training instead of after them.
+
+    Raises:
+        HoldfastError: there is no such engine, or it cannot be reached.
+    """
+    _require_one_process()
+    where = engine_of(**devices, folder=Path())
+    if isinstance(where, Ray):
+        where.connected()
+
+
+def _trained(recipe: Recipe, images: Images, **options: Any) -> tuple[Encoder, str]:
+    """Return what training makes, and why it ended before its last step, if it did; ``options`` are those of ``train``."""
+    try:
+        return train(recipe, images, **options), ""
+    except UnfinishedError as error:
+        sentence = f"{error}; what is measured now is the encoder so far"
+        warnings.warn(sentence, HoldfastWarning, stacklevel=3)
+        return error.encoder, str(error)
+
+
+def _measured(
+    ball: Ball | None, certified: bool, noise: float | None, held_out: Images, bank: NamedImages | None
+) -> dict[str, Any]:
+    """Return what is measured before and after."""
+    if noise is None:
+        assert ball is not None
+        radius: dict[str, Any] = {"events": ("retrieval",)}
+        if not isinstance(ball, Linf):
+            radius["widest"] = replace(ball, radius=FAR * ball.radius)
+        only = (*ATTACKED, CertifiedRadius.name) if certified else ATTACKED
+        return {"only": only, "ball": ball, "settings": {AttackRadius.name: radius}}
+    settings = {name: {"sigma": noise, "radii": (noise,)} for name in SMOOTHED}
+    if held_out.labels is None or bank is None:
+        return {"only": SMOOTHED, "settings": settings}
+    settings[RandomizedSmoothing.name] = {"sigma": noise, "radii": (noise, 2 * noise, 3 * noise)}
+    return {"only": (*SMOOTHED, RandomizedSmoothing.name), "settings": settings, "bank": at_hand(bank)}
+
+
+def _require_one_process() -> None:
+    if process_rank()[1] > 1:
+        raise HoldfastError(
+            "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
+            '"distillation" and adversary = "loss"'
+        )
+
+
+def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images]:
+    """Return the images to train on and those kept from it, chosen by ``seed`` and their ids, or in whole groups."""
+    names = images.ids if images.groups is None else images.groups
+    draws = Noise.of(seed, names).fork("held out").uniform((1,), torch.float64)[:, 0]
+    order = draws.argsort(stable=True).tolist()  # the images of a group have one draw, and stay together
+    order = order if limit is None else order[:limit]
+    if len(order) < FEWEST:
+        raise HoldfastError(
+            f"hardening needs at least {FEWEST} images, of which one in {SHARE} is kept to measure with, got {len(order)}"
+        )
+    count = min(HELD_OUT, len(order) // SHARE)
+    while count < len(order) and names[order[count]] == names[order[count - 1]]:
+        count += 1
+    if len(order) - count < LEAST_BATCH:
+        raise HoldfastError(
+            f"of {len(order)} images {count} belong to the groups that are kept to measure with, which leaves fewer than "
+            f"a batch of {LEAST_BATCH}; name smaller groups, or leave groups out of the reference"
+        )
+    return images[order[count:]], images[order[:count]]
+
+
+def _require_gradients(encoder: Encoder, images: Images) -> None:
+    """Raise unless there are weights to train and gradients that reach the pixels."""
+    if not any(weight.is_floating_point() for weight in encoder.module.parameters()):
+        raise HoldfastError(f"{encoder.name} has no weights that can be trained, so it cannot be hardened")
+    pixels = images.pixels([0], domain=encoder.domain).requires_grad_()
+    with torch.enable_grad():
+        codes = encoder.forward(pixels)
+    if not codes.requires_grad:
+        raise HoldfastError(
+            f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad), so it cannot be "
+            "hardened; load it in a form that can be trained"
+        )
+
+
+def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[nn.Module], dict[str, float]]:
+    """Return what compares a module's codes of the images ``held_out`` with those of the ``original``.
+
+    Raises:
+        HoldfastError: the original has one code for all of them.
+    """
+    parts = [range(start, min(start + PART, len(held_out))) for start in range(0, len(held_out), PART)]
+
+    def codes_of(module: nn.Module) -> Codes:
+        weight = next(module.parameters())
+        batches = (held_out.pixels(part, weight.device, weight.dtype, original.domain) for part in parts)
+        return torch.cat([eval_codes(module, pixels).float() for pixels in batches])
+
+    before = codes_of(original.to(device, torch.float32).module)
+    if collapsed(before):
+        raise HoldfastError(
+            f"{original.name} gives one code to all images that are kept to measure with, so there is nothing to keep and "
+            "it cannot be hardened; name another encoder, or check its weights and the range of its inputs"
+        )
+    return lambda module: agreement(before, codes_of(module).to(before.device))
+
+
+def agreement(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"]) -> dict[str, float]:
+    """Return how far codes are what they were.
+
+    ``agreement``: their mean cosine similarity. ``relative_distance``: how far they moved in comparison with how far they
+    are from their mean, both as root mean squares. ``neighbours_kept``: the share of images whose nearest other is still
+    the same.
+
+    Example:
+        >>> codes = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 4.0]])
+        >>> agreement(codes, codes)
+        {'agreement': 1.0, 'relative_distance': 0.0, 'neighbours_kept': 1.0}
+    """
+    before, after = before.double(), after.double()
+    moved = (after - before).square().sum(1).mean()
+    spread = (before - before.mean(0)).square().sum(1).mean()
+    nearest = [torch.cdist(codes, codes).fill_diagonal_(torch.inf).argmin(1) for codes in (before, after)]
+    return {
+        "agreement": float(torch.cosine_similarity(before, after).mean()),
+        "relative_distance": float((moved / spread).sqrt()),
+        "neighbours_kept": float((nearest[0] == nearest[1]).double().mean()),
+    }

@@ -1,0 +1,211 @@
+"""Whether another runtime, precision, export or version of an encoder still has the space of the first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.commands.evaluate import MissingResultsWarning
+from holdfast.commands.inputs import NamedImages, at_hand, reference_of
+from holdfast.commands.observing import Observer, observing
+from holdfast.commands.parity_conclusion import Conclusion
+from holdfast.commands.parity_sides import Coded, NamedSide, Side, coded, radii_of, require_time, sides_of
+from holdfast.core.checks import check_whole
+from holdfast.core.errors import BudgetSpentError, HoldfastError, did_you_mean, refuse_blanks
+from holdfast.core.records import Failure, Result
+from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import listed
+from holdfast.data.reading.remembered import FILE, Remembered
+from holdfast.encoders.by_name import Options
+from holdfast.measure.store import REQUEST, StoreError, provenance
+from holdfast.report import write
+from holdfast.run.engines.requested import Workers
+from holdfast.run.inputs import Inputs, images_reference
+from holdfast.run.request import Request
+from holdfast.service.parity import DIVERGENCES, NAME, QUESTION
+
+
+@dataclass(frozen=True, eq=False)
+class Parity:
+    """What ``parity`` returns: a result for each candidate, and the attack radii if they were asked for."""
+
+    results: tuple[Result, ...]
+    failures: tuple[Failure, ...]
+    page: Path | None
+    """The page of the report, where a folder was named for it."""
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Return the verdict on each candidate, as in ``same to rounding`` or ``another space``."""
+        return {
+            result.encoder.name: verdict.witness["verdict"]
+            for result in self.results
+            for verdict in result.findings.verdicts
+            if verdict.question == QUESTION
+        }
+
+    def __getitem__(self, candidate: str) -> Result:
+        """Return the result of one candidate, by its name."""
+        for result in self.results:
+            if result.evaluation == NAME and result.encoder.name == candidate:
+                return result
+        for failure in self.failures:
+            if failure.encoder == candidate:
+                raise HoldfastError(f"{candidate} has no result: {failure.reason}")
+        raise HoldfastError(f"no candidate is called {candidate!r}; there are: {', '.join(self.verdicts) or 'none'}")
+
+    def report(self, folder: str | Path) -> Path:
+        """Write the report into ``folder`` and return the path of its page."""
+        return write(self.results, self.failures, Path(folder))["report.html"]
+
+
+def parity(
+    reference: NamedSide,
+    candidates: NamedSide | Sequence[NamedSide],
+    images: NamedImages | None = None,
+    *,
+    bank: NamedImages | None = None,
+    k: int = 10,
+    divergence: str = "cosine",
+    radii: int = 0,
+    limit: int | None = None,
+    seed: int = 0,
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
+    black_box: bool = False,
+    device: str = "cpu",
+    precision: str = "float32",
+    batch_size: int = 256,
+    budget: float | None = None,
+    workers: Workers = None,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Parity:
+    """Return whether each candidate still has the space of the reference, as ``holdfast parity`` does.
+
+    Args:
+        reference: an encoder, its reference, or a file of codes.
+        candidates: one or several of these, or names of precisions: ``"float16"`` is the reference computed in it.
+        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; files of codes alone need none.
+        bank: other images, which are searched instead of the images themselves.
+        k: nearest images that are compared.
+        divergence: what neighbours and distances go by: ``cosine``, as most indexes and ``threshold`` do, or ``l2``.
+        radii: attack so many images on every encoder, and compare the radii at which they give way; 0: none.
+        limit: at most so many images, chosen by ``seed``.
+        seed: decides which images, and what is random in attacks.
+        arch: ``package.module:factory``, which builds the module of a checkpoint; one for all.
+        size: height and width of the inputs of encoders by reference, instead of their own.
+        trust_remote_code: whether a model repository may run its own code.
+        black_box: attack without gradients, which quantised networks have none of.
+        device: where torch computes.
+        precision: float32, float64, bfloat16 or float16, of the reference and of candidates that name no other.
+        batch_size: at most so many images at a time.
+        budget: seconds after which no new work begins; results are then of fewer images than planned.
+        workers: compute in so many processes of this machine.
+        out: folder of the run; with the same folder an interrupted one continues, and ``check`` reads it. By default nothing
+            is kept.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit, or the reference cannot be measured.
+        BudgetSpentError: the budget ended before any image was encoded by the reference.
+
+    Example:
+        >>> answer = parity("builtin:digits-contrastive", ["float16", "builtin:digits-random"], "builtin:digits", limit=100)
+        >>> answer.verdicts
+        {'digits-contrastive in float16': 'same to rounding', 'digits-random': 'another space'}
+    """
+    refuse_blanks(locals())
+    check_whole(k, "k")
+    check_whole(radii, "radii")
+    if divergence not in DIVERGENCES:
+        raise HoldfastError(f"divergence: unknown name {divergence!r}; {did_you_mean(divergence, list(DIVERGENCES))}")
+    if radii < 0:
+        raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
+    run = RunSettings(seed, device, precision, batch_size)
+    with observing(
+        run, out=out, cluster=None, workers=workers, budget=budget, progress=progress, mark=REQUEST
+    ) as observer:
+        first, *others = sides_of(reference, listed(candidates), observer.run, Options(arch, size, trust_remote_code))
+        request = Request(
+            encoders=tuple(side.request for side in others),
+            images=None if images is None else reference_of(at_hand(images)),
+            bank=None if bank is None else reference_of(at_hand(bank)),
+            only=(NAME,),
+            limit=limit,
+            seed=seed,
+            size=size,
+            trust_remote_code=trust_remote_code,
+            black_box=black_box,
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+            out=str(observer.store.folder),
+        )
+        observer.store.request(request.model_dump_json(indent=1))
+        if radii and first.encoder.recorded:
+            raise HoldfastError(f"{first.name} holds codes alone, which cannot be attacked; leave radii out")
+        inputs = _inputs(request, [first, *others], images, bank, observer)
+        conclusion = Conclusion(coded(first, inputs, observer), k, divergence, inputs, observer)
+        conclusion.require_sense()
+        results, failures = list[Result](), list[Failure]()
+        before = radii_of(first, radii, request, inputs, observer) if radii else None
+        for side in others:
+            observer.store.clear_failure(NAME, side.name)
+            try:
+                require_time(side, inputs, observer)
+                after = (
+                    radii_of(side, radii, request, inputs, observer) if radii and not side.encoder.recorded else None
+                )
+                results.append(conclusion.of(side, before, after))
+                results += [after] if isinstance(after, Result) else []
+            except StoreError:
+                raise
+            except (HoldfastError, BudgetSpentError) as error:
+                failures.append(_failed(side, error, observer, conclusion.reference))
+        results += [before] if isinstance(before, Result) else []
+        results = [result.model_copy(update={"heading": conclusion.heading}) for result in results]
+        page = write(results, failures, observer.store.folder)["report.html"] if observer.kept else None
+    answer = Parity(tuple(results), tuple(failures), page)
+    if sentence := _missing(answer):
+        warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
+    return answer
+
+
+def _inputs(
+    request: Request, sides: Sequence[Side], images: NamedImages | None, bank: NamedImages | None, observer: Observer
+) -> Inputs:
+    """Return the images and the bank, to be loaded as each encoder wants them."""
+    encoders = [side.encoder for side in sides]
+    named: Any = images_reference(request, encoders) if images is None else at_hand(images)
+    other = None if bank is None else at_hand(bank)
+    return Inputs(request, encoders, named, other, Remembered.at(observer.store.folder / FILE))
+
+
+def _failed(side: Side, error: HoldfastError | BudgetSpentError, observer: Observer, reference: Coded) -> Failure:
+    """Return why there is no result of a candidate, and keep it."""
+    failure = Failure(
+        evaluation=NAME,
+        encoder=side.name,
+        images=reference.population.images.name,
+        error=type(error).__name__,
+        reason=str(error),
+        provenance=provenance(side.run, observer.started),
+    )
+    observer.store.fail(failure)
+    return failure
+
+
+def _missing(answer: Parity) -> str:
+    """Return a sentence on candidates without a result, or with one of fewer images than planned."""
+    partial = [result.encoder.name for result in answer.results if result.planned is not None]
+    if answer.failures:
+        first = answer.failures[0]
+        return f"{len(answer.failures)} candidates have no result; the first: {first.encoder}: {first.reason}"
+    if partial:
+        return f"{', '.join(partial)}: the budget ended before all images were encoded; the same call with out= goes on"
+    return ""

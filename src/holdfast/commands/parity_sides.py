@@ -1,0 +1,243 @@
+"""The sides that ``parity`` compares, and the attack radii of both, paired image by image."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.commands.inputs import NamedEncoder, checked, reference_of
+from holdfast.commands.observing import Observer
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result, Series
+from holdfast.core.run_settings import PRECISIONS, RunSettings
+from holdfast.core.statistics.differences import paired
+from holdfast.data.codes.files import SUFFIXES
+from holdfast.encoders import by_name as encoders
+from holdfast.encoders.by_name import Options
+from holdfast.encoders.embeddings import SOURCE
+from holdfast.encoders.loading.reference import named as short_name
+from holdfast.measure.keys import key_of
+from holdfast.measure.population import Population
+from holdfast.run.computing import observe_one
+from holdfast.run.inputs import Inputs
+from holdfast.run.plan import plan_for_large_encoders
+from holdfast.run.request import Request, planned
+from holdfast.run.shards import CleanCodes
+from holdfast.run.table import fill_table, unfit
+
+NamedSide = NamedEncoder | Path
+"""An encoder, its reference, a file of codes, or the name of a precision: the reference computed in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """An encoder, under a name of its own, and the precision that it is computed in."""
+
+    encoder: Encoder
+    run: RunSettings
+    request: str
+    """What a request calls it."""
+
+    @property
+    def name(self) -> str:
+        return self.encoder.name
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A side with the codes of as many images as a budget allowed, and of the whole bank."""
+
+    side: Side
+    population: Population
+    rows: list[int]
+    codes: Float[Tensor, "n d"]
+    """Of the images at ``rows``."""
+    problem: str | None
+    """Why other measurements of this encoder would be refused, if they would."""
+    bank: Float[Tensor, "m d"] | None
+    bank_ids: tuple[str, ...] = ()
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return [self.population.images.ids[row] for row in self.rows]
+
+    @property
+    def known(self) -> Population:
+        """Return the images that have codes, with these."""
+        images = self.population.images
+        images = images if len(self.rows) == len(images) else images[self.rows]
+        return Population(self.side.encoder, images, self.side.run, self.codes)
+
+    @property
+    def info(self) -> EncoderInfo:
+        return self.known.encoder_info
+
+
+def sides_of(reference: NamedSide, candidates: Sequence[NamedSide], run: RunSettings, options: Options) -> list[Side]:
+    """Return the reference and the candidates, loaded, each under a name of its own.
+
+    Raises:
+        HoldfastError: one cannot be loaded, or there is no candidate.
+    """
+    if not candidates:
+        raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or codes.npz")
+    first = _side(reference, None, run, options)
+    sides, counts = list[Side](), Counter[str]()
+    for side in (first, *(_side(each, first, run, options) for each in candidates)):
+        counts[side.name] += 1
+        name = side.name if counts[side.name] == 1 else f"{side.name} ({counts[side.name]})"
+        sides.append(replace(side, encoder=_called(side.encoder, name, side.encoder.source)))
+    return sides
+
+
+def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: Options) -> Side:
+    if isinstance(named, str) and named in PRECISIONS:
+        if reference is None or reference.encoder.recorded:
+            raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
+        encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
+        return Side(encoder, replace(run, precision=named), named)
+    if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
+        raise HoldfastError(
+            f"unknown precision {named!r}; the reference can be computed in {', '.join(PRECISIONS)}, and a copy quantised "
+            "otherwise is a candidate of its own, as in python:package.module:factory"
+        )
+    named = str(named) if isinstance(named, Path) else named
+    if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
+        bare = not short_name(named)[1].startswith(f"{SOURCE}:")
+        named, options = f"{SOURCE}:{named}" if bare else named, Options()
+    named = checked(named)
+    encoder = encoders.load(named, options) if isinstance(named, str) else named
+    return Side(encoder, run, reference_of(named))
+
+
+def _called(encoder: Encoder, name: str, source: str) -> Encoder:
+    """Return ``encoder`` under another name; the caller's own keeps its name.
+
+    One that is called so already is itself, and stays arranged as it is.
+    """
+    if (encoder.name, encoder.source) == (name, source):
+        return encoder
+    renamed = copy(encoder)
+    renamed.__dict__["fingerprint"] = encoder.fingerprint
+    renamed.name, renamed.source = name, source
+    return renamed
+
+
+def require_time(side: Side, inputs: Inputs, observer: Observer) -> None:
+    """Raise if the budget is over and the store holds no code of ``side``, before it is examined or timed.
+
+    Raises:
+        BudgetSpentError: nothing of it can be encoded any more.
+    """
+    images = inputs.images(side.encoder)
+    if observer.spent and not observer.store.kept_ids(key_of(CleanCodes(), side.encoder, images, side.run)):
+        raise BudgetSpentError(observer.left_over(len(images)))
+
+
+def coded(side: Side, inputs: Inputs, observer: Observer) -> Coded:
+    """Return ``side`` with its codes, computed where the store does not hold them.
+
+    Raises:
+        HoldfastError: it cannot be measured on these images.
+        BudgetSpentError: the budget ended before anything was encoded.
+    """
+    population = Population(side.encoder, inputs.images(side.encoder), side.run)
+    # Said beside the numbers and no reason to refuse: int8 layers that are quantised as inputs come see whole batches.
+    problem = unfit(population, observer.engine)
+    bank, bank_codes = inputs.bank(side.encoder), None
+    if bank is not None:
+        rows, bank_codes = encoded(Population(side.encoder, bank, side.run), observer)
+        if len(rows) < len(bank):
+            raise BudgetSpentError(observer.left_over(len(bank) - len(rows)))
+    rows, codes = encoded(population, observer)
+    return Coded(side, population, rows, codes, problem, bank_codes, () if bank is None else bank.ids)
+
+
+def encoded(population: Population, observer: Observer) -> tuple[list[int], Float[Tensor, "n d"]]:
+    """Return the rows that were encoded by the end of the budget, and their codes.
+
+    Raises:
+        BudgetSpentError: none were.
+    """
+    _, rows, entries = observe_one(
+        CleanCodes(),
+        population,
+        observer.store,
+        observer.engine,
+        observer.show,
+        observer.budget,
+        observer.began,
+        codes=False,
+    )
+    if not rows:
+        raise BudgetSpentError(observer.left_over(len(population.images)))
+    return rows, entries["codes"].cpu()
+
+
+EVALUATION, QUANTITY = "attack-radius", "attack_radius"
+
+
+def radii_of(side: Side, count: int, request: Request, inputs: Inputs, observer: Observer) -> Result | Failure:
+    """Return the attack radii of ``count`` images of one side, as ``evaluate`` finds them, or why there are none."""
+    settings = {EVALUATION: {"samples": count, "events": ["retrieval"]}}
+    radii_request = request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
+    shown = [encoder for encoder in inputs.encoders if not encoder.recorded]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # how much quick asks of large encoders is said by evaluate, where it is chosen
+        plan = plan_for_large_encoders(radii_request, shown) or planned(radii_request)
+    results, failures = fill_table(
+        [side.encoder],
+        inputs.images,
+        plan,
+        side.run,
+        observer.store,
+        observer.engine,
+        progress=observer.show,
+        budget=observer.budget,
+        began=observer.began,
+    )
+    return results[0] if results else failures[0]
+
+
+def change(reference: Result | Failure, candidate: Result | Failure) -> Estimate | str:
+    """Return how much the median attack radius moved, candidate less reference, or why nobody knows."""
+    for outcome in (reference, candidate):
+        if isinstance(outcome, Failure):
+            return f"Whether robustness moved is not known: {outcome.encoder} could not be attacked ({outcome.reason})"
+    assert isinstance(reference, Result)
+    assert isinstance(candidate, Result)
+    known = set(reference.findings.ids) & set(candidate.findings.ids)
+    before, after = (_of(result, known) for result in (reference, candidate))
+    moved = paired(after, before, "median", "higher")
+    return Estimate(
+        quantity=f"{QUANTITY}_change",
+        conditions=before.conditions,
+        value=moved.value,
+        low=moved.low,
+        high=moved.high,
+        n=moved.n,
+        method="paired bootstrap of the difference of medians",
+        unit=before.unit,
+        claim=Claim.ESTIMATE,
+        of="attack radius of the candidate less that of the reference",
+        better="higher",
+        statistic="whole",
+        reason="a median lies beyond the widest radius searched" if moved.value != moved.value else None,
+    )
+
+
+def _of(result: Result, ids: set[str]) -> Series:
+    """Return the radii of the images ``ids``, in the order of their names."""
+    series = next(each for each in result.series if each.quantity == QUANTITY)
+    values = dict(zip(result.findings.ids, series.values, strict=True))
+    return series.model_copy(update={"values": tuple(values[name] for name in sorted(ids)), "reasons": {}})

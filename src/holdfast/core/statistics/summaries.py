@@ -1,0 +1,234 @@
+"""From one value per sample to a typed series and to a number with its interval.
+
+Averages are taken only here.
+"""
+
+from __future__ import annotations
+
+from math import hypot, inf, isfinite, isnan, nan
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Conditions, Estimate, Series
+from holdfast.core.statistics.intervals import (
+    Limits,
+    Values,
+    bounded_interval,
+    decides_nothing,
+    draws_for,
+    median_interval,
+    share_interval,
+    skewed_interval,
+)
+
+Better = Literal["lower", "higher", "neither"]
+UNLIMITED = (
+    "Student's interval, widened by skewness; too short where few samples, perhaps none seen, hold most of the mean"
+)
+"""The method of means of values without limits: what the sample does not show, no interval can allow for."""
+Summary = tuple[float, float, float, str]
+"""A value, the two ends of its interval and the method."""
+
+
+def summarise(
+    series: Series,
+    statistic: Literal["mean", "median", "share"],
+    better: Better,
+    quantity: str | None = None,
+    most: float | None = None,
+) -> Estimate:
+    """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
+
+    The mean's interval depends on whether its values have limits: [0, ``most``] if given, else the series' own.
+
+    Raises:
+        HoldfastError: a share of values other than 0 and 1.
+    """
+    values = np.asarray(series.values, dtype=np.float64)
+    values = values[~np.isnan(values)]
+    n, missing = len(values), len(series.values) - len(values)
+    reason = f"{missing} of {len(series.values)} samples undefined: {next(iter(series.reasons.values()), 'no reason')}"
+    limits = limits_of(series) if most is None else (0.0, most)
+    if not n:
+        value, low, high, method = nan, nan, nan, "undefined"
+    elif statistic == "share":
+        value, low, high, method = _share(values, series.quantity)
+    elif statistic == "median":
+        value, low, high, method = _median(values)
+    else:
+        value, low, high, method = _mean(values, limits)
+    return Estimate(
+        quantity=quantity or series.quantity,
+        conditions=series.conditions,
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        method=method,
+        unit="share of samples" if statistic == "share" else series.unit,
+        claim=series.claim,
+        of=series.of,
+        better=better,
+        series=series.quantity,
+        statistic="median" if statistic == "median" else "mean",
+        reason=reason if missing else None,
+    )
+
+
+def over_references(median: Estimate, near: Values) -> Estimate:
+    """Return ``median``, whose interval takes the reference images as given, with one that does not.
+
+    ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
+    over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
+    which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+    """
+    if not len(near) or not median.n:
+        return median
+    share = float(near.mean())
+    low, high = bounded_interval(2 * near - share, (-share, 2 - share), median.confidence)
+    return median.model_copy(
+        update={
+            "low": max(0.0, median.value - hypot(median.value - median.low, share - low)),
+            "high": min(1.0, median.value + hypot(median.high - median.value, high - share)),
+            "method": f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares",
+            "series": None,  # image by image, another encoder's scale would be taken as given
+            "statistic": "whole",
+        }
+    )
+
+
+class Scale(NamedTuple):
+    """The median of what numbers are shares of, with its interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def chained_median(distances: Values) -> Scale:
+    """Return the median of the distances between images that form a ring, each of its neighbours; nan if it is not positive.
+
+    Every image is in two distances, so these count for fewer than there are, by the correlation of neighbours on one side of
+    the median (at most 1/2: Hoeffding 1948). The ends are the quantiles at the ends of the interval of a share of one half
+    (Woodruff 1952).
+    """
+    known = ~np.isnan(distances)
+    n = int(known.sum())
+    value = float(np.median(distances[known])) if n else nan
+    if not value > 0:
+        return Scale(nan, nan, nan, n)
+    sides = np.where(known, np.sign(distances - value), 0.0)
+    shared = float(np.clip((sides * np.roll(sides, 1)).sum() / max(1.0, (sides**2).sum()), 0.0, 0.5))
+    count = n / (1 + 2 * shared)
+    low, high = np.quantile(distances[known], share_interval(count / 2, count))
+    return Scale(value, float(low), float(high), n)
+
+
+def over_scale(share: Estimate, scale: Scale) -> Estimate:
+    """Return ``share``, whose interval takes the ``scale`` that it is a share of as given, with one that does not.
+
+    Both ways in which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+    """
+    value, low, high = share.value, share.low, share.high
+    if isfinite(value):
+        # The smallest scale gives the largest share, and one that may be zero any.
+        least, most = value * scale.value / scale.high, value * scale.value / scale.low if scale.low > 0 else inf
+        low, high = max(0.0, value - hypot(value - low, value - least)), value + hypot(high - value, most - value)
+    return share.model_copy(
+        update={
+            "low": low,
+            "high": high,
+            "method": f"{share.method} and those of the median of {scale.n} clean distances; added in squares",
+            "series": None,  # image by image, another encoder's scale would be taken as given
+            "statistic": "whole",
+        }
+    )
+
+
+def _share(values: Values, quantity: str) -> Summary:
+    """Return the share of ones among ``values``."""
+    if not np.isin(values, (0, 1)).all():
+        other = next(value for value in values.tolist() if value not in (0, 1))
+        raise HoldfastError(f"a share of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean")
+    successes, n = int(values.sum()), len(values)
+    return successes / n, *share_interval(successes, n), "mid-P"
+
+
+def _median(values: Values) -> Summary:
+    """Return the median of ``values``."""
+    n = len(values)
+    method = f"range of all {n}, too few for 95%" if decides_nothing(n, 0.95) else "order statistics"
+    return float(np.median(values)), *median_interval(values), method
+
+
+def is_share(unit: str) -> bool:
+    """Return whether numbers of this unit are counts over counts, or yes or no, which lie between 0 and 1.
+
+    Example:
+        >>> is_share("share of pairs"), is_share("yes or no"), is_share("share of clean distance"), is_share("dimensions")
+        (True, True, False, False)
+    """
+    return unit == "yes or no" or (unit.startswith("share") and "distance" not in unit)
+
+
+def limits_of(series: Series) -> Limits | None:
+    """Return between which numbers every value of ``series`` must lie: what it says itself; 0 and 1 for shares."""
+    return series.limits or ((0.0, 1.0) if is_share(series.unit) else None)
+
+
+def _mean(values: Values, limits: Limits | None) -> Summary:
+    """Return the mean of ``values``, none of which can leave ``limits``, if there are any."""
+    values = np.sort(values)
+    n = len(values)
+    # The mean of equal values may round away from them.
+    mean = float(values.mean() if values[0] < values[-1] else values[0])
+    if limits is not None:
+        method = f"Gaffke's bounds for values in [{0.0 + limits[0]:.3g}, {limits[1]:.3g}], {draws_for(n)} draws"
+        return mean, *bounded_interval(values, limits), method
+    if isfinite(mean) and values[0] < values[-1]:
+        return mean, *skewed_interval(values), UNLIMITED
+    reason = "one sample" if n == 1 else "all values equal" if isfinite(mean) else "infinite values"
+    return mean, nan, nan, f"{reason}: no interval"
+
+
+def series_of(
+    quantity: str, conditions: Conditions, values: Shaped[Tensor, "n"], unit: str, claim: Claim, of: str, reason: str
+) -> Series:
+    """Return ``values`` as a series; those that are nan are missing for ``reason``.
+
+    Example:
+        >>> import torch
+        >>> series_of("risk", {}, torch.tensor([0.5, torch.nan]), "share", Claim.ESTIMATE, "risk", "a zero code").reasons
+        {1: 'a zero code'}
+    """
+    numbers = values.double().cpu().tolist()
+    return Series(
+        quantity=quantity,
+        conditions=conditions,
+        values=tuple(numbers),
+        unit=unit,
+        claim=claim,
+        of=of,
+        reasons={position: reason for position, value in enumerate(numbers) if isnan(value)},
+    )
+
+
+def ratio_of_means(top: Float[Tensor, "n"], bottom: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """Return one value per sample whose mean is ``mean(top) / mean(bottom)``: itself plus the sample's influence on it.
+
+    So its interval and its paired comparisons are those of a mean, and allow for the chance in both means (the delta
+    method). All nan where the lower mean is zero.
+
+    Example:
+        >>> import torch
+        >>> ratio_of_means(torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])).mean()
+        tensor(0.6667)
+    """
+    mean = bottom.mean()
+    ratio = top.mean() / mean
+    return (ratio + (top - ratio * bottom) / mean).where(mean != 0, nan)

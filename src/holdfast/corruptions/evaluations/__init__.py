@@ -1,0 +1,1 @@
+"""Measures under edits and corruptions, one file each."""

@@ -1,0 +1,90 @@
+"""What the common corruptions do to codes and to retrieval, without labels: fifteen kinds, in five severities.
+
+The numbers are those of everyday edits (``common_perturbations``), with kinds of corruption (Hendrycks and Dietterich 2019,
+https://arxiv.org/abs/1903.12261) for families and severities for rungs. Corruptions stand alone, none on top of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.core.divergences import Cosine, Divergence
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Findings, Picture, Question
+from holdfast.core.run_settings import Observed
+from holdfast.corruptions.corrupted_codes import SEVERITIES, in_severities, require_kinds
+from holdfast.corruptions.edits import Edited
+from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
+from holdfast.measure.applicable import without
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.population import Population
+from holdfast.transforms.severity import FIFTEEN
+
+
+@final
+@dataclass(frozen=True)
+class CommonCorruptions(Evaluation):
+    """What common corruptions of five severities do to codes and to retrieval, and the worst of them."""
+
+    kinds: tuple[str, ...] = FIFTEEN
+    severities: tuple[int, ...] = SEVERITIES
+    divergences: tuple[Divergence, ...] = (Cosine(),)
+    k: int = 10
+    samples: int = 1000
+    reference: int = 2000
+    sizes = Sizes(
+        quick={"samples": 60},
+        full={"samples": 2000, "reference": 10_000},
+        large={"samples": 12, "severities": [1, 3, 5]},
+        heavy={"samples": 30, "severities": [2, 4]},
+    )
+    name = "common-corruptions"
+    version = 2
+    changes = "kinds"
+    partial = True
+    pictured = 0
+    uses_bank = True
+    title = "Common corruptions"
+    meaning = (
+        "The share of corruptions survived is how often a corrupted image is still closer to its own original than to any "
+        "other image, over all kinds and severities alike. The worst corruption is the one that carries each image farthest "
+        "of those tried: others may be worse."
+    )
+    headline = ("corruptions_survived", "worst_corruption_accuracy")
+    questions = (
+        Question(
+            place=60,
+            text="Does it survive noise, blur, weather and compression?",
+            quantities=("corruptions_survived",),
+            meaning="corrupted images still closest to their original",
+            select="first",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_kinds(self.name, self.kinds)
+        if list(self.severities) != sorted(self.severities):
+            raise HoldfastError(f"{self.name}.severities must ascend, got {', '.join(map(str, self.severities))}")
+        if self.k < 1:
+            raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
+
+    def observation(self) -> Edited:
+        corrupted = tuple(corruption for name in self.kinds for corruption in in_severities(name, self.severities))
+        return Edited(corrupted, 1, self.divergences, self.k, self.samples)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        over = without(self, population.encoder)
+        return concluded(Ladders(self.observation(), population, observed, self.reference, self._words(), over), rows)
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        """Return the severities of the kind that carries an image farthest, and its worst corruption."""
+        return pictures(self.observation(), population, rows, observed, findings, self._words())
+
+    def _words(self) -> Words:
+        levels = tuple(map(str, self.severities))
+        return Words("corruption", "corruptions", "corrupted", "severity", "severities", "severity", levels)

@@ -1,0 +1,100 @@
+"""What everyday edits do to codes and to retrieval: nine families of edits, each on a ladder from mild to severe.
+
+For an edit ``t`` of image ``x``, each per image:
+
+    universal_quantile           P over pairs (x', x'') of D [ d(f(x'), f(x'')) <= d(f(t(x)), f(x)) ]
+    nearest_neighbour_accuracy   no other image is closer to f(t(x)) than f(x) is
+    neighbour_overlap            |N_k(f(t(x))) & N_k(f(x))| / |N_k(f(t(x))) | N_k(f(x))|, the k nearest others
+    divergence_radius            of the smallest ball around the unit codes of the whole family (``enclosing``)
+
+Beside these averages stands the worst of a greedy search over single edits and edits in a row (``edits``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.records import Findings, Picture, Question
+from holdfast.core.run_settings import Observed
+from holdfast.corruptions.edits import Edited
+from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
+from holdfast.measure.applicable import without
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.population import Population
+from holdfast.transforms.base import transforms
+from holdfast.transforms.severity import EDITS
+
+WORDS = Words("edit", "edits", "edited", "rung", "rungs", "rung of the ladder")
+
+
+@final
+@dataclass(frozen=True)
+class CommonPerturbations(Evaluation):
+    """What everyday edits do to codes and to retrieval, on ladders from mild to severe, and the worst of them."""
+
+    edits: tuple[str, ...] = EDITS
+    divergences: tuple[Divergence, ...] = (Cosine(), L2Distance())
+    k: int = 10
+    chained: int = 2
+    samples: int = 1000
+    reference: int = 2000
+    sizes = Sizes(
+        quick={"samples": 60},
+        full={"samples": 2000, "chained": 3, "reference": 10_000},
+        large={"samples": 20, "chained": 1},
+        heavy={"samples": 30},
+    )
+    name = "common-perturbations"
+    version = 2
+    changes = "edits"
+    partial = True
+    pictured = 0
+    uses_bank = True
+    title = "Everyday edits"
+    meaning = (
+        "The share of edits survived is how often an edited image is still closer to its own original than to any other "
+        "image, over all families and strengths alike. The worst edit is what a search over single edits and edits in a "
+        "row found for each image: the true worst is at least as bad."
+    )
+    headline = ("edits_survived", "worst_edit_accuracy")
+    questions = (
+        Question(
+            place=50,
+            text="Does it survive everyday edits?",
+            quantities=("edits_survived",),
+            meaning="edited images still closest to their original",
+            select="first",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = [name for name, kind in transforms().items() if kind.ladder()]
+        for name in self.edits:
+            if name not in known:
+                raise HoldfastError(
+                    f"{self.name}.edits: no family of edits on a ladder is called {name!r}; {did_you_mean(name, known)}"
+                )
+        if self.k < 1:
+            raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
+        if self.chained < 1:
+            raise HoldfastError(f"{self.name}.chained, how many edits in a row, must be at least 1, got {self.chained}")
+
+    def observation(self) -> Edited:
+        # The first rung of a ladder changes nothing.
+        rungs = tuple(edit for name in self.edits for edit in transforms()[name].ladder()[1:])
+        return Edited(rungs, self.chained, self.divergences, self.k, self.samples)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        over = without(self, population.encoder)
+        return concluded(Ladders(self.observation(), population, observed, self.reference, WORDS, over), rows)
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        """Return the ladder of the family that carries an image farthest, and its worst edits in a row."""
+        return pictures(self.observation(), population, rows, observed, findings, WORDS)

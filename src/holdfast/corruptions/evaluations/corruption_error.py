@@ -1,0 +1,162 @@
+"""The error of probes under the common corruptions, in five severities: that of ImageNet-C.
+
+    CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
+
+Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so it keeps the errors
+``E`` themselves; reports form the published ratios from the results of several (``holdfast.report.comparison.comparable``).
+Departure: the classifier is a probe, taught by the bank as it is, where the authors corrupt the input of whole classifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.corruptions.corrupted_codes import (
+    SEVERITIES,
+    UNDEFINED,
+    CorruptedAnswers,
+    in_severities,
+    rank_correlation,
+    require_kinds,
+    without_labels,
+)
+from holdfast.measure.applicable import without
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.observation import Joint
+from holdfast.measure.population import Population
+from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate
+from holdfast.probes.linear import Linear
+from holdfast.transforms.severity import FIFTEEN
+
+ALL = "all"
+ERROR = "error of the probe on corrupted images"
+
+
+@final
+@dataclass(frozen=True)
+class CorruptionError(Evaluation):
+    """How often probes taught by clean images err under common corruptions of five severities."""
+
+    probes: tuple[Probe, ...] = (Linear(),)
+    kinds: tuple[str, ...] = FIFTEEN
+    severities: tuple[int, ...] = SEVERITIES
+    samples: int = 1000
+    reference: int = 2000
+    sizes = Sizes(quick={"samples": 100}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
+    name = "corruption-error"
+    version = 1
+    changes = "kinds"
+    partial = True
+    uses_labels = True
+    uses_bank = True
+    needs_labels = True
+    needs_bank = True
+    title = "Errors under common corruptions, with labels"
+    meaning = (
+        "The mean corruption error is how often a probe taught by clean images errs on images under common corruptions, "
+        "over all kinds and severities alike. It contains the errors on clean images: read it beside those."
+    )
+    headline = ("mean_corruption_error", "clean_error")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_kinds(self.name, self.kinds)
+
+    def observation(self) -> Joint:
+        return Joint((self._clean(), *map(self._corrupted, self.kinds)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        series, estimates = list[Series](), list[Estimate]()
+        references = population.choose(self.reference)
+        pairs, groups = population.codes[references], population.groups_of(references)
+        lost: list[float] = []
+        label_free: list[Estimate] = []
+        by_kind = {name: self.observation().of(self._corrupted(name), observed) for name in self.kinds}
+        for name, values in by_kind.items():
+            some, numbers = without_labels(name, values, pairs, groups)
+            series += some
+            label_free += numbers
+            lost += (-values["kept"].nanmean(0)).tolist()
+        clean = []
+        plain = self._clean()
+        for probe in self.probes:
+            errors = {
+                name: 1 - self._corrupted(name).of_probe(probe, values)["clean"].double()
+                for name, values in by_kind.items()
+            }
+            right = plain.of_probe(probe, self.observation().of(plain, observed))["clean"][:, 0]
+            original = series_of("clean_wrong", {"probe": str(probe)}, 1 - right,
+                                 "yes or no", Claim.ESTIMATE, "error of the probe on clean images", UNDEFINED)  # fmt: skip
+            clean.append(summarise(original, "share", "lower", "clean_error"))
+            records = list(self._errors(str(probe), errors, without(self, population.encoder)))
+            series += [*records, original]
+            estimates += [
+                summarise(each, "mean", "lower", "mean_corruption_error" if whole(each) else "corruption_error")
+                for each in records
+            ]
+            estimates.append(clean[-1])
+            each = torch.cat([*errors.values()], dim=1).mean(0).tolist()
+            case = {"probe": str(probe), "of": "corruption_error", "with": "nearest_neighbour_accuracy"}
+            estimates += rank_correlation(each, lost, case)
+        accuracies = [estimate.model_copy(update={"value": 1 - estimate.value}) for estimate in clean]
+        learned = [population.learned(probe) for probe in self.probes]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=(*estimates, *label_free, chance_estimate(population, rows)),
+            curves=tuple(severity_curves(estimates)),
+            warnings=accuracy_warnings(population, rows, learned, accuracies, "its errors"),
+        )
+
+    def _clean(self) -> CorruptedAnswers:
+        return CorruptedAnswers(self.probes, (), self.samples)
+
+    def _corrupted(self, name: str) -> CorruptedAnswers:
+        return CorruptedAnswers(self.probes, in_severities(name, self.severities), self.samples)
+
+    def _errors(self, probe: str, errors: dict[str, Tensor], over: Conditions) -> Iterator[Series]:
+        """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""
+
+        def wrong_series(values: Tensor, **case: str) -> Series:
+            return series_of(
+                "corrupted_wrong", {"probe": probe, **case}, values, "share of draws", Claim.ESTIMATE, ERROR, UNDEFINED
+            )
+
+        yield wrong_series(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL, **over)
+        for name, wrong in errors.items():
+            yield wrong_series(wrong.mean(1), corruption=name)
+        for name, wrong in errors.items():
+            for severity, values in zip(self.severities, wrong.unbind(1), strict=True):
+                yield wrong_series(values, corruption=name, severity=str(severity))
+
+
+def whole(series: Series) -> bool:
+    """Return whether ``series`` is about all corruptions."""
+    return series.conditions["corruption"] == ALL
+
+
+def severity_curves(estimates: Sequence[Estimate]) -> Iterator[Curve]:
+    """Yield the error under each corruption over its severities."""
+    lines: dict[tuple[str, str], list[Estimate]] = {}
+    for estimate in estimates:
+        if "severity" in estimate.conditions:
+            lines.setdefault((estimate.conditions["probe"], estimate.conditions["corruption"]), []).append(estimate)
+    for (probe, corruption), points in lines.items():
+        yield Curve(
+            quantity="corruption_error",
+            conditions={"probe": probe, "corruption": corruption},
+            x_label="severity",
+            y_label="error",
+            x=tuple(float(point.conditions["severity"]) for point in points),
+            y=tuple(point.value for point in points),
+            low=tuple(point.low for point in points),
+            high=tuple(point.high for point in points),
+        )

@@ -1,0 +1,114 @@
+"""Image loaders: each file turns one kind of reference (a folder, an array file, `builtin:`) into Images.
+
+A module of this package that defines ``SOURCE`` (the word before the colon) and ``load(name, settings, selection)`` is a
+loader, as is one that another package names in the entry-point group ``holdfast.data``; adding one takes no other change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from holdfast.core.discovery import sources
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.geometry import Preprocessing
+from holdfast.core.images import Images
+from holdfast.data.base import Selection, groups_of
+from holdfast.data.reading.remembered import Remembered
+
+Loader = Callable[[str, dict[str, str], Selection], Images]
+
+
+def loaders() -> dict[str, Loader]:
+    """Return every loader by its source: arrays, builtin, folder, fsspec, hf, parquet, wds."""
+    import holdfast.data as home
+
+    return {source: module.load for source, module in sources(home).items()}
+
+
+def load(
+    reference: str,
+    domain: Domain,
+    geometry: Preprocessing | None = None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    max_unreadable: float = 0.05,
+    remembered: Remembered | None = None,
+) -> Images:
+    """Return the images that ``reference`` names, as inputs of an encoder with this ``domain`` and ``geometry``.
+
+    Args:
+        reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz, .safetensors or
+            .parquet file, tar shards), an address such as ``s3://bucket/folder``, or ``source:name``, with settings after
+            a question mark: ``folder:photos?labels=folders``, ``data.npz?images=x_test``,
+            ``hf:user/name@revision?split=test``, ``shards/{000..099}.tar``, ``builtin:digits``. ``?groups=`` says which
+            images belong together: ``prefix``, ``folders`` or a file of ``id,group``.
+        domain: shape and range of the encoder's inputs.
+        geometry: how its source resizes and crops images; by default they are fitted to the domain.
+        limit: at most so many images, chosen at random by ``seed`` and the images' ids.
+        seed: decides which.
+        max_unreadable: the share of damaged files among all, chosen or not, that is tolerated; ``images.skipped`` says
+            which and why. Up to 20,000 files are decoded once to find them; of more, only the headers are read (but
+            the chosen ones decoded, if they are so few), and a file that fails later is named then.
+        remembered: which files were found sound before, and their digests; they are not read again for that.
+
+    Example:
+        >>> images = load("builtin:digits", Domain((1, 8, 8)), limit=3)
+        >>> len(images), images.pixels([0]).shape
+        (3, torch.Size([1, 1, 8, 8]))
+        >>> load("bultin:digits", Domain((1, 8, 8)))
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'; did you mean ...
+    """
+    body, _, query = reference.partition("?")
+    settings = _settings(query, reference)
+    source, colon, name = body.partition(":")
+    if name.startswith("//") or (source not in loaders() and "://" in body):
+        source, name = "fsspec", body
+    elif not colon or source not in loaders():
+        source, name = kind(body), body
+    grouping = settings.pop("groups", None)
+    images = loaders()[source](
+        name, settings, Selection(domain, geometry, limit, seed, max_unreadable, remembered or Remembered())
+    )
+    if grouping is not None:
+        images.groups = groups_of(images.ids, grouping)
+    return images
+
+
+def _settings(query: str, reference: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
+    except ValueError as error:
+        raise HoldfastError(f"{reference!r}: settings take the form ?key=value&key=value, got {query!r}") from error
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise HoldfastError(f"{reference!r}: the setting {key!r} is given {keys.count(key)} times; keep one")
+    return dict(pairs)
+
+
+def kind(body: str) -> str:
+    """Return which loader reads the path ``body``."""
+    from holdfast.data import arrays, huggingface, parquet, tars
+
+    path = Path(body).expanduser()
+    if path.is_dir():
+        return huggingface.SOURCE if huggingface.saved(path) else "folder"
+    if path.suffix.lower() in arrays.SUFFIXES and path.is_file():
+        return arrays.SOURCE
+    if path.suffix.lower() == parquet.SUFFIX and path.is_file():
+        return parquet.SOURCE
+    if tars.spelled(body):
+        return tars.SOURCE
+    if path.is_file():
+        expected = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, {parquet.SUFFIX}, .tar"
+        raise HoldfastError(f"{body!r} is neither {expected}; pass the folder that holds it")
+    source, colon, _ = body.partition(":")
+    other = (
+        f", and no image source {source!r}; {did_you_mean(source, list(loaders()))}" if colon else "; check the path"
+    )
+    raise HoldfastError(f"no file or folder {body!r}{other}")

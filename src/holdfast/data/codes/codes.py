@@ -1,0 +1,352 @@
+"""Codes that were computed elsewhere: ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``, one row per image.
+
+A .npy file is mapped from disk, a .parquet file is copied into a mapped temporary one, an .npz archive is held in memory.
+Rows have an id each, and may have a label and a group; where no ids are given, they are positions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from math import isfinite
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.images import DIGEST, Images, Source, TensorSource
+from holdfast.data.base import Selection, check_settings, groups_of
+from holdfast.data.codes.files import FLOATS, Table, read_table
+from holdfast.data.reading.array_source import Rows
+
+SOURCE = "embeddings"
+BLOCK = 1 << 22
+"""Values looked at together."""
+Named = str | Path | Sequence[Any] | np.ndarray | Tensor | None
+"""One value per row, in memory, or the name of a file, a column or an array that holds them."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StoredCodes:
+    """Codes (n, d) with an id for each row, all finite; read when needed.
+
+    Args:
+        codes: float16, float32 or float64, in memory or mapped.
+        ids: distinct, one per row.
+        positions: whether nobody stated ids, which then are the rows' positions.
+        labels: one number per row, if known.
+        classes: what the numbers are called, where labels are text.
+        groups: which rows belong together, if known.
+        inputs: what the codes were computed from, if known.
+        name: how reports call the set.
+    """
+
+    codes: Rows
+    ids: tuple[str, ...]
+    positions: bool = False
+    labels: Int[Tensor, "n"] | None = None
+    classes: tuple[str, ...] = ()
+    groups: tuple[str, ...] | None = None
+    inputs: Source | None = None
+    name: str = SOURCE
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def width(self) -> int:
+        """The number of features of a code."""
+        return int(self.codes.shape[1])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all ids and codes."""
+        digest = blake2b("\0".join(self.ids).encode() + f"{self.codes.dtype}{self.width}".encode(), digest_size=8)
+        for block in _blocks(self.codes):
+            digest.update(block.contiguous().numpy().data)
+        return digest.hexdigest()
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of each id."""
+        return {name: row for row, name in enumerate(self.ids)}
+
+    def of(self, ids: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Return the codes of ``ids``, in their order.
+
+        Raises:
+            HoldfastError: one of them has no code here.
+        """
+        return self.codes[torch.tensor(self.rows_of(ids), dtype=torch.int64)]
+
+    def rows_of(self, ids: Sequence[str]) -> list[int]:
+        """Return the row of each of ``ids``.
+
+        Raises:
+            HoldfastError: one of them has no code here.
+        """
+        missing = [name for name in ids if name not in self.rows]
+        if missing:
+            examples = ", ".join(map(repr, self.ids[:2]))
+            stated = "has no ids (name them with ?ids=FILE), so its rows are called" if self.positions else "holds"
+            raise HoldfastError(
+                f"{self.name} has no code for {len(missing)} of {len(ids)} images, {missing[0]!r} among them; it {stated} "
+                f"{examples} ...: give ids as the images have them"
+            )
+        return [self.rows[name] for name in ids]
+
+    def images(self, others: Sequence[StoredCodes] = ()) -> Images:
+        """Return the rows as images of an encoder that maps each to itself, known by their ids or their inputs.
+
+        Labels and groups are of images, not of codes, so what is not stated here is taken of the first of ``others`` that
+        states it of all ids.
+        """
+        candidates = [self, *(other for other in others if all(name in other.rows for name in self.ids))]
+        labelled = next((each for each in candidates if each.labels is not None), self)
+        grouped = next((each for each in candidates if each.groups is not None), self)
+        labels = None if labelled.labels is None else labelled.labels[labelled.rows_of(self.ids)]
+        groups = None if grouped.groups is None else [grouped.groups[row] for row in grouped.rows_of(self.ids)]
+        return Images(CodeRows(self), self.ids, labels, self.name, labelled.classes, groups)
+
+    def images_like(self, originals: Images) -> Images:
+        """Return the codes of ``originals``, known by their pixels, so that encoders of these can be compared with them.
+
+        Raises:
+            HoldfastError: one of them has no code here.
+        """
+        source = CodeRows(self, self.rows_of(originals.ids), originals.source)
+        return Images(source, originals.ids, originals.labels, originals.name, originals.classes, originals.groups)
+
+
+class CodeRows:
+    """Codes in the place of pixels. Images are told apart by what they show where that is known, else by their ids."""
+
+    def __init__(self, stored: StoredCodes, rows: Sequence[int] | None = None, shown: Source | None = None) -> None:
+        self.stored, self.rows = stored, range(len(stored)) if rows is None else list(rows)
+        self.inputs = stored.inputs if shown is None else shown
+        """What the codes were computed from, row by row as these."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        return self.stored.codes[torch.tensor([self.rows[row] for row in rows], dtype=torch.int64)]
+
+    def digest(self, row: int) -> bytes:
+        if self.inputs is not None:
+            return self.inputs.digest(row)
+        return blake2b(self.stored.ids[self.rows[row]].encode(), digest_size=DIGEST).digest()
+
+
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
+    """Return the rows of the file ``name`` as images of an encoder that maps each to itself, as a bank is named."""
+    check_settings(settings, ["column", "ids", "labels", "groups", "inputs"], SOURCE)
+    stored = read_codes(name, **settings)
+    if selection.domain.shape != (stored.width,):
+        raise HoldfastError(
+            f"{name} holds codes of {stored.width} features, but the encoder takes inputs of shape "
+            f"{selection.domain.shape}; name images, or codes of the same encoder as the ones that are measured"
+        )
+    if stored.positions:  # which are no reason to take them for the images that are measured
+        stored = replace(stored, ids=tuple(f"{stored.name}:{row}" for row in stored.ids))
+    images = stored.images()
+    return images if selection.limit is None else images[selection.choose(images.ids)]
+
+
+def read_codes(
+    codes: str | Path | np.ndarray | Tensor,
+    column: str | None = None,
+    *,
+    ids: Named = None,
+    labels: Named = None,
+    groups: Named = None,
+    inputs: Any = None,
+    name: str | None = None,
+) -> StoredCodes:
+    """Return codes (n, d) with what belongs to their rows.
+
+    Args:
+        codes: an array, or a ``.npy``, ``.npz`` or ``.parquet`` file of one.
+        column: which array or column of the file holds the codes, where that is not plain.
+        ids: one text per row, or a ``.txt``, ``.csv`` or ``.npy`` file of them, or the column of them.
+        labels: a number or a text per row, or the same.
+        groups: a text per row, or the same; ``prefix`` and ``folders`` make them of the ids.
+        inputs: an array (n, ...) of what the codes were computed from, or the file of one.
+        name: how reports call the set.
+
+    Raises:
+        HoldfastError: the file cannot be read, or codes, ids, labels or groups are not what they must be.
+
+    Example:
+        >>> read_codes(np.eye(3), ids=["a", "b", "a"])
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: ids of embeddings must be distinct, 'a' occurs twice; give each row its own
+    """
+    table = read_table(codes, column)
+    called = name or (Path(codes).name if isinstance(codes, str | Path) else SOURCE)
+    _check(table.codes, called)
+    stated = _column(ids, "ids", table, called)
+    named = tuple(map(str, range(len(table.codes)))) if stated is None else tuple(map(str, stated))
+    _check_distinct(named, called)
+    numbers, classes = _labelled(labels, table, called)
+    return StoredCodes(
+        table.codes,
+        named,
+        stated is None,
+        numbers,
+        classes,
+        _groups(groups, named, table, called),
+        None if inputs is None else _inputs(inputs, len(named), called),
+        called,
+    )
+
+
+def _blocks(codes: Rows) -> Iterable[Tensor]:
+    step = max(1, BLOCK // max(1, codes.shape[1]))
+    return (codes[start : start + step] for start in range(0, len(codes), step))
+
+
+def _check(codes: Rows, name: str) -> None:
+    """Raise unless ``codes`` are finite rows of floating-point numbers."""
+    if len(codes.shape) != 2 or not codes.shape[1]:
+        raise HoldfastError(f"{name} must hold one code per row, shape (n, d), got shape {tuple(codes.shape)}")
+    if str(codes.dtype)[len("torch.") :] not in FLOATS:
+        raise HoldfastError(f"codes of {name} must be {', '.join(FLOATS)}, got {codes.dtype}; convert them")
+    if len(codes) == 0:
+        raise HoldfastError(f"{name} holds no codes")
+    start, bad, first = 0, 0, 0
+    for block in _blocks(codes):
+        wrong = ~torch.isfinite(block).all(1)
+        if wrong.any():
+            first = first if bad else start + int(wrong.nonzero()[0])
+            bad += int(wrong.sum())
+        start += len(block)
+    if bad:
+        raise HoldfastError(
+            f"{bad} of {len(codes)} codes of {name} hold NaN or infinity, row {first} the first; leave these rows out, or "
+            "compute them again"
+        )
+
+
+def _check_distinct(ids: Sequence[str], name: str) -> None:
+    if len(set(ids)) < len(ids):
+        twice, _ = Counter(ids).most_common(1)[0]
+        raise HoldfastError(f"ids of {name} must be distinct, {twice!r} occurs twice; give each row its own")
+
+
+def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None:
+    """Return one value per row, from memory, a column of the table, or a file."""
+    if values is None:
+        values = table.column(what, default=True)
+    elif isinstance(values, str | Path):
+        values = table.column(str(values)) if str(values) in table.names else _from_file(Path(values), what, table)
+    if values is None:
+        return None
+    listed = values.tolist() if isinstance(values, np.ndarray | Tensor) else list(values)
+    blank = next((row for row, value in enumerate(listed) if _missing(value)), None)
+    if blank is not None:
+        raise HoldfastError(
+            f"{what} of {name} are missing for row {blank}; state one for each row, or leave {what} out"
+        )
+    if len(listed) != len(table.codes) or any(isinstance(value, list) for value in listed[:1]):
+        raise HoldfastError(
+            f"{name} holds {len(table.codes)} codes but {len(listed)} {what}; give one for each row, in their order"
+        )
+    return listed
+
+
+def _from_file(file: Path, what: str, table: Table) -> Any:
+    """Return the lines of a text file or the entries of a .npy file."""
+    path = file.expanduser()
+    if not path.is_file():
+        columns = f" and no column; {did_you_mean(str(file), table.names)}" if table.names else "; check the path"
+        raise HoldfastError(f"{what} are named {str(file)!r}, which is no file{columns}")
+    if path.suffix.lower() == ".npy":
+        return np.atleast_1d(np.load(path, allow_pickle=False))
+    try:
+        return path.read_text("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise HoldfastError(
+            f"{what} cannot be read from {file} ({error}); give a .npy file, or text, a line for each row"
+        ) from error
+
+
+def _missing(value: Any) -> bool:
+    """Return whether ``value`` stands for none: empty text, None, NaN or what pandas has in their place."""
+    text = str(value).strip()
+    return not text or (not isinstance(value, str) and text in ("None", "nan", "NaT", "<NA>"))
+
+
+def _labelled(labels: Named, table: Table, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return labels as numbers, and what these are called where they are no numbers themselves.
+
+    Labels that are not named, in a column that happens to be called so, are left out with a warning if they are none.
+    """
+    try:
+        return _numbered(_column(labels, "labels", table, name), name)
+    except HoldfastError as error:
+        if labels is not None:
+            raise
+        warnings.warn(f"{error}; they are ignored", HoldfastWarning, stacklevel=3)
+        return None, ()
+
+
+def _numbered(labels: list[Any] | None, name: str) -> tuple[Tensor | None, tuple[str, ...]]:
+    if labels is None:
+        return None, ()
+    texts = [str(label).strip() for label in labels]
+    numbers = [_number(text) for text in texts]
+    known = [number for number in numbers if number is not None]
+    if len(known) == len(texts) and all(abs(number) < 2**63 or not isfinite(number) for number in known):
+        for row, number in enumerate(known):
+            if not isfinite(number) or number != int(number):
+                raise HoldfastError(
+                    f"labels of {name} must be whole numbers or names, got {texts[row]} for row {row}; correct it, or "
+                    "leave labels out"
+                )
+        return torch.tensor([int(number) for number in known]), ()
+    classes = sorted(set(texts))
+    positions = {text: position for position, text in enumerate(classes)}
+    return torch.tensor([positions[text] for text in texts]), tuple(classes)
+
+
+def _number(text: str) -> int | float | None:
+    """Return the number that ``text`` spells, a whole one exactly; None where it is a word.
+
+    Example:
+        >>> _number("7"), _number("7.0"), _number("nan"), _number("1_000"), _number("cat")
+        (7, 7.0, nan, None, None)
+    """
+    if "_" in text or not text.isascii():
+        return None
+    try:
+        return int(text) if text.removeprefix("-").isdigit() else float(text)
+    except ValueError:
+        return None
+
+
+def _groups(groups: Named, ids: Sequence[str], table: Table, name: str) -> tuple[str, ...] | None:
+    by_id = isinstance(groups, str | Path) and str(groups) not in table.names
+    if by_id and (str(groups) in ("prefix", "folders") or Path(str(groups)).suffix.lower() == ".csv"):
+        return groups_of(ids, str(groups))
+    stated = _column(groups, "groups", table, name)
+    return None if stated is None else tuple(map(str, stated))
+
+
+def _inputs(inputs: Any, count: int, name: str) -> Source:
+    """Return what the codes were computed from."""
+    values = read_table(inputs, None, "inputs").codes
+    if len(values) != count:
+        raise HoldfastError(
+            f"{name} holds {count} codes but {len(values)} inputs; give one for each row, in their order"
+        )
+    return TensorSource(values if isinstance(values, Tensor) else values[torch.arange(count)])

@@ -1,1 +1,0 @@
-"""Everything that can be measured, one folder per family."""

@@ -1,1 +1,0 @@
-"""What no change of an image can do to its representation, proved, with attacks beside every proof."""

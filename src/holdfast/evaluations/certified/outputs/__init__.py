@@ -1,1 +1,0 @@
-"""Where the codes of a ball may lie: how far they move, and past which hyperplanes."""

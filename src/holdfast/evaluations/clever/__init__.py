@@ -1,1 +1,0 @@
-"""CLEVER: distances estimated from sampled gradients."""

@@ -1,1 +1,0 @@
-"""What is asked of the tokens of an image one by one."""

@@ -1,1 +1,0 @@
-"""What holds for the smoothed encoder: certificates by sampling, for encoders of any kind and size."""

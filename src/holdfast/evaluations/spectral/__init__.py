@@ -1,1 +1,0 @@
-"""Spectral scores: how a map stretches the neighbourhoods of its inputs, from features alone."""

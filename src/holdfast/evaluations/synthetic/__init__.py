@@ -1,1 +1,0 @@
-"""What an encoder does to data whose best possible answer is known: the class-conditional Gaussian of SynBench."""

@@ -1,1 +1,0 @@
-"""From a request to a table of stored results."""

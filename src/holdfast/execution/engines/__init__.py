@@ -1,1 +1,0 @@
-"""Engines: where shards of work are computed."""

@@ -1,0 +1,1 @@
+"""Measures of clean embeddings and patches, one file each."""

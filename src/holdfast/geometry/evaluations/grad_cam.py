@@ -1,0 +1,112 @@
+"""Grad-CAM: where in an image its code comes from, and whether a change of the image moves that place.
+
+The maps are explained in ``activation_maps``. The overlap of two of them, each divided by its sum, is the sum of the smaller
+values: 1 where they are equal, 0 where they do not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Pixels
+from holdfast.core.pictures import ends, row
+from holdfast.core.records import Claim, Findings, Picture, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import summarise
+from holdfast.geometry.views import Map, Maps, changed
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.population import Population
+from holdfast.transforms.base import Transform
+
+NONE = "no place counts: the map is zero, or the encoder has no feature map with more than one position"
+
+
+@final
+@dataclass(frozen=True)
+class GradCam(Evaluation):
+    """Where in an image its code comes from, before and after an edit."""
+
+    change: Transform = Transform.read("noise:0.1")
+    samples: int = 100
+    sizes = Sizes(quick={"samples": 25}, full={"samples": 1000}, large={"samples": 10})
+    name = "grad-cam"
+    version = 2
+    changes = "change"
+    partial = True
+    needs_gradients = True
+    robustness = False
+    title = "Where the code comes from (Grad-CAM)"
+    meaning = (
+        "Grad-CAM marks the places of an image that its code comes from; the pictures show them before and after an edit. "
+        "The overlap of the two maps is 1 where the edit moves no weight and 0 where they do not meet; maps illustrate, "
+        "they prove nothing."
+    )
+    headline = ("map_overlap",)
+
+    def observation(self) -> Maps:
+        return Maps(self.change, self.samples)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        values = overlap(observed["clean"], observed["changed"]).tolist()
+        series = Series(
+            quantity="map_overlap",
+            conditions={"change": str(self.change)},
+            values=tuple(values),
+            unit="share of the map",
+            claim=Claim.ESTIMATE,
+            of="overlap of the maps of an image and of its changed version",
+            reasons={k: NONE for k, value in enumerate(values) if value != value},
+        )
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(series,),
+            estimates=(summarise(series, "mean", "higher"),),
+        )
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        values, domain = findings.series[0].values, population.encoder.domain
+        positions = ends(values)
+        if not positions:
+            return ()
+        shown = [rows[position] for position in positions]
+        clean, moved = population.pixels(shown), changed(population, shown, self.change)
+        maps = self.observation().observe(population, shown)
+        parts = {"clean": clean, "its map": overlaid(clean, maps["clean"])}
+        parts |= {"changed": moved, "its map after": overlaid(moved, maps["changed"])}
+        pictures = [
+            row(
+                f"{findings.ids[position]}: overlap {values[position]:.3g} ({self.change})",
+                {label: images[k] for label, images in parts.items()},
+                domain,
+            )
+            for k, position in enumerate(positions)
+        ]
+        return tuple(picture for picture in pictures if picture is not None)
+
+
+def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
+    """Return how much two maps have in common; nan where one of them is zero.
+
+    Example:
+        >>> overlap(torch.tensor([[[1.0, 1.0]]]), torch.tensor([[[4.0, 0.0]]]))
+        tensor([0.5000], dtype=torch.float64)
+    """
+    p, q = (part.double() / part.double().sum((1, 2), keepdim=True) for part in (a, b))
+    return torch.minimum(p, q).sum((1, 2))
+
+
+def overlaid(pixels: Pixels, maps: Map) -> Float[Tensor, "b c height width"]:
+    """Return the images in grey with their maps in red above them."""
+    size = (int(pixels.shape[2]), int(pixels.shape[3]))
+    wide = nn.functional.interpolate(maps[:, None].to(pixels), size=size, mode="bilinear", align_corners=False)
+    heat = wide / wide.amax((1, 2, 3), keepdim=True)
+    grey = pixels.mean(1, keepdim=True) * (1 - heat / 2)
+    return torch.cat([grey + heat / 2, grey, grey], dim=1).nan_to_num()

@@ -1,0 +1,199 @@
+"""Patch retrieval: does a patch of a changed image still find itself.
+
+Dense codes are matched patch by patch: for correspondences, tracking, retrieval of regions. With ``z_t(x)`` the token of
+patch ``t``, a patch of the changed image ``x^`` finds itself among patches ``P`` if
+
+    d(z_t(x^), z_t(x)) < d(z_t(x^), p)    for every other p in P,
+
+where ``P`` are the patches of its image, or those of up to ``searched`` other images as well. An attacker moves all patches
+at once, by ``mean over t of d(z_t(x^), z_t(x))``. The patches of one image are lost together, and so the share of them that
+is found is one value of an image, of which intervals are taken over images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from typing import final
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, label
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Cosine, Divergence, Tokens
+from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.pictures import ends, row
+from holdfast.core.records import Claim, Conditions, Findings, Picture, Question, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.geometry.patches import ALL, IMAGE, AttackedPatches, EditedPatches, Gallery
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import Joint, entries
+from holdfast.measure.population import Population
+from holdfast.transforms.severity import rungs
+
+UNDEFINED = "codes that are not finite or have no direction, an edit that cannot change such inputs, or one patch alone"
+FADED = 0.2
+"""What is left of the contrast of patches that are not shown."""
+AMONG = {"image": IMAGE, "all": ALL}
+
+
+@final
+@dataclass(frozen=True)
+class PatchRetrieval(Evaluation):
+    """How many patches of changed images still find themselves, under attack and under edits that leave them in place."""
+
+    balls: tuple[Ball, ...] = (Linf(1 / 255), Linf(8 / 255))
+    attacks: tuple[Attack, ...] = (NAMED["adaptive"],)
+    divergence: Divergence = Cosine()
+    edits: tuple[str, ...] = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise")
+    searched: int = 100
+    samples: int = 300
+    sizes = Sizes(
+        quick={"samples": 60, "attacks": ["adaptive:restarts=1"]},
+        full={"samples": 1000, "searched": 300, "attacks": ["adaptive:steps=100,restarts=5"]},
+        large={"attacks": ["adaptive:restarts=1,steps=10"]},
+        heavy={"samples": 10},
+    )
+    name = "patch-retrieval"
+    version = 1
+    changes = "edits"
+    partial = True
+    by_name = True
+    uses_bank = True
+    title = "Patch retrieval"
+    meaning = (
+        "The share of an image's patches whose nearest patch is still their own after a change of the image: among the "
+        "patches of the same image, and among those of other images, too. Attacks only show what is possible: the true "
+        "share under the worst change is at most this."
+    )
+    headline = ("patches_found", "edited_patches_found")
+    questions = (
+        Question(
+            place=45,
+            text="Does a patch still find itself under attack?",
+            quantities=("patches_found",),
+            meaning="patches of attacked images whose nearest patch is their own",
+        ),
+        Question(
+            place=115,
+            text="Does a patch still find itself after an edit?",
+            quantities=("edited_patches_found",),
+            meaning="patches of edited images whose nearest patch is their own",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Tokens(self.divergence)  # which says what is taken token by token
+        rungs(self.name, self.edits)
+
+    def observation(self) -> Joint:
+        return Joint((self._edited(), *map(self._attacked, self.balls)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        edited = self.observation().of(self._edited(), observed)
+        among = AMONG if population.encoder.tokens > 1 else {"all": ALL}
+        clean, kept, attacked = list[Series](), list[Series](), list[Series]()
+        for key, where in among.items():
+            clean.append(
+                _series("clean_patches_found", {"among": where}, entries(edited, "clean")[key], Claim.ESTIMATE)
+            )
+            shares = entries(edited, "edited")[key]
+            for name, span in self._families():
+                conditions = {"edit": name, "among": where}
+                kept.append(_series("edited_patches_found", conditions, shares[:, span].mean(1), Claim.ESTIMATE))
+        for ball, attack, (key, where) in product(self.balls, self.attacks, among.items()):
+            part = self._attacked(ball)
+            shares = part.of_attack(attack, self.observation().of(part, observed))[key]
+            conditions = {
+                "ball": str(ball),
+                "attack": label(attack),
+                "divergence": str(self.divergence),
+                "among": where,
+            }
+            attacked.append(_series("patches_found", conditions, shares, Claim.UPPER))
+        series = (*attacked, *kept, *clean)
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=series,
+            estimates=tuple(summarise(part, "mean", "higher") for part in series),
+            warnings=(*population_warnings(population), *_pooled(population)),
+        )
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        """Return the images that lost fewest and most patches under the last attack in the widest ball, and which ones."""
+        ball, attack = max(self.balls, key=lambda each: each.radius), self.attacks[-1]
+        conditions = {"ball": str(ball), "attack": label(attack), "among": ALL}
+        values = next(
+            s.values
+            for s in findings.series
+            if s.quantity == "patches_found" and conditions.items() <= s.conditions.items()
+        )
+        positions, domain = ends(values), population.encoder.domain
+        shown = [rows[position] for position in positions]
+        if not shown or len(domain.shape) != 3:
+            return ()
+        attacked = self._attacked(ball).pixels(population, shown)[len(self.attacks) - 1]
+        lost = Gallery.of(population, self.divergence, self.searched).lost(population.encode(attacked), shown)
+        parts = {"clean": population.pixels(shown), "attacked": attacked}
+        if (faded := faded_outside(parts["clean"], lost, domain)) is not None:
+            parts["lost patches, others faded"] = faded
+        pictures = []
+        for k, position in enumerate(positions):
+            caption = f"{findings.ids[position]}: {values[position]:.3g} of its patches found ({ball}, {label(attack)})"
+            pictures.append(row(caption, {name: pixels[k] for name, pixels in parts.items()}, domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def _edited(self) -> EditedPatches:
+        return EditedPatches(rungs(self.name, self.edits), self.divergence, self.searched, self.samples)
+
+    def _attacked(self, ball: Ball) -> AttackedPatches:
+        return AttackedPatches(ball, self.attacks, self.divergence, self.searched, self.samples)
+
+    def _families(self) -> list[tuple[str, slice]]:
+        """Return each family of edits and where its rungs stand."""
+        start, spans = 0, list[tuple[str, slice]]()
+        for name, members in groupby(self._edited().edits, key=lambda edit: edit.name):
+            end = start + len(list(members))
+            spans.append((name, slice(start, end)))
+            start = end
+        return spans
+
+
+def faded_outside(pixels: Pixels, patches: Bool[Tensor, "b t"], domain: Domain) -> Pixels | None:
+    """Return ``pixels`` with all but ``patches`` faded to mid-range; None if these are no grid over the image.
+
+    Example:
+        >>> image = torch.ones(1, 1, 2, 2)
+        >>> faded_outside(image, torch.tensor([[True, False, False, False]]), Domain((1, 2, 2)))
+        tensor([[[[1.0000, 0.6000],
+                  [0.6000, 0.6000]]]])
+    """
+    height, width = domain.shape[1:]
+    down = round((patches.shape[1] * height / width) ** 0.5)
+    if not down or patches.shape[1] % down or down * width != patches.shape[1] // down * height:
+        return None
+    grid = patches.unflatten(1, (down, -1))[:, None].to(pixels)
+    shown = torch.nn.functional.interpolate(grid, size=(height, width), mode="nearest")
+    return pixels * (FADED + (1 - FADED) * shown) + (1 - FADED) * (1 - shown) * (domain.low + domain.high) / 2
+
+
+def _series(quantity: str, conditions: Conditions, shares: Tensor, claim: Claim) -> Series:
+    return series_of(quantity, conditions, shares, "share of patches", claim, "patches that find themselves", UNDEFINED)
+
+
+def _pooled(population: Population) -> tuple[str, ...]:
+    if population.encoder.tokens > 1:
+        return ()
+    return (
+        f"{population.encoder.name} gives one code of an image, which is taken for its only patch; dense codes come with "
+        "?tokens=patch, or from Dense(module, tokens) in Python.",
+    )

@@ -1,0 +1,1 @@
+"""What a measurement is, what identifies it, and where it is kept."""

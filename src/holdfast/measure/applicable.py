@@ -1,0 +1,67 @@
+"""Which transforms among the settings of an evaluation apply to the inputs of an encoder, as the transforms declare."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from holdfast.core.encoder import Encoder
+from holdfast.core.records import Conditions
+from holdfast.core.settings import fields_of
+from holdfast.measure.evaluation import Evaluation, with_settings
+from holdfast.transforms.base import Transform
+from holdfast.transforms.severity import rungs
+
+Change = Transform | str
+"""A transform, or the name of a family."""
+
+
+def inapplicable(evaluation: Evaluation, encoder: Encoder) -> dict[Change, str]:
+    """Return the transforms of ``evaluation`` that do not apply to the inputs of ``encoder``, and what each needs."""
+    return _unmet(evaluation, _chosen(evaluation), encoder)
+
+
+def restricted(evaluation: Evaluation, excluded: Collection[Change]) -> Evaluation | None:
+    """Return ``evaluation`` without the transforms ``excluded``; None if it measures nothing then."""
+    rest = tuple(change for change in _chosen(evaluation) if change not in excluded)
+    if not rest and evaluation.needs_changes:
+        return None
+    return with_settings(evaluation, **{evaluation.changes: rest})
+
+
+def changes_by_default(evaluation: Evaluation) -> bool:
+    """Return whether the transforms of ``evaluation`` are those of its default, which nobody named."""
+    return _chosen(evaluation) == _default(evaluation)
+
+
+def without(evaluation: Evaluation, encoder: Encoder) -> Conditions:
+    """Return the condition of a mean over transforms that lacks those of the default that do not apply; usually empty.
+
+    A mean over fewer transforms is another number, which is never compared with that over all of them.
+    """
+    lacking = _unmet(evaluation, _default(evaluation), encoder)
+    rest = tuple(change for change in _default(evaluation) if change not in lacking)
+    return {"without": ", ".join(map(str, lacking))} if lacking and _chosen(evaluation) == rest else {}
+
+
+def _unmet(evaluation: Evaluation, changes: Iterable[Change], encoder: Encoder) -> dict[Change, str]:
+    domain, needs = encoder.domain, dict[Change, str]()
+    for change in () if encoder.recorded else changes:
+        transform = change if isinstance(change, Transform) else rungs(evaluation.name, (change,))[0]
+        if needed := transform.needs(domain.shape):
+            needs[change] = needed
+        elif (domain.low, domain.high) != (0, 1):
+            needs[change] = "pixels in [0, 1] (put the scaling into the encoder)"
+    return needs
+
+
+def _chosen(evaluation: Evaluation) -> tuple[Change, ...]:
+    return _listed(getattr(evaluation, evaluation.changes)) if evaluation.changes else ()
+
+
+def _default(evaluation: Evaluation) -> tuple[Change, ...]:
+    return _listed(fields_of(type(evaluation))[evaluation.changes].default) if evaluation.changes else ()
+
+
+def _listed(value: Any) -> tuple[Change, ...]:
+    return value if isinstance(value, tuple) else (value,)

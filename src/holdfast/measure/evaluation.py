@@ -1,0 +1,325 @@
+"""An evaluation: what it observes, what it concludes, and how much of it each suite asks for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import refuse_empty, refuse_twice
+from holdfast.core.images import Images
+from holdfast.core.pictures import SHOWN
+from holdfast.core.records import Findings, Picture, Question, Result
+from holdfast.core.run_settings import Observed, RunSettings, whole_float32
+from holdfast.core.settings import Searching, convert, spelled, types_of
+from holdfast.core.statistics.groups import with_groups
+from holdfast.measure.bank import alongside, apart
+from holdfast.measure.findings import Pairs, named
+from holdfast.measure.observation import Joint, Observation, SharedSettings
+from holdfast.measure.population import Fit, Population, whitenings
+from holdfast.transforms.base import Transform, versions
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the suites set in place of an evaluation's defaults, by field; the suite ``standard`` sets nothing."""
+
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    full: Mapping[str, Any] = field(default_factory=dict)
+    large: Mapping[str, Any] = field(default_factory=dict)
+    """What quick sets for large encoders, beside its counts of images, which it lowers by itself unless they are named."""
+    heavy: Mapping[str, Any] = field(default_factory=dict)
+    """What quick sets beside ``large`` for encoders of a tenth of a second: this evaluation's part of a fixed total."""
+    small_only: bool = False
+    """Whether quick leaves the evaluation out for large encoders, unless it is asked for by name."""
+
+
+Measured = TypeVar("Measured", bound="Evaluation")
+
+
+@dataclass(frozen=True)
+class Evaluation(ABC):
+    """A measurement of an encoder on unlabelled images. Its fields are its settings; their defaults are the paper's."""
+
+    sizes: ClassVar[Sizes] = Sizes()
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised whenever the numbers change."""
+    uses_labels: ClassVar[bool] = False
+    """Whether ``conclude`` looks at labels, which are then part of its key."""
+    uses_bank: ClassVar[bool] = False
+    """Whether ``conclude`` looks at the bank, if there is one, which is then part of its key."""
+    compares_bank: ClassVar[bool] = False
+    """Whether images and bank are two samples to compare, so that copies stay in both; others search a bank without."""
+    needs_bank: ClassVar[bool] = False
+    """Whether there is nothing to measure without a bank."""
+    needs_labels: ClassVar[bool] = False
+    """Whether there is nothing to measure without labels, of the images and of the bank if that is needed, too."""
+    needs_others: ClassVar[bool] = False
+    """Whether there is nothing to measure without other encoders, which ``among`` then takes note of."""
+    by_name: ClassVar[bool] = False
+    """Whether no suite asks for it, but only who names it: it answers a question of its own verb."""
+    needs_gradients: ClassVar[bool] = False
+    """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
+    changes: ClassVar[str] = ""
+    """The setting that holds the transforms which it makes, or the names of their families; those that do not apply to the
+    inputs of an encoder, a run leaves out."""
+    needs_changes: ClassVar[bool] = True
+    """Whether there is nothing to measure without any of these transforms."""
+    robustness: ClassVar[bool] = True
+    """Whether its numbers say how robust an encoder is, and so count when a report names the most robust one."""
+    partial: ClassVar[bool] = False
+    """Whether ``conclude`` makes of the first rows in random order what it makes of all if so few ``samples`` are asked
+    for. A spent budget then leaves a partial result; of others it leaves none."""
+    fewest: ClassVar[int] = 4
+    """So many rows at least make a partial result: with fewer there is an interval of hardly anything. 0 where what is
+    learned from all images says something by itself, which ``conclude`` then makes of no rows."""
+    pictured: ClassVar[int] = 2 * SHOWN
+    """How many rows' worth of the observation ``illustrate`` makes again, about: what is planned with."""
+    title: ClassVar[str]
+    heading: ClassVar[str] = ""
+    """What a report on it alone is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
+    bank_title: ClassVar[str] = "Bank"
+    """What reports call the images of the bank."""
+    meaning: ClassVar[str]
+    """What the numbers mean, in two sentences: reports print it."""
+    headline: ClassVar[tuple[str, ...]]
+    """The quantities that stand for this evaluation in a summary table."""
+    questions: ClassVar[tuple[Question, ...]] = ()
+    """What the scorecard asks of it."""
+    words: ClassVar[Pairs] = ()
+    """How reports write its quantities, or words in them, that are not simply spelled out: ``(("rankme", "RankMe"),)``."""
+    aims: ClassVar[Pairs] = ()
+    """What its attacks go for, in words, after what conditions call it: ``retrieval``, in ``adaptive at retrieval``."""
+
+    def __post_init__(self) -> None:
+        """Read settings that are given as text, ``balls=("linf:8/255",)``."""
+        for name, kind in types_of(type(self)).items():
+            if spelled(kind):
+                object.__setattr__(self, name, convert(getattr(self, name), kind, f"{self.name}.{name}"))
+        for own in fields(self):
+            refuse_empty(f"{self.name}.{own.name}", getattr(self, own.name), own.default)
+            refuse_twice(f"{self.name}.{own.name}", getattr(self, own.name))
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        """Return what ``conclude`` and ``illustrate`` ask of ``population.learned`` beside the observation's fits.
+
+        By default what the divergences among the settings learn.
+        """
+        return whitenings(self)
+
+    def among(self, encoders: Sequence[Encoder]) -> Evaluation:
+        """Return this evaluation as it is in a run of these ``encoders``; by default they do not matter to it.
+
+        Raises:
+            HoldfastError: its settings name an encoder that is not there.
+        """
+        return self
+
+    @abstractmethod
+    def observation(self) -> Observation:
+        """Return what must be seen of each sample."""
+
+    @abstractmethod
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        """Return the findings from what was seen of ``rows``."""
+
+    def concluding(self, population: Population) -> float:
+        """Return about how many seconds ``conclude`` takes, where it takes long: what a budget plans with."""
+        return 0.0
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        """Return pictures of the samples a reader would ask to see; none by default."""
+        return ()
+
+    def __call__(
+        self,
+        encoder: Encoder,
+        images: Images,
+        run: RunSettings | None = None,
+        bank: Images | None = None,
+        others: Sequence[Encoder] = (),
+    ) -> Result:
+        """Measure ``encoder`` on ``images`` in this process.
+
+        Args:
+            encoder: to measure.
+            images: on these.
+            run: seed, device, precision and batch size.
+            bank: to learn from or to search.
+            others: further encoders, for evaluations that compare what is made on one with what it does to another.
+        """
+        run = run or RunSettings()
+        beside = alongside if self.compares_bank else apart
+        bank_population = None if bank is None else Population(encoder, beside(bank, images), run)
+        population = Population(encoder, images, run, bank=bank_population, other_encoders=others)
+        evaluation = self.among((encoder, *others)) if others else self
+        observation = evaluation.observation()
+        rows = observation.rows(population)
+        observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+        observed = {name: values.to(population.run.device) for name, values in observed.items()}  # as runs read them
+        return evaluation.result(population, rows, observed)
+
+    @whole_float32()
+    def result(
+        self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
+    ) -> Result:
+        """Return the findings, their pictures if wanted, and everything that identifies them."""
+        findings = self.conclude(population, rows, observed)
+        if population.images.groups is not None and not findings.groups:
+            groups = dict(zip(population.images.ids, population.images.groups, strict=True))
+            if all(name in groups for name in findings.ids):  # samples need not be images
+                findings = findings.model_copy(update={"groups": tuple(groups[name] for name in findings.ids)})
+        findings = named(with_groups(findings), self.words, self.aims)
+        pictures = self.illustrate(population, rows, observed, findings) if illustrated else ()
+        return Result(
+            evaluation=self.name,
+            version=self.version,
+            title=self.title,
+            meaning=self.meaning,
+            headline=self.headline,
+            questions=self.questions,
+            heading=self.heading,
+            robustness=self.robustness,
+            encoder=population.encoder_info,
+            images=population.images_info,
+            bank=population.bank.images_info if with_bank(self) and population.bank_images else None,
+            bank_title=self.bank_title,
+            settings=protocol(self, population),
+            findings=findings.model_copy(update={"pictures": pictures}),
+        )
+
+
+def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
+    """Return the fields of ``thing`` as JSON values, settings objects in their text form, shared settings one by one."""
+    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    shared = [value for value in values.values() if isinstance(value, SharedSettings)]
+    plain_values = {name: plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
+    return plain_values | {field.name: plain(getattr(part, field.name)) for part in shared for field in fields(part)}
+
+
+def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
+    """Return everything but the encoder, the images and the version that decides the numbers of ``evaluation``."""
+    run = population.run
+    facts: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
+    for what in pieces(evaluation):
+        facts |= circumstances(what, population.images, run, population.bank_images)
+    return facts
+
+
+def circumstances(
+    what: Evaluation | Observation | Fit[Any], images: Images, run: RunSettings, bank: Images | None
+) -> dict[str, Any]:
+    """Return what decides the numbers of ``what`` beside its settings, where it departs from the usual.
+
+    Results stored before there were such circumstances keep their keys.
+    """
+    facts: dict[str, Any] = {}
+    if what.uses_labels and images.labels_fingerprint:
+        facts["labels"] = images.labels_fingerprint
+    grouped = regards_groups(what) and images.groups_fingerprint
+    if grouped:
+        facts["groups"] = images.groups_fingerprint
+    if what.uses_bank and bank is not None:
+        facts["bank"] = bank.fingerprint
+    # Fits compare the groups of both sets, and whatever searches the bank leaves out images of the own group.
+    regarded = grouped or (isinstance(what, Fit) and what.uses_groups)
+    if what.uses_bank and regarded and bank is not None and bank.groups_fingerprint:
+        facts["bank_groups"] = bank.groups_fingerprint
+    if what.uses_bank and what.uses_labels and bank is not None and bank.labels_fingerprint:
+        facts["bank_labels"] = bank.labels_fingerprint
+    if run.attack_seed not in (None, run.seed):
+        facts["attack_seed"] = run.attack_seed
+    values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
+    if changes := [versions(value) for value in values if isinstance(value, Transform)]:
+        facts["transform_versions"] = changes
+    if newer := {str(value): value.version for value in values if isinstance(value, Fit) and value.version > 1}:
+        facts["fit_versions"] = newer
+    searches = [value for value in values if isinstance(value, Searching)]
+    if newer := {str(value): value.version for value in searches if value.version > 1}:
+        facts["search_versions"] = newer
+    return facts
+
+
+def regards_groups(what: Evaluation | Observation | Fit[Any]) -> bool:
+    """Return whether numbers of ``what`` depend on groups: every evaluation has intervals over them."""
+    if isinstance(what, Observation):
+        return what.uses_groups or any(fit.uses_groups for fit in what.fits())
+    return isinstance(what, Evaluation) or what.uses_groups
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fields_without: str) -> Measured:
+    """Return ``evaluation`` without entries in these fields if all ``encoders`` stand for stored embeddings."""
+    if not encoders or not all(encoder.recorded for encoder in encoders):
+        return evaluation
+    return with_settings(evaluation, **dict.fromkeys(fields_without, ()))
+
+
+def with_settings(evaluation: Measured, **values: Any) -> Measured:
+    """Return ``evaluation`` with other ``values`` of its settings, which a run decides on and may be empty."""
+    changed = copy(evaluation)  # not made anew: a user's empty list is a mistake, which is refused
+    for name, value in values.items():
+        object.__setattr__(changed, name, value)
+    return changed
+
+
+def with_bank(evaluation: Evaluation) -> bool:
+    """Return whether anything that ``evaluation`` is made of looks at a bank."""
+    return any(what.uses_bank for what in pieces(evaluation))
+
+
+def parts(observation: Observation) -> tuple[Observation, ...]:
+    """Return the observations that are computed and kept one by one."""
+    return (
+        tuple(p for part in observation.parts for p in parts(part))
+        if isinstance(observation, Joint)
+        else (observation,)
+    )
+
+
+def learning(evaluation: Evaluation) -> tuple[Fit[Any], ...]:
+    """Return what must be learned for ``evaluation``, each once: by its observations and by itself."""
+    return tuple(dict.fromkeys((*evaluation.observation().fits(), *evaluation.fits())))
+
+
+def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any], ...]:
+    """Return ``evaluation``, the observations it is concluded from and what is learned for both."""
+    return (evaluation, *parts(evaluation.observation()), *learning(evaluation))
+
+
+def lacks_bank(evaluation: Evaluation) -> bool:
+    """Return whether ``evaluation`` measures nothing without a bank: not if all that it learns is learned elsewhere."""
+    if not evaluation.needs_bank:
+        return False
+    fits = learning(evaluation)
+    return not fits or any(fit.uses_bank for fit in fits)
+
+
+def answerable(evaluation: Evaluation, encoder: Encoder, images: Images) -> bool:
+    """Return whether ``evaluation`` can be asked of ``encoder``: of codes computed elsewhere, what looks at these alone.
+
+    With what they were computed from, also what compares the two.
+    """
+    looking: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
+    known = ("codes",) if images.inputs is None else ("codes", "inputs")
+    return not encoder.recorded or all(what.looks_at() in known for what in looking)
+
+
+def plain(value: Any) -> Any:
+    """Return a setting as JSON holds it, settings objects in their text form."""
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)

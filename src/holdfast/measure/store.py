@@ -1,0 +1,358 @@
+"""A run on disk, and the provenance that every result carries.
+
+Finished cells are JSON records; observations are shards.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from errno import EDQUOT, ENOSPC
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import checksum, sealed, unsealed, write_whole
+from holdfast.core.records import Failure, Record, Result
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.version import VERSION
+from holdfast.measure.keys import Key, plain
+from holdfast.measure.packs import IDS, ShardFolder, mapped, write_rows
+
+# A run on disk: one JSON record per finished cell, one file per shard of what was observed.
+#
+# A process may die at any moment. So every file is written beside its final name and moved there in one step, nothing
+# is
+# rewritten in place, and whatever cannot be read back exactly (truncated, damaged, foreign) counts as never computed:
+# files
+# are named by their checksums, and records, which keep their names, begin with theirs.
+#
+#     run.json                          what was asked for, last
+#     results/EVALUATION-ENCODER-KEY.json
+#     failures/EVALUATION-ENCODER-HASH.json
+#     cells/CHECKSUM.json               which cells were asked for, and what each is made from
+#     fits/FIT-KEY/CHECKSUM.safetensors
+#     shards/OBSERVATION-KEY/CHECKSUM.safetensors   or many of them in CHECKSUM.pack, with CHECKSUM.index
+#     arrays/OBSERVATION-KEY/CHECKSUM.npy
+#     files.index                       image files found sound, and their digests
+#
+# A shard says which samples it holds, so that a later run may cut its work differently and still use it: neither batch
+# size, device nor worker count is part of a key. An array is what the shards of one observation hold, one row after the
+# other, where a population's is too large to be held in memory.
+
+
+class StoreError(HoldfastError):
+    """The run's folder cannot be written: no cell can be kept, so the run ends."""
+
+
+class Cell(Record):
+    """A cell that was asked for, the file its result has, and the folders of what it is made from."""
+
+    evaluation: str
+    encoder: str
+    result: str
+    made_from: tuple[str, ...]
+
+
+class Cells(Record):
+    """The cells that one command asked for of one encoder."""
+
+    cells: tuple[Cell, ...]
+
+
+Kept = TypeVar("Kept", bound=Record)
+RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cells": Cells}
+"""What the folders of a run hold that are read back as records."""
+REQUEST = "run.json"
+SHOWN = 3
+"""So many damaged files are named."""
+
+
+class Store:
+    """The files of one run under ``folder``. Every write makes the folders it needs, or raises ``StoreError``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._shard_folders: dict[str, ShardFolder] = {}
+        self._home: tuple[int, int] | None = None
+        """The folder that was written to, once one was."""
+
+    def request(self, content: str) -> None:
+        """Record what was asked for, as JSON text."""
+        self._write(self.folder / REQUEST, sealed(content.encode()))
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Write the file ``name`` below the folder, made of what is kept here and meant for people and programs."""
+        self._write(self.folder / name, content)
+
+    def expect(self, cells: Sequence[Cell]) -> None:
+        """Record that ``cells`` were asked for: a file for each set of them, so that two commands may do so at once."""
+        content = Cells(cells=tuple(cells)).model_dump_json(indent=1).encode()
+        self._write(self.folder / "cells" / f"{checksum(content)}.json", sealed(content))
+
+    def cells(self) -> list[Cell]:
+        """Return every cell that was asked for; of one evaluation of one encoder the way it was asked for last."""
+        paths = sorted(_paths(self.folder / "cells"), key=_changed)
+        lists = [record.cells for path in paths if (record := _record(path, Cells))]
+        return list({(cell.evaluation, cell.encoder): cell for cells in lists for cell in cells}.values())
+
+    def result(self, key: Key) -> Result | None:
+        """Return the cell ``key``, of all or some of its samples, or None if it is missing or damaged."""
+        return _record(self.folder / "results" / f"{key.stem}.json", Result)
+
+    def holds(self, cell: Cell) -> bool:
+        """Return whether ``cell`` is finished, with all of its samples."""
+        result = _record(self.folder / "results" / f"{cell.result}.json", Result)
+        return result is not None and result.planned is None
+
+    def finish(self, key: Key, result: Result) -> None:
+        """Keep ``result`` as the cell ``key``, instead of what an earlier version found under the same protocol."""
+        path = self.folder / "results" / f"{key.stem}.json"
+        self._write(path, sealed(result.model_dump_json(indent=1).encode()))
+        for other in path.parent.glob(f"{key.kind}-*.json"):
+            if other != path and (old := _record(other, Result)) and _cell(old) == _cell(result):
+                other.unlink(missing_ok=True)
+
+    def fail(self, failure: Failure) -> None:
+        """Keep why a cell has no result."""
+        content = failure.model_dump_json(indent=1).encode()
+        self._write(self._failure(failure.evaluation, failure.encoder), sealed(content))
+
+    def clear_failure(self, evaluation: str, encoder: str) -> None:
+        """Forget that this cell failed, if it did: it is about to be tried again."""
+        with suppress(OSError):
+            self._failure(evaluation, encoder).unlink()
+
+    def _failure(self, evaluation: str, encoder: str) -> Path:
+        return self.folder / "failures" / f"{evaluation}-{plain(encoder)}-{checksum(encoder.encode())}.json"
+
+    def results(self) -> list[Result]:
+        """Return every readable result under the folder: all that a report needs."""
+        return _records(self.folder / "results", Result)
+
+    def failures(self) -> list[Failure]:
+        """Return every recorded failure."""
+        return _records(self.folder / "failures", Failure)
+
+    def damaged(self) -> list[Path]:
+        """Return the records that cannot be read back as they were written, and so count as never computed."""
+        paths = [(path, kind) for name, kind in RECORDS.items() for path in _paths(self.folder / name)]
+        return [path for path, kind in paths if path.is_file() and _record(path, kind) is None]
+
+    def keep(self, key: Key, ids: Sequence[str], observed: Observed) -> None:
+        """Keep what was ``observed`` of the samples ``ids`` (tensors whose first axis runs over them)."""
+        tensors = dict(observed)
+        tensors[IDS] = torch.frombuffer(bytearray(json.dumps(list(ids)).encode()), dtype=torch.uint8)
+        shards = self._shards(key)
+        with self._writing(shards.folder):
+            shards.add(_spelled(tensors))
+
+    def kept_ids(self, key: Key) -> set[str]:
+        """Return the ids of all samples of which something was observed; asked again, it reads no more than new files."""
+        return self._shards(key).ids()
+
+    def observed(self, key: Key, ids: Sequence[str]) -> tuple[list[str], Observed]:
+        """Return which of ``ids`` were observed, in their order, and what was seen of them, row by row."""
+        row = {name: position for position, name in enumerate(ids)}
+        filled, arrays = np.zeros(len(ids), dtype=bool), Observed()
+        for names, tensors in self._shards(key).shards(row):
+            here = [position for position, name in enumerate(names) if name in row and not filled[row[name]]]
+            rows = [row[names[position]] for position in here]
+            for name, values in tensors.items():
+                if name not in arrays:
+                    arrays[name] = values.new_empty((len(ids), *values.shape[1:]))
+                arrays[name][rows] = values[here]
+            filled[rows] = True
+        if filled.all():
+            return list(ids), arrays
+        have = filled.nonzero()[0].tolist()
+        return [ids[position] for position in have], {name: values[have] for name, values in arrays.items()}
+
+    def array(self, key: Key, name: str, ids: Sequence[str]) -> Tensor | None:
+        """Return tensor ``name`` of what was observed of all ``ids``, memory-mapped; None if some are missing.
+
+        It is written once, shard by shard, so that no more than a shard is ever held.
+        """
+        folder = self.folder / "arrays" / key.stem
+        if (known := mapped(folder)) is not None:
+            return known
+        # Asked first, so that nothing is written in vain.
+        if not self.kept_ids(key).issuperset(ids):
+            return None
+        row = {sample: position for position, sample in enumerate(ids)}
+        with self._writing(folder):
+            return write_rows(folder, self._shards(key).shards(row), name, row)
+
+    def learned(self, key: Key) -> Observed | None:
+        """Return what was learned under ``key``, or None if that is missing or damaged."""
+        return next(_intact(self._fits(key)), None)
+
+    def keep_learned(self, key: Key, learned: Observed) -> None:
+        """Keep what was ``learned``."""
+        content = _spelled(learned)
+        self._write(self._fits(key) / f"{checksum(content)}.safetensors", content)
+
+    def _shards(self, key: Key) -> ShardFolder:
+        return self._shard_folders.setdefault(key.stem, ShardFolder(self.folder / "shards" / key.stem))
+
+    def _fits(self, key: Key) -> Path:
+        return self.folder / "fits" / key.stem
+
+    def _write(self, path: Path, content: bytes) -> None:
+        with self._writing(path):
+            write_whole(path, content)
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Turn whatever keeps ``path`` from being written into one sentence."""
+        if self._home not in (None, _identity(self.folder)):
+            # Made again, it would hold a piece of the run, perhaps below the point where a drive used to be.
+            raise StoreError(
+                f"{self.folder} is gone: removed, or on a drive that is not there any more; bring it back, or choose "
+                "another --out, and run the same command again"
+            )
+        try:
+            yield
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        self._home = self._home or _identity(self.folder)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells ``folder`` from another of its name; None if it is not there."""
+    with suppress(OSError):
+        status = folder.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def _spelled(tensors: Observed) -> bytes:
+    # Cloned because tensors that share memory are refused.
+    copies = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
+    return safetensors.torch.save(copies)
+
+
+def _intact(folder: Path) -> Iterator[Observed]:
+    """Yield the tensors of each file in ``folder`` that reads back as it was written."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with suppress(OSError):
+            content = path.read_bytes()
+            if checksum(content) == path.stem:
+                yield safetensors.torch.load(content)
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    full = error.errno in (ENOSPC, EDQUOT)
+    advice = (
+        "free some space or choose another --out" if full else "choose another --out, or see why it cannot be written"
+    )
+    return StoreError(f"cannot write {path}: {error.strerror or error}; {advice} (everything written before is kept)")
+
+
+def _cell(result: Result) -> tuple[object, ...]:
+    """Return what tells a cell of a report from others."""
+    encoder = result.encoder.name, result.encoder.fingerprint
+    return result.evaluation, result.version, encoder, result.images.fingerprint, result.settings
+
+
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _record(path: Path, kind: type[Kept]) -> Kept | None:
+    try:
+        return kind.model_validate_json(unsealed(path.read_bytes()))
+    except (OSError, ValueError):  # gone, damaged, or of a version with other fields
+        return None
+
+
+def _records(folder: Path, kind: type[Kept]) -> list[Kept]:
+    return [record for path in _paths(folder) if (record := _record(path, kind)) is not None]
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[!.]*.json"))
+
+
+def some(paths: Sequence[Path]) -> str:
+    """Return the first of ``paths``, and how many more there are.
+
+    Example:
+        >>> some([Path("a"), Path("b")]), some([Path("a")] * 9)
+        ('a, b', 'a, a, a and 6 more')
+    """
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(map(str, paths[:SHOWN])) + more
+
+
+def load(folder: Path) -> tuple[list[Result], list[Failure]]:
+    """Return the results and failures of the run in ``folder``.
+
+    Raises:
+        HoldfastError: there is no run in it.
+    """
+    store = Store(folder)
+    if not (folder / REQUEST).is_file():
+        raise HoldfastError(f"{folder} holds no run (no run.json); name the folder that was given as --out")
+    return store.results(), store.failures()
+
+
+def provenance(run: RunSettings, started: datetime) -> dict[str, str]:
+    """Return versions, commit, device and times of a computation that began at ``started`` (aware) and ends now."""
+    seconds = (datetime.now(UTC) - started).total_seconds()
+    return {
+        **versions(),
+        **checkout(),
+        "device": run.computes_on,
+        "batch_size": str(run.batch_size),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": f"{seconds:.1f}",
+    }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of everything that computes."""
+    import numpy
+    import torch
+
+    return {
+        "holdfast": VERSION,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+    }
+
+
+@cache
+def checkout() -> dict[str, str]:
+    """Return the commit of the source tree the library runs from and whether it has changes; nothing if installed."""
+    home = Path(__file__).parent
+    # An installed copy may lie inside somebody else's repository, whose commit would say nothing.
+    if _git(home, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return {}
+    commit, changes = _git(home, "rev-parse", "HEAD"), _git(home, "status", "--porcelain", "--", ".")
+    return {"commit": commit, "dirty": str(bool(changes)).lower()} if commit else {}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

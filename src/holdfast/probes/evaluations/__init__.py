@@ -1,0 +1,1 @@
+"""Measures of probes, one file each."""

@@ -1,0 +1,136 @@
+"""Probe radius: the smallest change after which a probe answers wrong, image by image.
+
+    probe radius(x) = min { norm(x' - x) : the probe gets x' wrong },   0 where it gets x wrong
+
+over the changed images that a search found (``attacks/radius``), by an attacker who knows the probe and climbs its margin
+through the encoder. Each was encoded and answered wrong, so the radius bounds the true one from above. Images that stay
+right within the widest ball have an infinite radius. The attacks of ``robust-accuracy`` at fixed radii are made here, too,
+on what is still right within them, so that no radius is larger than that of an attack that succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.objectives import simple as misclassification
+from holdfast.attacks.presets import NAMED, label
+from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_found, search_forwards
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.records import Claim, Conditions, Findings
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.quantiles import radius_findings
+from holdfast.core.statistics.summaries import series_of
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.population import Fit, Population
+from holdfast.probes.base import Probe
+from holdfast.probes.linear import Linear
+from holdfast.probes.neighbours import Knn
+from holdfast.probes.probed_codes import ABSENT, AttackedAnswers, TransferredAnswers
+
+SMALLEST = "smallest radius at which the probe is wrong"
+
+
+@final
+@dataclass(frozen=True)
+class ProbeRadii(Observation):
+    """The ``radius`` at which a probe was found to be wrong about each image: infinite if never, 0 if already clean."""
+
+    probe: Probe
+    widest: Ball
+    attack: Attack
+    balls: tuple[Ball, ...]
+    fixed: tuple[Attack, ...]
+    divergence: Divergence
+    samples: int
+    name = "probe-radii"
+    version = 1
+    uses_labels = True
+    uses_bank = True
+
+    def fits(self) -> tuple[Fit[object], ...]:
+        return (*super().fits(), self.probe)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        fixed = 2 * fixed_forwards(self.widest, self.balls, self.fixed)  # by who knows the probe and who does not
+        return search_forwards(self.attack) + fixed
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return {"radius": self.nearest(population, rows).radii.double()}
+
+    def nearest(self, population: Population, rows: Sequence[int]) -> Nearest:
+        """Return the nearest images found about which the probe is wrong."""
+        probe, labels = population.learned(self.probe), population.labels[list(rows)]
+
+        def wrong(codes: Codes) -> torch.Tensor:
+            return probe.ranks(codes, labels) != 0
+
+        def attacked(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
+            chosen = [rows[position] for position in positions]
+            knowing = AttackedAnswers(self.probe, ball, self.fixed, self.samples)
+            blind = TransferredAnswers((self.probe,), ball, self.fixed, self.divergence, self.samples)
+            return [*knowing.pixels(population, chosen), *blind.pixels(population, chosen)]
+
+        objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
+        goal = Goal(probe.encoder, population.pixels(rows), objective, wrong)
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", "misclassification")
+        return nearest_found(goal, self.attack, self.widest, noise, self.balls, attacked)
+
+
+@final
+@dataclass(frozen=True)
+class ProbeRadius(Evaluation):
+    """How much images must change until a simple classifier on the representation gets them wrong."""
+
+    widest: Ball = Linf(0.5)
+    attack: Attack = NAMED["adaptive"]
+    probes: tuple[Probe, ...] = (Knn(), Linear())
+    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    fixed: tuple[Attack, ...] = (NAMED["adaptive"],)
+    divergence: Divergence = L2Distance()
+    samples: int = 300
+    sizes = Sizes(
+        quick={"samples": 60, "attack": "adaptive:restarts=1", "fixed": ["adaptive:restarts=1"]},
+        full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},
+        large={"samples": 30, "attack": "adaptive:restarts=1,steps=5", "balls": ["linf:0.05"]},
+    )
+    name = "probe-radius"
+    version = 2
+    partial = True
+    uses_labels = True
+    uses_bank = True
+    needs_labels = True
+    needs_bank = True
+    title = "Attack radius of probes, with labels"
+    meaning = (
+        "The probe radius of an image is the smallest change found after which a simple classifier on the representation "
+        "gets it wrong, 0 where it is wrong already. Each radius comes with a changed image that was checked, so the true "
+        "one is at most that; a better attack may find a smaller one."
+    )
+    headline = ("probe_radius",)
+
+    def observation(self) -> Joint:
+        return Joint(tuple(map(self._radii, self.probes)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        series = []
+        for probe in self.probes:
+            radii, unit = self.observation().of(self._radii(probe), observed)["radius"], f"{self.widest.name} distance"
+            conditions: Conditions = {"ball": str(self.widest), "attack": label(self.attack), "probe": str(probe)}
+            series.append(series_of("probe_radius", conditions, radii, unit, Claim.UPPER, SMALLEST, ABSENT))
+        ids = [population.images.ids[row] for row in rows]
+        return radius_findings(ids, series, self.widest.name, population_warnings(population))
+
+    def _radii(self, probe: Probe) -> ProbeRadii:
+        return ProbeRadii(probe, self.widest, self.attack, self.balls, self.fixed, self.divergence, self.samples)

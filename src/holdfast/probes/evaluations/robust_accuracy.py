@@ -1,0 +1,198 @@
+"""Robust accuracy: what probes still get right when images are attacked.
+
+    robust accuracy = share of images that the probe gets right, clean and attacked
+    attack success  = P(attacked wrong | clean right)
+
+by two attackers. One knows all: he climbs the margin of the probe through the encoder (for the nearest-neighbour probe
+that of the logarithm of all votes, which has slopes where the k nearest have none). The other knows neither labels nor
+probe: he moves the code away from the clean one, as the label-free evaluations do, and what that costs a probe says how
+much of the label-free threat becomes a threat to the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, label
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.pictures import SHOWN, row
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Question, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import radius_curve
+from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.population import Population
+from holdfast.probes.base import Probe, accuracy_warnings, class_names
+from holdfast.probes.linear import Linear
+from holdfast.probes.neighbours import Knn
+from holdfast.probes.probed_codes import Answers, AttackedAnswers, TransferredAnswers, margin_series, right_series
+
+ROBUST = "accuracy under the best attack"
+WRONG = "the probe gets the clean image wrong"
+AT_PROBE, AT_CODE = "the probe", "the code"
+"""What an attack may go for."""
+
+
+@dataclass(frozen=True)
+class Threat:
+    """One attack on one probe."""
+
+    probe: Probe
+    ball: Ball
+    attack: Attack
+    aim: str
+    """``AT_PROBE`` or ``AT_CODE``."""
+
+    @property
+    def conditions(self) -> Conditions:
+        """How series and estimates name it."""
+        return {"ball": str(self.ball), "attack": f"{label(self.attack)} at {self.aim}", "probe": str(self.probe)}
+
+
+@final
+@dataclass(frozen=True)
+class RobustAccuracy(Evaluation):
+    """What probes get right under attack: through the encoder, and by attacks that never saw them."""
+
+    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    attacks: tuple[Attack, ...] = (NAMED["adaptive"],)
+    probes: tuple[Probe, ...] = (Knn(), Linear())
+    divergence: Divergence = L2Distance()
+    samples: int = 1000
+    sizes = Sizes(
+        quick={"samples": 100, "attacks": ["adaptive:restarts=1"]},
+        full={
+            "samples": 10_000,
+            "attacks": ["adaptive:steps=100,restarts=5", "square"],
+            "probes": ["knn", "linear", "noise"],
+        },
+        large={"balls": ["linf:0.05"]},
+        heavy={"samples": 30, "attacks": ["adaptive:restarts=1,steps=8"]},
+    )
+    name = "robust-accuracy"
+    version = 2
+    partial = True
+    pictured = 3
+    uses_labels = True
+    uses_bank = True
+    needs_labels = True
+    needs_bank = True
+    title = "Robust accuracy of probes, with labels"
+    meaning = (
+        "The share of images that a simple classifier on the representation gets right before and after an attack within "
+        "the ball. An attack at the probe knows it; one at the code knows neither labels nor probe, and shows what the "
+        "label-free threat costs a task. Attacks only show what is possible: the true robust accuracy is at most this."
+    )
+    headline = ("robust_accuracy", "attack_success_rate")
+    questions = (
+        Question(
+            place=100,
+            text="What do probes keep?",
+            quantities=("robust_accuracy",),
+            meaning="images that a simple classifier on it gets right under attack",
+        ),
+    )
+
+    def observation(self) -> Joint:
+        parts: list[Observation] = [*map(self._answers, self.probes)]
+        for ball in self.balls:
+            parts += [self._attacked(probe, ball) for probe in self.probes]
+            parts.append(self._transferred(ball))
+        return Joint(tuple(parts))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        answers = {probe: self.observation().of(self._answers(probe), observed) for probe in self.probes}
+        clean = {probe: answer["rank"] == 0 for probe, answer in answers.items()}
+        plain = [right_series({"probe": str(probe)}, right) for probe, right in clean.items()]
+        accuracies = [summarise(series, "share", "higher", "clean_accuracy") for series in plain]
+        kept, fallen, margins = [], [], []
+        for threat in self._threats():
+            attacked = self._after(threat, observed)
+            before, after = clean[threat.probe], attacked["rank"] == 0
+            margin = torch.minimum(attacked["margin"], answers[threat.probe]["margin"])
+            kept.append(_series("robust", threat, (before & after).double(), Claim.UPPER))
+            fallen.append(
+                _series("attack_succeeds", threat, (~after).double().masked_fill(~before, torch.nan), Claim.LOWER)
+            )
+            margins.append(margin_series(threat.conditions, margin, "attacked_class_margin", Claim.UPPER))
+        robust = [summarise(series, "share", "higher", "robust_accuracy") for series in kept]
+        rates = [summarise(series, "share", "lower", "attack_success_rate") for series in fallen]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*plain, *kept, *fallen, *margins),
+            estimates=(*accuracies, *robust, *rates),
+            curves=tuple(self._curves(accuracies, robust)),
+            warnings=accuracy_warnings(
+                population, rows, [*map(population.learned, self.probes)], accuracies, "its numbers under attack"
+            ),
+        )
+
+    def illustrate(
+        self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
+    ) -> tuple[Picture, ...]:
+        """Return images that the attack on the last probe, in the widest ball, made it take for another class."""
+        ball, probe = max(self.balls, key=lambda ball: ball.radius), self.probes[-1]
+        shown, where = self._attacked(probe, ball), Threat(probe, ball, self.attacks[-1], AT_PROBE).conditions
+        fell = next(s.values for s in findings.series if (s.quantity, s.conditions) == ("attack_succeeds", where))
+        chosen = [rows[index] for index, value in enumerate(fell) if value == 1][:SHOWN]
+        if not chosen or len(population.encoder.domain.shape) != 3:
+            return ()
+        fitted, domain = population.learned(probe), population.encoder.domain
+        clean, moved = population.pixels(chosen), shown.pixels(population, chosen)[-1]
+        with torch.no_grad():
+            answers = fitted.classes[fitted.scores(fitted.encoder.forward(moved)).argmax(1)]
+        middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
+        change = domain.clip(middle + (moved - clean) * (half / ball.radius))
+        names = class_names(population, population.labels[chosen]), class_names(population, answers)
+        pictures = []
+        for k, (right, wrong) in enumerate(zip(*names, strict=True)):
+            caption = f"{population.images.ids[chosen[k]]}: {right}, taken for {wrong} ({', '.join(where.values())})"
+            pictures.append(row(caption, {"clean": clean[k], "attacked": moved[k], "change": change[k]}, domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def _threats(self) -> Iterator[Threat]:
+        """Yield every attack on every probe, as they are reported."""
+        for ball, attack, aim in product(self.balls, self.attacks, (AT_PROBE, AT_CODE)):
+            for probe in self.probes:
+                yield Threat(probe, ball, attack, aim)
+
+    def _after(self, threat: Threat, observed: Observed) -> Observed:
+        """Return what the probe answers after the attack of ``threat``."""
+        if threat.aim == AT_CODE:
+            transferred = self._transferred(threat.ball)
+            return transferred.of_attack(threat.attack, threat.probe, self.observation().of(transferred, observed))
+        attacked = self._attacked(threat.probe, threat.ball)
+        return attacked.of_attack(threat.attack, self.observation().of(attacked, observed))
+
+    def _answers(self, probe: Probe) -> Answers:
+        return Answers(probe, self.samples)
+
+    def _attacked(self, probe: Probe, ball: Ball) -> AttackedAnswers:
+        return AttackedAnswers(probe, ball, self.attacks, self.samples)
+
+    def _transferred(self, ball: Ball) -> TransferredAnswers:
+        return TransferredAnswers(self.probes, ball, self.attacks, self.divergence, self.samples)
+
+    def _curves(self, clean: Sequence[Estimate], robust: Sequence[Estimate]) -> Iterator[Curve]:
+        """Yield accuracy as a function of the radius, from the clean one on, for each norm, attack and probe."""
+        start = {str(probe): estimate for probe, estimate in zip(self.probes, clean, strict=True)}
+        groups: dict[tuple[str, str, str], list[tuple[float, Estimate]]] = {}
+        for threat, estimate in zip(self._threats(), robust, strict=True):
+            key = (threat.ball.name, threat.conditions["attack"], str(threat.probe))
+            groups.setdefault(key, [(0.0, start[str(threat.probe)])]).append((threat.ball.radius, estimate))
+        for (norm, attack, probe), points in groups.items():
+            curve = radius_curve("robust_accuracy", {"ball": norm, "attack": attack, "probe": probe}, points)
+            yield curve.model_copy(update={"y_label": "accuracy"})
+
+
+def _series(quantity: str, threat: Threat, values: Tensor, claim: Claim) -> Series:
+    return series_of(quantity, threat.conditions, values, "yes or no", claim, ROBUST, WRONG)

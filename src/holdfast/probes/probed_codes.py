@@ -1,0 +1,174 @@
+"""What probes answer about clean and attacked images, and the series made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.attacks.adaptive import attack_together, forwards_together
+from holdfast.attacks.base import Attack
+from holdfast.attacks.objectives import simple as misclassification
+from holdfast.attacks.objectives.simple import Away
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.records import Claim, Conditions, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of
+from holdfast.measure.observation import Observation, entries, joined
+from holdfast.measure.population import Fit, LooksAt, Population, whitenings
+from holdfast.probes.base import FittedProbe, Probe
+
+
+@final
+@dataclass(frozen=True)
+class Answers(Observation):
+    """For each of ``samples`` images: the ``rank`` of its label among the probe's scores, and its ``margin``.
+
+    The margin is that of the label's logit over the best other one: the log-odds of the label.
+    """
+
+    probe: Probe
+    samples: int
+    name = "answers"
+    version = 1
+    uses_labels = True
+    uses_bank = True
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
+
+    def fits(self) -> tuple[Probe]:
+        return (self.probe,)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        probe = population.learned(self.probe)
+        return answered(probe, probe.codes(population, rows), population.labels[list(rows)])
+
+
+@final
+@dataclass(frozen=True)
+class AttackedAnswers(Observation):
+    """The same of images attacked by an attacker who knows everything: on the probe's margin, through the encoder.
+
+    Entries are ``k.name`` of attack k.
+    """
+
+    probe: Probe
+    ball: Ball
+    attacks: tuple[Attack, ...]
+    samples: int
+    name = "attacked-answers"
+    version = 2
+    uses_labels = True
+    uses_bank = True
+
+    def fits(self) -> tuple[Probe]:
+        return (self.probe,)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return forwards_together(self.attacks) + len(self.attacks)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        probe, answers = population.learned(self.probe), list[Observed]()
+        for pixels in self.pixels(population, rows):
+            with torch.no_grad():
+                codes = probe.encoder.forward(pixels)
+            answers.append(answered(probe, codes, population.labels[list(rows)]))
+        return joined(answers)
+
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return ``rank`` and ``margin`` after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
+
+    def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` after each of the attacks."""
+        probe, labels = population.learned(self.probe), population.labels[list(rows)]
+        objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("misclassification")
+        return attack_together(self.attacks, probe.encoder, population.pixels(rows), objective, self.ball, noise)
+
+
+@final
+@dataclass(frozen=True)
+class TransferredAnswers(Observation):
+    """The same of images attacked without labels or probes: away from their own code.
+
+    Entries are ``k.j.name`` of attack k and probe j.
+    """
+
+    probes: tuple[Probe, ...]
+    ball: Ball
+    attacks: tuple[Attack, ...]
+    divergence: Divergence
+    samples: int
+    name = "transferred-answers"
+    version = 2
+    uses_labels = True
+    uses_bank = True
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (*whitenings(self), *self.probes)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return forwards_together(self.attacks) + len(self.attacks) * len(self.probes)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return joined([self._answers(population, rows, pixels) for pixels in self.pixels(population, rows)])
+
+    def of_attack(self, attack: Attack, probe: Probe, observed: Observed) -> Observed:
+        """Return ``rank`` and ``margin`` of ``probe`` after ``attack``, from what was ``observed``."""
+        return entries(entries(observed, self.attacks.index(attack)), self.probes.index(probe))
+
+    def _answers(self, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
+        """Return what each of the probes says of ``pixels``."""
+        answers = list[Observed]()
+        for probe in map(population.learned, self.probes):
+            with torch.no_grad():
+                codes = probe.encoder.forward(pixels)
+            answers.append(answered(probe, codes, population.labels[list(rows)]))
+        return joined(answers)
+
+    def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` after each of the attacks."""
+        context = population.context(rows)
+        # A divergence without gradients is climbed as l2, as everywhere.
+        objective = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
+        noise = context.noise.fork(objective.name)
+        return attack_together(self.attacks, context.encoder, context.pixels, objective(context), self.ball, noise)
+
+
+def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:
+    """Return rank and margin of each label; a label that the bank does not show has no margin."""
+    columns = probe.places(labels)
+    margin = -misclassification.margin_of_logits(probe.logits, columns)(codes)
+    return {"rank": probe.ranks(codes, labels), "margin": margin.double().masked_fill(columns < 0, torch.nan)}
+
+
+CLEAN = "accuracy of the probe on clean images"
+MARGIN = "log-odds of the label against the best other class"
+ABSENT = "the bank shows no image of its class"
+
+
+def right_series(conditions: Conditions, right: Bool[Tensor, "n"], quantity: str = "classified_right") -> Series:
+    """Return which clean images are classified right as a series."""
+    return series_of(quantity, conditions, right, "yes or no", Claim.ESTIMATE, CLEAN, ABSENT)
+
+
+def margin_series(conditions: Conditions, margin: Float[Tensor, "n"], quantity: str, claim: Claim) -> Series:
+    """Return margins as a series; labels that the bank does not show have none."""
+    return series_of(quantity, conditions, margin, "log-odds", claim, MARGIN, ABSENT)

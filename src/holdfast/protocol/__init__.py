@@ -1,1 +1,0 @@
-"""How anything is measured: populations, observations, evaluations."""

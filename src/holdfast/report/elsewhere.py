@@ -1,0 +1,192 @@
+"""Stored results for other programs: model cards of Hugging Face and trackers of experiments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.records import Estimate, Result
+from holdfast.report import text
+from holdfast.report.comparison.comparable import baselines, difference, labels, with_relative_errors
+from holdfast.report.comparison.tables import interval
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResultEntry
+
+
+# Stored results as evaluation-result files of a Hugging Face model repository, in the classes of ``huggingface_hub``.
+#
+# The format (https://huggingface.co/docs/hub/eval-results) has a dataset, a task, a value, a date and one field of free
+# text.
+# So everything without which a number says less stands in that text: its interval, claim, settings, versions,
+# fingerprints.
+
+FOLDER = ".eval_results"
+REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+"""Owner and name of a repository on the hub."""
+
+
+def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
+    """Return the results of one encoder: the one ``wanted``, or the only one that is no baseline.
+
+    Raises:
+        HoldfastError: there is no such encoder, or more than one; it has collapsed; an evaluation occurs twice.
+    """
+    labels_of = labels(results)
+    names = [name for name in dict.fromkeys(labels_of.values()) if name not in baselines(results)]
+    if wanted is None and len(names) != 1:
+        raise HoldfastError(
+            f"a model repository is of one encoder, the run of {len(names)}; choose: {', '.join(names)}"
+        )
+    name = wanted or names[0]
+    results_of_encoder = [
+        result for result in results if labels_of[result.encoder.name, result.encoder.fingerprint] == name
+    ]
+    if not results_of_encoder:
+        raise HoldfastError(f"the run has no encoder {name!r}; {did_you_mean(name, sorted(set(labels_of.values())))}")
+    if any(result.findings.collapsed for result in results_of_encoder):
+        raise HoldfastError(
+            f"{name} has collapsed: one code for all images is useless, so its numbers are not published"
+        )
+    first: dict[str, Result] = {}
+    for result in results_of_encoder:
+        other = first.setdefault(result.evaluation, result)
+        if other is not result:
+            departure = difference(result, other)
+            raise HoldfastError(
+                f"{result.evaluation} was measured under two protocols ({departure}); publish a run that holds one"
+            )
+    return results_of_encoder
+
+
+def require_repository(name: str, flag: str) -> None:
+    """Raise unless ``name`` is that of a repository on the hub.
+
+    Example:
+        >>> require_repository("nope", "dataset")
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: --dataset takes OWNER/NAME as on the hub, as in lab/photos, got 'nope'
+    """
+    if not REPOSITORY.fullmatch(name) or ".." in name:
+        raise HoldfastError(f"--{flag} takes OWNER/NAME as on the hub, as in lab/photos, got {name!r}")
+
+
+def files(results: Sequence[Result], dataset: str) -> dict[str, list[EvalResultEntry]]:
+    """Return the path of each file in the repository with its entries: the main numbers of an evaluation.
+
+    Numbers that are undefined or infinite are left out, and so is a file without numbers.
+
+    Args:
+        results: of one encoder, at most one of each evaluation.
+        dataset: the benchmark's name on the hub.
+
+    Raises:
+        HoldfastError: ``huggingface_hub`` is missing or older than the format.
+    """
+    require_repository(dataset, "dataset")
+    contents = {f"{FOLDER}/holdfast-{result.evaluation}.yaml": _entries(result, dataset) for result in results}
+    return {path: entries for path, entries in contents.items() if entries}
+
+
+def yaml(entries: Sequence[EvalResultEntry]) -> str:
+    """Return the text of a file."""
+    from huggingface_hub import eval_result_entries_to_yaml
+    from yaml import safe_dump
+
+    return str(safe_dump(eval_result_entries_to_yaml(list(entries)), sort_keys=False, allow_unicode=True))
+
+
+def task(result: Result, estimate: Estimate) -> str:
+    """Return the id of the task that ``estimate`` answers: evaluation, quantity and conditions.
+
+    A benchmark's ``eval.yaml`` has to name it so.
+    """
+    parts = (result.evaluation, estimate.quantity, *(part for pair in estimate.conditions.items() for part in pair))
+    return re.sub(r"[^\w.]+", "-", "-".join(parts))
+
+
+def notes(result: Result, estimate: Estimate) -> str:
+    """Return what ``estimate`` means and how it came about, in sentences."""
+    e = estimate
+    conditions = ", ".join(f"{key}={value}" for key, value in e.conditions.items())
+    settings = "; ".join(f"{key}={text.setting(value)}" for key, value in sorted(result.settings.items()))
+    versions = ", ".join(f"{key} {result.provenance[key]}" for key in ("holdfast", "torch") if key in result.provenance)
+    images, bank = result.images, result.bank
+    sentences = (
+        f"{text.name_of(e)} ({e.unit}): {e.claim} of {e.of}",
+        f"{e.confidence:.0%} interval {interval(e)} by {e.method}, n = {e.n:,}",
+        f"Partial: the run ended after {result.looked_at:,} of {result.planned:,} samples"
+        if result.planned is not None
+        else "",
+        f"The {e.better} the better" if e.better != "neither" else "",
+        f"Conditions: {conditions}" if conditions else "",
+        f"Evaluation {result.evaluation}, version {result.version}, settings {settings}",
+        f"Images: {images.name}, {images.count:,}, fingerprint {images.fingerprint}",
+        f"{result.bank_title}: {bank.name}, {bank.count:,}, fingerprint {bank.fingerprint}" if bank else "",
+        f"Encoder: {result.encoder.source}, fingerprint {result.encoder.fingerprint}",
+        f"Versions: {versions}" if versions else "",
+        *(f"Warning: {warning.rstrip('.')}" for warning in (*result.encoder.warnings, *result.findings.warnings)),
+    )
+    return ". ".join(filter(None, sentences)) + "."
+
+
+def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
+    try:
+        from huggingface_hub import EvalResultEntry
+    except ImportError as error:
+        raise HoldfastError(
+            f"evaluation-result files need huggingface_hub 1.4 or later ({error}); run pip install 'huggingface_hub>=1.4'"
+        ) from error
+    return [
+        EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task(result, estimate),
+            value=estimate.value,
+            date=result.provenance.get("started"),
+            notes=notes(result, estimate),
+        )
+        for estimate in result.estimates
+        if estimate.quantity in result.headline and isfinite(estimate.value)
+    ]
+
+
+# The numbers of a run as trackers of experiments keep them: one name for each number, the same wherever they go.
+#
+# ``ENCODER/EVALUATION/QUANTITY.CONDITION.VALUE...``, and ``.low`` and ``.high`` for the ends of the interval. What is
+# no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more; and all names have
+# as many
+# slashes, since trackers that keep files cannot have a number and a folder of one name.
+
+
+def numbers(results: Sequence[Result]) -> dict[str, float]:
+    """Return every finite number of ``results`` and the ends of its interval, by name; the table holds the others.
+
+    Where two would have one name, the second is told apart by its place.
+
+    Example:
+        >>> numbers([])
+        {}
+    """
+    names, named = labels(results), dict[str, float]()
+    for result in with_relative_errors(results):
+        encoder = names[result.encoder.name, result.encoder.fingerprint]
+        for estimate in result.estimates:
+            name = _free(_name(encoder, result.evaluation, estimate), named)
+            values = {name: estimate.value, f"{name}.low": estimate.low, f"{name}.high": estimate.high}
+            named |= {key: value for key, value in values.items() if isfinite(value)}
+    return named
+
+
+def _name(encoder: str, evaluation: str, estimate: Estimate) -> str:
+    quantity = ".".join((estimate.quantity, *(f"{key}.{value}" for key, value in estimate.conditions.items())))
+    return "/".join(re.sub(r"[^\w.-]", "_", part) for part in (encoder, evaluation, quantity))
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    known, place, free = set(taken), 2, name
+    while free in known:
+        free, place = f"{name}_{place}", place + 1
+    return free

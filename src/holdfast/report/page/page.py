@@ -1,0 +1,325 @@
+"""The HTML page of a report: one file that opens offline, with a block for each evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Picture, Result, Verdict
+from holdfast.report import text
+from holdfast.report.comparison import tables as differences
+from holdfast.report.comparison.comparable import Group, difference
+from holdfast.report.comparison.compare import Comparison, Refusal, incomparable
+from holdfast.report.comparison.tables import Table, table
+from holdfast.report.contents import RELOAD, Contents, RunState, heading
+from holdfast.report.figures.plots import Plate
+from holdfast.report.figures.svg import COLOURS
+from holdfast.report.overview.advice import advice
+from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.overview.scorecard import Scorecard, sentences
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Block:
+    """One evaluation under one protocol."""
+
+    group: Group
+    other: str
+    """How its protocol departs from that of the evaluation's first block."""
+    table: Table
+    plates: tuple[Plate, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def unranked(self) -> list[tuple[str, str, str]]:
+        """Return who is not ranked on what, and why: each reason once, and none where there is nobody to rank."""
+        if len(self.group.encoders) < 2:
+            return []
+        refused: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+        for refusal in self.refusals:
+            who, under = refused.setdefault((refusal.name, refusal.reason), ({}, {}))
+            who.update(dict.fromkeys(refusal.encoders))
+            under[text.conditions(refusal.conditions, aim=refusal.aim)] = None
+        merged: dict[tuple[tuple[str, ...], str], list[str]] = {}
+        for (quantity, reason), (who, under) in refused.items():
+            where = next(iter(under)) if len(under) == 1 else f"{len(under)} cases"
+            merged.setdefault((tuple(who), reason), []).append(f"{quantity} ({where})" if where else quantity)
+        everyone = self.group.encoders
+        return [(text.among(who, everyone), text.listed(what), reason) for (who, reason), what in merged.items()]
+
+    @property
+    def verdicts(self) -> dict[str, list[tuple[str, Verdict]]]:
+        """Return the answers to each question, by encoder."""
+        answers: dict[str, list[tuple[str, Verdict]]] = {}
+        for name, result in self.group.items():
+            for verdict in result.findings.verdicts:
+                answers.setdefault(verdict.question, []).append((name, verdict))
+        return answers
+
+    @property
+    def pictures(self) -> list[tuple[str, tuple[Picture, ...]]]:
+        """Return each encoder's pictures."""
+        return [(name, result.findings.pictures) for name, result in self.group.items() if result.findings.pictures]
+
+
+def blocks_by_evaluation(contents: Contents) -> dict[str, list[Block]]:
+    """Return the blocks of each evaluation, the one with most encoders first."""
+    blocks: dict[str, list[Block]] = {}
+    for group in contents.groups:
+        blocks_of_evaluation = blocks.setdefault(group.first.evaluation, [])
+        first = blocks_of_evaluation[0].group if blocks_of_evaluation else group
+        blocks_of_evaluation.append(_block(group, first, contents))
+    return blocks
+
+
+def _block(group: Group, first: Group, contents: Contents) -> Block:
+    return Block(
+        group,
+        difference(group.first, first.first) if group is not first else "",
+        table(group.first.title, [group], contents.comparison),
+        contents.plates[group.key],
+        _refusals(group, contents.comparison.refusals),
+    )
+
+
+def _refusals(group: Group, refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
+    """Return what keeps encoders of ``group`` from being ranked on some number of it."""
+    return tuple(
+        refusal
+        for refusal in refusals
+        if refusal.evaluation == group.first.evaluation
+        and refusal.quantity
+        and set(refusal.encoders) <= set(group.encoders)
+    )
+
+
+@dataclass(frozen=True)
+class Notices:
+    """What a reader must know before the numbers."""
+
+    summary: str
+    """How much there is to know."""
+    absent: Mapping[str, tuple[str, ...]]
+    """The encoders without any result, each with the reasons."""
+    alerts: tuple[Alert, ...]
+    over_budget: Sequence[Failure]
+    failed: Sequence[Failure]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scorecards, and what the study says of their numbers."""
+
+    cards: tuple[Scorecard, ...]
+    studied: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MainNumbers:
+    """The summary: tables with a count of who won how often, and what could not be compared."""
+
+    tables: tuple[tuple[Table, tuple[str, ...]], ...]
+    refusals: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Which encoders were measured, and on what, where and when."""
+
+    encoders: Mapping[str, EncoderInfo]
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """The sections of the page, from top to bottom; the template shows those that hold something."""
+
+    state: RunState | None
+    """How far the run is, while it lasts."""
+    headline: str
+    lead: str
+    colours: Mapping[str, str]
+    """Of each encoder, as the style sheet names it."""
+    notices: Notices
+    scores: Scores
+    advice: tuple[str, ...]
+    main_numbers: MainNumbers
+    evaluations: Mapping[str, Sequence[Block]]
+    causes: tuple[Cause, ...]
+    """Why results are missing."""
+    measured: Measured
+
+
+def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> str:
+    """Return the page.
+
+    Args:
+        contents: what was measured, and what follows from it.
+        runs: the folders of the results, which the page names in commands to copy.
+        state: how far the run is, if it lasts: such a page reads itself again from time to time.
+    """
+    return environment().get_template("page.html").render(page=page_of(contents, runs, state))
+
+
+@cache
+def environment() -> Environment:
+    """Return what renders the templates, which are compiled once."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    jinja = Environment(
+        loader=PackageLoader("holdfast.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
+    return jinja
+
+
+def colours_of(comparison: Comparison) -> dict[str, str]:
+    """Return the colour of each encoder, as the style sheet names it."""
+    return {name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)}
+
+
+def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> Page:
+    """Return the sections of the page."""
+    results, failures, comparison = contents.results, contents.failures, contents.comparison
+    notices = _notices(contents)
+    return Page(
+        state=state,
+        headline=_headline(results, comparison, len(notices.absent)),
+        lead=_lead(results),
+        colours=colours_of(comparison),
+        notices=notices,
+        scores=Scores(
+            contents.scorecards,
+            tuple(dict.fromkeys(sentence for card in contents.scorecards for sentence in card.studied)),
+        ),
+        advice=advice(contents.tables[0], contents.groups, failures, runs) if contents.tables else (),
+        main_numbers=MainNumbers(
+            tuple(zip(contents.tables, map(sentences, contents.tallies), strict=True)),
+            incomparable(comparison.refusals),
+        ),
+        evaluations=blocks_by_evaluation(contents),
+        causes=causes(failures),
+        measured=Measured(_encoders(contents.groups), _facts(results)),
+    )
+
+
+def _notices(contents: Contents) -> Notices:
+    absent, warnings = encoders_without_results(contents.results, contents.failures), alerts(contents.groups)
+    over_budget, failed = by_budget(contents.failures)
+    return Notices(_count(warnings, absent, over_budget, failed), absent, warnings, over_budget, failed)
+
+
+def _count(
+    warnings: Sequence[Alert],
+    absent: Mapping[str, object],
+    over_budget: Sequence[Failure],
+    failed: Sequence[Failure],
+) -> str:
+    """Return how much there is to know before the numbers are read."""
+    counts = (
+        (len(absent), "encoder", " without any result"),
+        (len(warnings), "warning", ""),
+        (len(over_budget), "result", " not measured"),
+        (len(failed), "result", " failed"),
+    )
+    return ", ".join(f"{text.counted(count, noun)}{rest}" for count, noun, rest in counts if count)
+
+
+def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:
+    """Return the heading that all results share, or that of robustness."""
+    if not results:
+        return "Nothing could be measured"
+    # Baselines stand beside what is measured, unless nothing else is there.
+    encoders = [name for name in comparison.encoders if name not in comparison.baselines] or comparison.encoders
+    who = encoders[0] if len(encoders) == 1 else text.counted(len(encoders), "encoder")
+    if absent:  # who was asked for and is not here belongs into the count
+        who = f"{len(encoders)} of {text.counted(len(encoders) + absent, 'encoder')}"
+    return heading(results, who)
+
+
+def _lead(results: Sequence[Result]) -> str:
+    if not results:
+        return "Nothing that was asked for has a result; the reasons are below."
+    counts = sorted({len(result.findings.ids) for result in results} - {0})
+    looked = "inputs of its own making"
+    if counts:
+        looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
+    attacked = any("ball" in estimate.conditions for result in results for estimate in result.findings.estimates)
+    question = " and asked how much a representation changes when its image barely does" if attacked else ""
+    return f"Each evaluation looked at {looked}{question}. {_when(results)}{_radii(results)}"
+
+
+def _radii(results: Sequence[Result]) -> str:
+    """Return why attacks are measured at the radii they are, where nobody named any, in the words of the latest run."""
+    chosen = [result.provenance for result in results if "radii" in result.provenance]
+    return f" {max(chosen, key=lambda origin: origin.get('started', ''))['radii']}" if chosen else ""
+
+
+def _when(results: Sequence[Result]) -> str:
+    days = _distinct(result.provenance.get("started", "")[:10] for result in results)
+    versions = _distinct(result.provenance.get("holdfast", "") for result in results)
+    facts = " ".join(filter(None, (days and f"on {days}", versions and f"with Holdfast {versions}")))
+    return f"Measured {facts}." if facts else ""
+
+
+def _code(sentence: str) -> Markup:
+    """Return ``sentence`` escaped, with what stands between backticks set as code."""
+    from markupsafe import Markup, escape
+
+    parts = [escape(part) for part in sentence.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
+
+
+def _encoders(grouped: Sequence[Group]) -> dict[str, EncoderInfo]:
+    return {name: result.encoder for group in grouped for name, result in group.items()}
+
+
+def _facts(results: Sequence[Result]) -> dict[str, str]:
+    """Return who, where and when in plain words, as far as it was recorded."""
+    facts = {
+        "Images": _sets(result.images for result in results),
+        **_banks(results),
+        "Skipped images": "; ".join(filter(None, dict.fromkeys(map(_skipped, results)))),
+        "Evaluations": ", ".join(dict.fromkeys(result.title for result in results)),
+        "Seed": _distinct(str(result.settings.get("seed", "")) for result in results),
+        "Precision": _distinct(str(result.settings.get("precision", "")) for result in results),
+    }
+    recorded = {"Measured": "started", "Holdfast": "holdfast", "Device": "device", "Commit": "commit"}
+    for title, key in recorded.items():
+        facts[title] = _distinct(result.provenance.get(key, "") for result in results)
+    return {title: value for title, value in facts.items() if value}
+
+
+def _banks(results: Sequence[Result]) -> dict[str, str]:
+    """Return the banks of ``results`` by what they are called: *Images before* of drift."""
+    titles = dict.fromkeys(result.bank_title for result in results if result.bank)
+    return {
+        title: _sets(result.bank for result in results if result.bank and result.bank_title == title)
+        for title in titles
+    }
+
+
+def _sets(images: Iterable[ImagesInfo]) -> str:
+    distinct = dict.fromkeys((image.name, image.count, image.fingerprint) for image in images)
+    return "; ".join(f"{name}, {text.counted(n, 'image')}, fingerprint {mark}" for name, n, mark in distinct)
+
+
+def _skipped(result: Result) -> str:
+    skipped = result.images.skipped
+    return f"{len(skipped):,} of {result.images.name}: {'; '.join(skipped)}" if skipped else ""
+
+
+def _distinct(values: Iterable[str]) -> str:
+    """Return the distinct values, joined; a first and a last one where there are many."""
+    distinct = sorted(set(values) - {""})
+    return ", ".join(distinct) if len(distinct) < 3 else f"{distinct[0]} to {distinct[-1]}"

@@ -1,0 +1,1 @@
+"""How requests are carried out: planned, computed in shards, concluded."""

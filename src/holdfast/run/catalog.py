@@ -1,0 +1,160 @@
+"""Everything there is, kind by kind, as ``holdfast list`` shows it, and the suites of evaluations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import kinds
+from holdfast.bounds.methods.base import methods
+from holdfast.core.balls import BALLS
+from holdfast.core.discovery import named_classes
+from holdfast.core.divergences import DIVERGENCES
+from holdfast.core.objective import Objective
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.probes.base import probes
+from holdfast.training.adversaries.base import adversaries
+from holdfast.training.learner import training_objectives
+from holdfast.training.recipe import read_settings, recipes
+from holdfast.transforms.base import transforms
+
+
+def topics() -> tuple[ModuleType, ...]:
+    """Return the package ``evaluations`` of each folder of the library that has one."""
+    folders = sorted(Path(__file__).parents[1].glob("*/evaluations"))
+    return tuple(import_module(f"holdfast.{folder.parent.name}.evaluations") for folder in folders)
+
+
+def evaluations() -> dict[str, type[Evaluation]]:
+    """Return every evaluation by name."""
+    return named_classes(topics(), Evaluation, "holdfast.evaluations")
+
+
+def attacks() -> dict[str, type[Attack]]:
+    """Return every attack by name."""
+    return kinds()
+
+
+def objectives() -> dict[str, type[Objective]]:
+    """Return every objective by name."""
+    from holdfast.attacks import objectives as home
+
+    return named_classes(home, Objective, "holdfast.objectives")
+
+
+def everything() -> dict[str, dict[str, str]]:
+    """Return the whole catalogue: for each kind, what each member's name means."""
+    from holdfast.attacks.presets import PRESETS
+    from holdfast.data import by_name as data
+    from holdfast.encoders import builtin
+    from holdfast.encoders import by_name as encoders
+    from holdfast.encoders.architectures.base import architectures
+
+    return {
+        "encoders": {name: summary(source) for name, source in sorted(encoders.sources().items())}
+        | {f"builtin:{name}": builtin.card(name).objective for name in builtin.names()},
+        "images": {name: summary(inspect.getmodule(load)) for name, load in sorted(data.loaders().items())},
+        "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
+        "attacks": {name: summary(kind) for name, kind in attacks().items()},
+        "presets": {
+            name: f"{preset.objective} by {preset.attack} in {preset.ball} ({preset.source})"
+            for name, preset in PRESETS.items()
+        },
+        "bounds": {name: summary(kind) for name, kind in methods().items()},
+        "probes": {name: summary(kind) for name, kind in probes().items()},
+        "transforms": {name: summary(kind) for name, kind in transforms().items()},
+        "objectives": {name: summary(kind) for name, kind in objectives().items()},
+        "balls": {name: summary(kind) for name, kind in BALLS.items()},
+        "divergences": {name: summary(kind) for name, kind in DIVERGENCES.items()},
+        "training": {name: summary(kind) for name, kind in training_objectives().items()},
+        "adversaries": {name: summary(kind) for name, kind in adversaries().items()},
+        "architectures": {name: summary(kind) for name, kind in architectures().items()},
+        "recipes": {name: str(read_settings(name).get("objective")) for name in recipes()},
+        "suites": {name: suite.meaning for name, suite in SUITES.items()},
+    }
+
+
+def summary(thing: object) -> str:
+    """Return the first paragraph of what ``thing`` says about itself, on one line."""
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a suite is for, and which of an evaluation's sizes replace its defaults."""
+
+    meaning: str
+    sizes: Callable[[Sizes], Mapping[str, Any]]
+
+
+SUITES = {
+    "quick": Suite(
+        "published and adaptive attacks on few images: minutes, wide intervals",
+        lambda sizes: sizes.quick,
+    ),
+    "standard": Suite(
+        "every evaluation with its own defaults: the published protocol, and the adaptive attack beside it",
+        lambda sizes: {},
+    ),
+    "full": Suite(
+        "more images, restarts, a score-only attack and scale-free divergences: the numbers to publish",
+        lambda sizes: sizes.full,
+    ),
+}
+LARGE = 1_000_000
+"""From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
+REACH = 12_000_000
+"""An encoder of so many operations gets the counts of quick in full, one of twice as many half of them."""
+HEAVY = 100_000_000
+"""From so many operations on, quick asks the same of every encoder: ``TOTAL`` forwards, shared by its questions."""
+TOTAL = 26_500
+"""Forwards of an image that quick asks of a heavy encoder at most, a gradient counted as three, beside those that grow with
+the number of images: their clean codes, and what probes learn from a bank. Eleven minutes of processor time at 25 ms."""
+COUNTS = ("samples", "random")
+LEAST = 8
+
+
+def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: int = 0) -> Settings:
+    """Return what ``suite`` sets, by evaluation and field; evaluations without an entry keep their defaults.
+
+    The sizes of quick are those for encoders of so many ``operations`` an image.
+
+    Example:
+        >>> from holdfast.attacks.evaluations.overlap import Overlap
+        >>> sizes = (suite_settings("quick", [Overlap], n) for n in (0, 12_000_000, 60_000_000, 10**10))
+        >>> [of["overlap"]["samples"] for of in sizes]
+        [100, 100, 20, 30]
+    """
+    settings = {kind.name: SUITES[suite].sizes(kind.sizes) for kind in kinds}
+    if suite == "quick" and operations > LARGE:
+        settings = {kind.name: _reduced(kind.sizes, operations) for kind in kinds}
+    return {name: fields for name, fields in settings.items() if fields}
+
+
+def left_out(suite: str, kind: type[Evaluation], operations: int) -> bool:
+    """Return whether ``suite`` asks nothing of this ``kind`` of an encoder of so many ``operations``."""
+    return suite == "quick" and operations > LARGE and kind.sizes.small_only
+
+
+def share(operations: int) -> float:
+    """Return the share of its counts that quick asks of a large encoder."""
+    return min(1.0, REACH / operations)
+
+
+def _reduced(sizes: Sizes, operations: int) -> dict[str, Any]:
+    """Return the sizes of quick with counts in proportion to what the encoder allows; a heavy one has sizes of its own."""
+    counts = {
+        name: max(LEAST, round(value * share(operations)))
+        for name, value in sizes.quick.items()
+        if name in COUNTS and isinstance(value, int)
+    }
+    return {**sizes.quick, **counts, **sizes.large, **(sizes.heavy if operations >= HEAVY else {})}

@@ -1,0 +1,183 @@
+"""Several processes that run one command over one folder, as torchrun and srun start them: no server, no messages.
+
+Each takes the units of work whose hash is its own, then whatever others have not begun. A unit is claimed by a lease: a
+file that only one can create, and whose time its owner renews while it computes. A lease that is no longer renewed was
+left by a process that died, and is taken over. Leases save work and decide nothing else: what two processes compute is
+the same, and the store takes both.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import final
+from zlib import crc32
+
+from holdfast.core.errors import HoldfastError
+from holdfast.run.engines.base import Context, Engine, Output, Unit
+
+RANKS = "ranks"
+"""The cluster made of the processes that torchrun or srun started."""
+LEASES = "leases"
+"""The folder of a run in which ranks meet."""
+BEAT = 2.0
+"""Seconds after which a lease is renewed."""
+STALE = 20.0
+"""Seconds without renewal after which a lease is taken over: several beats and what a shared folder may lag behind."""
+PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+"""Seconds between two looks at what others do: few at first, then more."""
+
+
+def process_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
+    """Return which process this is, of how many, and which on its machine, as torchrun or srun say.
+
+    Example:
+        >>> process_rank({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+        (3, 8, 1)
+        >>> process_rank({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "0"})
+        (5, 6, 0)
+        >>> process_rank({})
+        (0, 1, 0)
+    """
+    for rank, count, local in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")):
+        with suppress(KeyError, ValueError):
+            numbers = int(environment[rank]), int(environment[count])
+            return *numbers, int(environment.get(local, "0"))
+    return 0, 1, 0
+
+
+@final
+@dataclass(frozen=True)
+class Ranks:
+    """Process ``rank`` of ``count``, which meet in ``folder``. Rank 0 alone concludes and reports."""
+
+    rank: int
+    count: int
+    folder: Path
+    _watched: dict[Path, tuple[float, tuple[int, int]]] = field(default_factory=dict, init=False, compare=False)
+    """When each lease of others was first seen with the renewal it still has."""
+
+    def map(
+        self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
+    ) -> Generator[tuple[Unit, Output], None, None]:
+        """Compute here what every rank must know for itself."""
+        return ((shard, task(context, shard)) for shard in shards)
+
+    def share(
+        self,
+        task: Callable[[Context, Unit], Output],
+        context: Context,
+        units: Mapping[str, Unit],
+        is_kept: Callable[[Unit], bool],
+        begin: Callable[[Unit], bool] = lambda _: True,
+        patient: Callable[[], bool] = lambda: True,
+    ) -> Generator[tuple[Unit, Output | None], None, None]:
+        """Yield each of the named ``units`` with what ``task`` made of it here, or with None once others did.
+
+        ``is_kept`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and
+        ``patient`` whether there is time for anything. What is computed here must be put into the folder before
+        the next is asked for. A unit that failed here is left to others: each rank tries it once, so each knows why.
+
+        Raises:
+            HoldfastError: the folder cannot be written.
+        """
+        waiting, pause = {name: units[name] for name in self._in_turn(list(units))}, PAUSE
+        while waiting:
+            before = len(waiting)
+            for name in list(waiting):
+                if not patient():
+                    return
+                if (lease := self._claim(name)) is not None:
+                    with _renewed(lease):
+                        shard = waiting.pop(name)
+                        if is_kept(shard):
+                            yield shard, None
+                        elif begin(shard):
+                            yield shard, task(context, shard)
+            pause = PAUSE if len(waiting) < before else min(2 * pause, LONGEST_PAUSE)
+            if waiting:
+                sleep(pause)
+
+    def end(self) -> None:
+        """Remove the leases: rank 0 has everything it needs, and what others still do is for nobody."""
+        if self.rank == 0:
+            rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    def _in_turn(self, names: Sequence[str]) -> list[str]:
+        """Return this rank's own units, then those of others, which begin at the other end."""
+        assigned = [name for name in names if crc32(name.encode()) % self.count == self.rank]
+        mine = set(assigned)
+        return assigned + [name for name in reversed(names) if name not in mine]
+
+    def _claim(self, name: str) -> Path | None:
+        """Return the lease of a unit, or None while another process holds it."""
+        path = self.folder / name
+        if self._abandoned(path):
+            aside = path.with_name(f".{name}.{token_hex(4)}")
+            with suppress(FileNotFoundError):  # someone else was quicker
+                path.rename(aside)
+                aside.unlink()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with path.open("x") as file:
+                file.write(f"rank {self.rank} on {platform.node()}, process {os.getpid()}\n")
+        except (FileExistsError, FileNotFoundError):  # the folder goes when rank 0 ends
+            return None
+        except OSError as error:
+            raise HoldfastError(
+                f"cannot write {path}: {error.strerror or error}; all ranks write into one folder, name it as --out"
+            ) from error
+        return path
+
+    def _abandoned(self, path: Path) -> bool:
+        """Return whether nobody has renewed a lease for so long that its owner must be dead.
+
+        This process's clock tells how long its time has not changed, so machines need not agree about the time.
+        """
+        try:
+            with path.open() as file:  # opened, since a network drive remembers what it said of files that are not
+                status = os.fstat(file.fileno())
+        except OSError:
+            self._watched.pop(path, None)
+            return False
+        now, renewal = monotonic(), (status.st_ino, status.st_mtime_ns)
+        since, known = self._watched.get(path, (now, renewal))
+        self._watched[path] = (since if known == renewal else now), renewal
+        return known == renewal and now - since > STALE
+
+
+@contextmanager
+def _renewed(lease: Path) -> Iterator[None]:
+    """Renew ``lease`` until the end, then give it back."""
+    over = Event()
+
+    def renew() -> None:
+        while not over.wait(BEAT):
+            with suppress(OSError):
+                os.utime(lease)
+
+    thread = Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        with suppress(OSError):
+            lease.unlink()
+
+
+def leads(engine: Engine) -> bool:
+    """Return whether this process concludes and reports: all do but ranks after the first."""
+    return not isinstance(engine, Ranks) or engine.rank == 0

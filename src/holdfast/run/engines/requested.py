@@ -1,0 +1,111 @@
+"""The engine that a request asks for, and the devices that its run computes on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import torch
+
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run_settings import RunSettings
+from holdfast.measure.population import Population
+from holdfast.run.engines.base import Engine, Local
+from holdfast.run.engines.processes import Processes, automatic
+from holdfast.run.engines.ranks import LEASES, RANKS, Ranks, process_rank
+from holdfast.run.engines.ray import Ray
+
+THREADED = 400_000_000
+"""Bytes of weights above which one process with many threads computes an encoder: a copy in each worker fills the memory."""
+Workers = int | Literal["auto"] | None
+"""How many processes compute; ``auto``: as many as are of use; None or 1: this one."""
+
+
+class Devices(TypedDict, total=False):
+    """Those of a run."""
+
+    device: str
+    workers: str
+
+
+def devices_of(cluster: str | None, device: str, workers: Workers = None) -> Devices:
+    """Return where a run computes: on ``device``, here or else in workers that alone have it.
+
+    Ranks on one machine take its GPUs in turn, unless one of them is named.
+    """
+    if cluster == RANKS:
+        return Devices(
+            device=f"cuda:{process_rank()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device
+        )
+    return Devices(device=device) if cluster is None and not _several(workers) else Devices(workers=device)
+
+
+def run_settings(
+    cluster: str | None,
+    device: str,
+    workers: Workers,
+    *,
+    seed: int,
+    precision: str,
+    batch_size: int,
+    attack_seed: int | None = None,
+) -> RunSettings:
+    """Return the settings of a run that computes where these ask for it."""
+    devices = devices_of(cluster, device, workers)
+    return RunSettings(seed, precision=precision, batch_size=batch_size, attack_seed=attack_seed, **devices)
+
+
+def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) -> Engine:
+    """Return what computes shards: this process, so many others here, the ranks that share ``folder``, or a Ray cluster.
+
+    Raises:
+        HoldfastError: workers are asked for where they are of no use, or are no number of processes.
+    """
+    counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1
+    if not (counted or workers in (None, "auto")):
+        raise HoldfastError(f"workers must be a number of processes, at least 1, or 'auto'; got {workers!r}")
+    if isinstance(workers, int) and (cluster is not None or device not in ("cpu", "cuda")):
+        raise HoldfastError(
+            "--workers are processes on the CPUs of this machine, or with --device cuda one for each of its GPUs; leave "
+            "--cluster and any other --device out, or --workers"
+        )
+    if isinstance(workers, int) and workers != 1:
+        return Processes(workers, _visible_gpus() if device == "cuda" else ())
+    if cluster is None:
+        return automatic(threaded) if workers == "auto" and device == "cpu" else Local()
+    if cluster == RANKS:
+        rank, count, _ = process_rank()
+        return Ranks(rank, count, folder / LEASES)
+    if device.startswith("cuda:"):
+        raise HoldfastError(
+            f"each actor of a cluster gets a GPU of its own, which it knows as cuda; give --device cuda instead of {device}"
+        )
+    return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
+
+
+def threaded(context: Any) -> bool:
+    """Return whether tasks in ``context`` are left to this process's threads."""
+    return isinstance(context, Population) and left_to_threads(context.encoder)
+
+
+def left_to_threads(encoder: Encoder) -> bool:
+    """Return whether this process's threads compute ``encoder``.
+
+    So it is if it has too many weights, and of codes that were computed elsewhere: a worker wants a copy of every id and has
+    next to nothing to do.
+    """
+    return encoder.recorded or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
+
+
+def _several(workers: Workers) -> bool:
+    """Return whether somebody asked for several processes."""
+    return isinstance(workers, int) and workers > 1
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs of this machine as ``CUDA_VISIBLE_DEVICES`` names them."""
+    if not (count := torch.cuda.device_count()):
+        raise HoldfastError("device 'cuda' was asked for but torch sees no GPU; use --device cpu")
+    return os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")[:count]

@@ -1,0 +1,70 @@
+"""Folders that hold the answer to one request: what it was, the shards it is made of, and the files made of those.
+
+Repeating a request continues its folder; another one is refused, since its files would stand among those of the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import sealed, unsealed
+from holdfast.measure.keys import Key
+from holdfast.measure.store import Store
+from holdfast.run.engines.ranks import LEASES
+
+REQUEST = "request.json"
+UNFINISHED = {REQUEST, "shards", "arrays", LEASES}
+"""What a request leaves before its answer: shards say themselves what they belong to."""
+
+
+def require_free(folder: Path, mark: str = REQUEST, others: Collection[str] = ()) -> None:
+    """Make ``folder``, before anything is loaded, and refuse one that holds something, but not the file that is its mark.
+
+    The names of ``others`` may stand there before the mark does.
+
+    Raises:
+        HoldfastError: it cannot be written, or holds something else than the same verb leaves there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        names = _names(folder)
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+    if names - set(others) and mark not in names:
+        raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
+
+
+def claim(store: Store, command: str, key: Key) -> None:
+    """Keep what is asked for in the folder of ``store``, and refuse the folder of another request."""
+    request: dict[str, Any] = json.loads(json.dumps({"command": command, **key.model_dump()}))
+    if _names(store.folder) <= UNFINISHED:
+        store.write_file(REQUEST, sealed(json.dumps(request, indent=1).encode()))
+        return
+    try:
+        previous = json.loads(unsealed((store.folder / REQUEST).read_bytes()))
+    except ValueError as error:
+        raise HoldfastError(
+            f"{store.folder / REQUEST} is damaged, or of an earlier version of holdfast, so nobody knows what the folder "
+            "answers; choose another --out, or delete what is in it"
+        ) from error
+    if previous != request:
+        raise HoldfastError(
+            f"{store.folder} holds the answer to another request (other {', '.join(_differing(request, previous))}); "
+            "choose another --out, or delete what is in it"
+        )
+
+
+def _names(folder: Path) -> set[str]:
+    """Return what is in ``folder``, without the hidden files of a process that died while it wrote."""
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def _differing(wanted: Mapping[str, Any], previous: Mapping[str, Any]) -> list[str]:
+    """Return the names of what two requests differ in, settings one by one."""
+    ours, other = ({**request, **(request.get("settings") or {})} for request in (wanted, previous))
+    names = [name for name in [*ours, *(set(other) - set(ours))] if ours.get(name) != other.get(name)]
+    return [name for name in names if name != "settings"]

@@ -1,0 +1,397 @@
+"""How much work is left, how long it takes, and until when a run may compute."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate, starmap
+from math import inf, isfinite, log
+from statistics import median
+from time import monotonic
+from typing import Any, final
+
+import torch
+
+from holdfast.attacks.base import GRADIENT
+from holdfast.attacks.gradient import GradientAttack
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Encoder
+from holdfast.core.images import constant_images
+from holdfast.core.noise import Noise
+from holdfast.core.optimised import arranged, operations
+from holdfast.core.run_settings import whole_float32
+from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Fit
+from holdfast.run.tuning import attacked_together, keep_freed_memory
+
+# How much work there is: the pace of an encoder, and the seconds left, forecast from it and what was measured.
+#
+# Work is planned in forwards of the encoder, a gradient step counted as three; from the first shard on, in what it
+# took.
+
+What = Observation | Evaluation | Fit[Any]
+"""What is learned or observed of an encoder or concluded about it."""
+Piece = tuple[str, What]
+"""An encoder's name, and what is done for it."""
+TIMED = 1 << 29
+"""Operations of the encoder in the batch that its pace is measured on: as many as the smallest shards have ..."""
+MOST_TIMED = 64
+"""... and no more images."""
+READ = 7e-6
+"""Seconds that a code takes which was computed elsewhere: to be read, checked and written."""
+PATIENCE = 2.0
+"""Seconds: what takes longer is timed once."""
+TIMES, TOGETHER = 5, 0.2
+"""What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
+SET_UP = 0.5
+"""Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
+COLD = 3.0
+"""So many times as long as another encoder's a shard takes that bears what a process sets up once, as packages that load."""
+CONCLUSION = 0.2
+"""Seconds of a conclusion of which nothing is known: most are short."""
+EARLY = 20.0
+"""Seconds of work for which what is known of the engine weighs as much as what was seen of it."""
+FARTHEST = 5.0
+"""Forwards tell of work that they are not the cost of, as a graph of neighbours: no farther off than this is believed."""
+
+
+@whole_float32()
+def pace(encoder: Encoder, attacked: bool = True) -> float:
+    """Return the seconds that a forward of one image takes, measured: of a forward, or of a whole step of an attack.
+
+    The step counts as three forwards; the slower of both counts, for either work is most of some question. What comes with
+    a step, as clipping and projection, is all that an encoder without any operations costs. 0 of an encoder that fails: its
+    examination says why. Images are as many at a time as are attacked; where none are, forwards alone are timed.
+    """
+    if encoder.recorded:
+        return READ
+    keep_freed_memory()
+    weight = next(encoder.module.parameters(), torch.zeros(()))
+    fitting = TIMED // max(operations(encoder), 1) if weight.device.type == "cpu" else MOST_TIMED
+    count = max(attacked_together(encoder) if attacked else 1, min(MOST_TIMED, fitting))
+    encoder = arranged(encoder)
+    images, width = constant_images(encoder.domain, count, weight), encoder.domain.high - encoder.domain.low
+    noise = Noise.of(0, [str(k) for k in range(count)], str(weight.device))
+    ball = Linf(width / 100 if isfinite(width) else 1.0)
+    step = GradientAttack(steps=1, start=0.0, keep="last")
+
+    def forward() -> None:
+        with torch.no_grad():
+            encoder.forward(images).cpu()
+
+    def both() -> None:
+        encoder.forward(step(encoder, images, lambda codes: codes.square().sum(1), ball, noise)).cpu()
+
+    timed = [(_seconds(forward), count)]
+    if attacked:
+        timed.append((_seconds(both), count * (2 + GRADIENT)))
+    return max((seconds / forwards for seconds, forwards in timed if seconds is not None), default=0.0)
+
+
+def _seconds(task: Callable[[], None]) -> float | None:
+    """Return how long ``task`` takes after the first time, which bears what is set up once; None if it cannot be done.
+
+    Where the first takes longer than ``PATIENCE`` it is taken for the others, which would cost as much again.
+    """
+    with suppress(Exception):
+        least, began = inf, monotonic()
+        for time in range(TIMES):
+            since = monotonic()
+            task()
+            seconds = monotonic() - since
+            if time == 0 and seconds > PATIENCE:
+                return seconds
+            if time > 0:
+                least = min(least, seconds)
+                if monotonic() - began > TOGETHER:
+                    break
+        return least
+    return None
+
+
+@final
+@dataclass
+class Forecast:
+    """The seconds that pieces of work will take, from what was measured of them or else from their forwards.
+
+    ``paces``: the seconds of a forward of each encoder, by name: what is known of one encoder tells of another in their
+    proportion.
+    """
+
+    paces: dict[str, float]
+    measured: dict[What, dict[str, list[tuple[int, float]]]] = field(default_factory=dict)
+    """Of what was measured: for each encoder, rows and their seconds."""
+    waiting: dict[Piece, int] = field(default_factory=dict)
+    """How many rows of each piece are to be done."""
+    totals: dict[What, int] = field(default_factory=dict)
+    """How many rows there are of what was begun for some encoder."""
+    forwards: dict[Piece, int] = field(default_factory=dict)
+    """How many forwards a row of each piece is planned to take."""
+    planned: dict[Piece, int] = field(default_factory=dict)
+    """How many rows of each piece are planned, until it is begun."""
+    concluding: dict[Piece, float] = field(default_factory=dict)
+    """The seconds of conclusions that will be drawn and take long, until they are known better."""
+    pictures: dict[Piece, Mapping[Piece, int]] = field(default_factory=dict)
+    """Of conclusions of full results: how many rows of which observations their pictures take once more."""
+    worked: float = 0.0
+    """The seconds that observations took where they were computed ..."""
+    passed: float = 0.0
+    """... while so many passed here: fewer where many are computed side by side."""
+    beside: int = 1
+    """How many the engine computes side by side."""
+
+    def expect(self, piece: Piece) -> None:
+        """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
+        self.waiting[piece] = -1
+
+    def plan(self, piece: Piece, forwards: int, rows: int | None = None) -> None:
+        """Take note that a row of ``piece`` takes so many forwards of its encoder, and how many rows there are, if known."""
+        self.forwards[piece] = forwards
+        if rows is not None:
+            self.planned[piece] = rows
+
+    def drop(self, piece: Piece) -> None:
+        """Take note that nothing more of ``piece`` will be done."""
+        self.waiting[piece] = 0
+
+    def tell(self, piece: Piece, rows: int, seconds: float, done: int, total: int) -> None:
+        """Take note that ``rows`` of ``piece`` took so long, and that so many are now ``done``."""
+        self.waiting[piece], self.totals[piece[1]] = total - done, total
+        if rows:
+            self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
+
+    def pass_time(self, worked: float, passed: float) -> None:
+        """Take note that observations took ``worked`` seconds where they were computed, while so many passed here."""
+        self.worked, self.passed = self.worked + worked, self.passed + passed
+
+    def seconds(self, piece: Piece, rows: int) -> float | None:
+        """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
+        line = self._measured_line(piece)
+        return None if line is None else rows and line[0] + rows * line[1]
+
+    def expected(self, piece: Piece, rows: int) -> float:
+        """Return how long ``rows`` of ``piece`` will take, from its forwards if nothing like it was measured yet."""
+        seconds = self.seconds(piece, rows)
+        return rows * self.row(piece) if seconds is None else seconds
+
+    def row(self, piece: Piece) -> float:
+        """Return how long each further row of ``piece`` is expected to take."""
+        line = self._measured_line(piece)
+        return self._by_forwards(piece) * self._corrected(piece[0]) if line is None else line[1]
+
+    def _measured_line(self, piece: Piece) -> tuple[float, float] | None:
+        """Return the seconds that ``piece`` takes beside its rows, and those of each row, if anything tells of it.
+
+        What was measured of other encoders tells as well, of those whose pace is most alike: the last, and the least where
+        the first shards of a process bore what it sets up once.
+        """
+        name, what = piece
+        timed = self.measured.get(what, {})
+        if not timed:
+            return (0.0, self.concluding[piece]) if piece in self.concluding else None
+        if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
+            known = [timed[name]] if name in timed else timed.values()
+            return 0.0, sum(map(_pace, known)) / len(known)
+        later, planned = _later_over_first(timed.values()), self._by_forwards(piece)
+        if name in timed and later is not None:
+            return 0.0, _line(timed[name], later, planned)[1]
+        slower = {other: self._slower(name, other) for other in timed}
+        nearest = min(int(abs(log(times))) for times in slower.values())
+        lines = {
+            other: (beside, slower[other] * row)
+            for other, times in timed.items()
+            if int(abs(log(slower[other]))) == nearest
+            for beside, row in (_line(times, later, planned / slower[other]),)
+        }
+        line, least = lines.get(name, [*lines.values()][-1]), min(lines.values(), key=sum)
+        return line if sum(line) <= COLD * sum(least) else least
+
+    def _by_forwards(self, piece: Piece) -> float:
+        """Return the seconds of a row of ``piece`` by its forwards alone."""
+        return self.forwards.get(piece, 0) * self.paces.get(piece[0], 0.0)
+
+    def _corrected(self, name: str) -> float:
+        """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured.
+
+        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others. Until
+        much is measured the plan is believed.
+        """
+        pairs = [(EARLY, EARLY)] + [
+            (rows * by_forwards, rows * _line(timed[name], None, by_forwards)[1])
+            for what, timed in self.measured.items()
+            if name in timed and (by_forwards := self._by_forwards((name, what)))
+            for rows in (sum(rows for rows, _ in timed[name]),)
+        ]
+        pairs.sort(key=lambda pair: pair[1] / pair[0])
+        reached = list(accumulate(foretold for foretold, _ in pairs))
+        foretold, took = pairs[bisect_left(reached, reached[-1] / 2)]
+        return min(max(took / foretold, 1 / FARTHEST), FARTHEST)
+
+    def _slower(self, name: str, other: str) -> float:
+        """Return how many times as long as the ``other`` encoder this one takes; 1 where that is not known."""
+        ours, theirs = self.paces.get(name, 0.0), self.paces.get(other, 0.0)
+        return ours / theirs if ours > 0 and theirs > 0 else 1.0
+
+    @property
+    def side_by_side(self) -> float:
+        """Return how many seconds pass while observations take one where they are computed."""
+        return (self.passed + EARLY / self.beside) / (self.worked + EARLY)
+
+    @property
+    def conclusions(self) -> float:
+        """Return the seconds of what is waiting to be concluded, which is done side by side."""
+        waiting = (piece for piece, rows in self.waiting.items() if rows and isinstance(piece[1], Evaluation))
+        seconds = [self._conclusion(piece) for piece in waiting]
+        return max(max(seconds, default=0.0), sum(seconds) / self.beside)
+
+    @property
+    def seconds_left(self) -> float:
+        """Return the seconds that everything waiting will take, infinite while nothing is known of an observation in it."""
+        waiting = [(piece, rows) for piece, rows in self.waiting.items() if rows]
+        return self.conclusions + sum(
+            (self._left(piece, rows) for piece, rows in waiting if not isinstance(piece[1], Evaluation)), 0.0
+        )
+
+    def _conclusion(self, piece: Piece) -> float:
+        """Return the seconds of a conclusion and its pictures."""
+        seconds = self.seconds(piece, 1)
+        pictures = self.pictures.get(piece, {})
+        return (CONCLUSION if seconds is None else seconds) + sum(starmap(self.expected, pictures.items()))
+
+    def _left(self, piece: Piece, rows: int) -> float:
+        if rows < 0:
+            rows = self.planned.get(piece, self.totals.get(piece[1], 1))
+        if isinstance(piece[1], Fit):
+            return self.expected(piece, 1)
+        seconds = self.seconds(piece, rows)
+        if seconds is None and not self._by_forwards(piece):
+            return inf
+        seconds = self.expected(piece, rows) + SET_UP if seconds is None else seconds
+        return seconds * self.side_by_side
+
+
+def _line(times: Sequence[tuple[int, float]], later: float | None, planned: float) -> tuple[float, float]:
+    """Return the seconds that a first shard took beside its rows, and those of each row.
+
+    Where all there is are first shards, nobody knows which part was which. As much as ``SET_UP`` counts as the former, which
+    small networks take for every shard, however many rows it holds; but a row takes what is ``planned``. A share of the
+    whole, as other pieces have it, would make long shards seem short.
+
+    Args:
+        times: rows and seconds of each shard.
+        later: the pace of later rows over that of the first, of the same or another encoder, if known.
+        planned: the seconds of a row by its forwards.
+    """
+    rows, seconds = times[0]
+    if len(times) > 1:
+        row = _pace(times)
+    elif later is not None:
+        row = later * seconds / rows
+    else:
+        row = max((seconds - SET_UP) / rows, min(seconds / rows, planned))
+    return max(0.0, seconds - rows * row), row
+
+
+def _later_over_first(timed: Iterable[Sequence[tuple[int, float]]]) -> float | None:
+    """Return the median of the paces of later rows over those of the first; None where nothing was measured twice."""
+    ratios = [_pace(times) / first for times in timed if len(times) > 1 and (first := _pace(times[:1]))]
+    return median(ratios) if ratios else None
+
+
+def _pace(times: Sequence[tuple[int, float]]) -> float:
+    """Return the seconds of a row."""
+    # The first rows bear what is set up once (a traced graph), so later ones speak for the rest.
+    counted = times[1:] or times
+    return sum(seconds for _, seconds in counted) / sum(rows for rows, _ in counted)
+
+
+OVERRUN = 1.1
+"""How many times the budget a piece of work may be expected to end at and still begin."""
+SHORT = 10.0
+"""Seconds of work that are done at once, in one round: nobody would look at a part of it."""
+REPORT, REPORT_SHARE = 5.0, 0.03
+"""The seconds that are kept for the report, and the share of a budget that they are at most."""
+
+
+@final
+@dataclass
+class Deadline:
+    """What time there is for work whose conclusions ``forecast`` foresees. Moments are by ``time.monotonic``.
+
+    In the order in which they come: the budget began to run (``began``), the turn of the encoder at work is over
+    (``turn_end``), no more work begins (``last_beginning``), all work but conclusions and the report must be over
+    (``last_end``), what still computes is abandoned (``last_overrun``).
+    """
+
+    forecast: Forecast
+    budget: float | None
+    """Seconds; None for as long as it takes."""
+    began: float
+    turn_end: float = inf
+    strict: bool = False
+    """Whether work must end by ``turn_end``, too, and not only begin."""
+
+    def begin_turn(self, share: float, strict: bool = False) -> None:
+        """Begin a turn of this share of the time that is left; in a strict one nothing begins that would outlast it."""
+        now = monotonic()
+        self.turn_end, self.strict = now + (self.last_beginning - now) * share, strict
+
+    def leave_turn(self) -> None:
+        """Let work last until the end of the budget again, whoever it is for."""
+        self.turn_end = inf
+
+    def affords(self, seconds: float) -> bool:
+        """Return whether work that takes so long may begin."""
+        if self.budget is None:
+            return True
+        now = monotonic()
+        last_end = self.turn_end if self.strict else self.last_end
+        return now < self.last_beginning_of_turn and now + seconds <= last_end
+
+    @property
+    def passed(self) -> bool:
+        """Whether no more work begins."""
+        return monotonic() >= self.last_beginning
+
+    @property
+    def last_beginning_of_turn(self) -> float:
+        """The moment after which no more work begins in this turn."""
+        return min(self.last_beginning, self.turn_end)
+
+    @property
+    def last_beginning(self) -> float:
+        """The moment after which no more work begins.
+
+        Conclusions, as far as they are known, end no more than a tenth of the budget later.
+        """
+        if self.budget is None:
+            return inf
+        return min(self.began + self.budget, self.last_end)
+
+    @property
+    def last_end(self) -> float:
+        """The moment when all work but conclusions and the report must be over."""
+        budget = inf if self.budget is None else self.budget
+        after = self.forecast.conclusions + min(REPORT, REPORT_SHARE * budget)
+        return self.began + max(OVERRUN * budget - after, budget / 2)
+
+    @property
+    def last_overrun(self) -> float:
+        """The moment after which a run is too late in any case."""
+        return self.began + OVERRUN * (self.budget or inf)
+
+    @property
+    def seconds_of_turn(self) -> float:
+        """The seconds left of this turn: without a budget as many as have passed, for rounds double."""
+        if self.budget is None:
+            return max(SHORT, monotonic() - self.began)
+        return max(0.0, self.last_beginning_of_turn - monotonic())
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until everything is done, or the budget ends; infinite while nobody knows."""
+        seconds = self.forecast.seconds_left
+        return seconds if self.budget is None else min(seconds, max(0.0, self.began + self.budget - monotonic()))

@@ -1,0 +1,292 @@
+"""What a request looks at: encoders and images, at hand or by reference, limited, each loaded once."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.geometry import Preprocessing
+from holdfast.core.images import Images
+from holdfast.data import by_name as data
+from holdfast.data.base import Selection
+from holdfast.data.reading.remembered import Remembered
+from holdfast.encoders import by_name as encoders
+from holdfast.encoders.baseline import random_init, raw_pixels
+from holdfast.encoders.builtin import TOUR as TOURED
+from holdfast.encoders.embeddings import SOURCE, Embeddings
+from holdfast.encoders.loading.reference import Options, named
+from holdfast.measure.bank import alongside, apart
+from holdfast.measure.evaluation import with_bank
+from holdfast.report.text import listed
+from holdfast.run.catalog import evaluations
+from holdfast.run.request import Request, references
+
+TOUR = "builtin:digits"
+OWN = f"{SOURCE}:"
+"""The images of codes that were computed elsewhere, where none are named: their rows."""
+WITH_IMAGES = ("builtin:", OWN)
+"""Encoders that are measured on images of their own where none are named begin so."""
+NO_IMAGES = "no images to measure on; name a folder of them with --images"
+PICTURES = Domain((3, 224, 224))
+"""What images are read as where no encoder says it, for codes that were computed elsewhere."""
+AS_LOADED = Options()
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """What needs no loading: encoders by what the request calls them, and images."""
+
+    encoders: Mapping[str, Encoder] = field(default_factory=dict)
+    images: Images | None = None
+    bank: Images | None = None
+
+
+NOTHING = AtHand()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The encoders of a request, and the images and the bank for each domain and geometry, which are loaded when needed."""
+
+    request: Request
+    encoders: Sequence[Encoder]
+    images_named: str | Images
+    bank_named: str | Images | None
+    remembered: Remembered
+    loaded: dict[tuple[Domain, Preprocessing | None], tuple[Images, Images | None]] = field(default_factory=dict)
+    embedded: dict[Encoder, tuple[Images, Images | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: Request, at_hand: AtHand, remembered: Remembered) -> Inputs:
+        """Return the inputs that ``request`` names, with its encoders loaded.
+
+        Raises:
+            HoldfastError: something it names does not exist or cannot be read.
+        """
+        bank = request.bank if at_hand.bank is None else at_hand.bank
+        if at_hand.images is None:
+            _require_images(request, at_hand.encoders)
+        encoders = encoders_of(request, at_hand.encoders)
+        images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
+        if images == OWN:
+            stored = [each for each in encoders if isinstance(each, Embeddings)]
+            if not stored:
+                raise HoldfastError(
+                    f"no encoder stands for stored codes, whose rows {OWN} names; name images, as in {TOUR}"
+                )
+            _warn_of_other_rows(stored)
+        return cls(request, encoders, images, bank, remembered)
+
+    def images(self, encoder: Encoder) -> Images:
+        """Return the images that ``encoder`` is measured on."""
+        return self._of(encoder)[0]
+
+    def bank(self, encoder: Encoder) -> Images | None:
+        """Return the other images for ``encoder``, apart from those that it is measured on, if there are some."""
+        return self._of(encoder)[1]
+
+    def _of(self, encoder: Encoder) -> tuple[Images, Images | None]:
+        if not isinstance(encoder, Embeddings):
+            return self.prepared(encoder.domain, encoder.geometry)
+        if encoder not in self.embedded:
+            self.embedded[encoder] = self._embedded(encoder)
+        return self.embedded[encoder]
+
+    def _embedded(self, encoder: Embeddings) -> tuple[Images, Images | None]:
+        """Return the codes of all rows, or those of the images and the bank that are named."""
+        if isinstance(self.images_named, str) and self.images_named == OWN:
+            limit, images = (
+                self.request.limit,
+                encoder.images(others=[each.stored for each in self.encoders if isinstance(each, Embeddings)]),
+            )
+            if limit is not None:
+                images = images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
+            if self.bank_named is None:
+                return images, None
+            return images, self._beside(self._bank(self.bank_named, encoder.domain, None), images)
+        shown = next((each for each in self.encoders if not each.recorded), None)
+        domain, geometry = (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
+        images, bank = self.prepared(domain, geometry)
+        return encoder.images(images), None if bank is None else encoder.images(bank)
+
+    def prepared(self, domain: Domain, geometry: Preprocessing | None) -> tuple[Images, Images | None]:
+        """Return the images and the bank as inputs of ``domain``, read from files by ``geometry``."""
+        if (domain, geometry) not in self.loaded:
+            self.loaded[domain, geometry] = self._load(domain, geometry)
+        return self.loaded[domain, geometry]
+
+    def _load(self, domain: Domain, geometry: Preprocessing | None) -> tuple[Images, Images | None]:
+        limit, seed = self.request.limit, self.request.seed
+        images = select(self.images_named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
+        if self.bank_named is None:
+            return images, None
+        return images, self._beside(self._bank(self.bank_named, domain, geometry), images)
+
+    def _beside(self, bank: Images, images: Images) -> Images:
+        """Return ``bank`` as the evaluations asked for need it: without copies of ``images``, or as it is to compare both.
+
+        Raises:
+            HoldfastError: both are asked for, and there are copies.
+        """
+        known = evaluations()
+        comparing = [name for name in self.request.only if name in known and known[name].compares_bank]
+        if not comparing:
+            return apart(bank, images)
+        others = [name for name in self.request.only if name in known and name not in comparing]
+        if others := [name for name in others if with_bank(known[name]())]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", HoldfastWarning)
+                copies = len(bank) - len(apart(bank, images))
+            if copies:
+                raise HoldfastError(
+                    f"{comparing[0]} compares both sets with the {copies} images that are in both, and "
+                    f"{others[0]} searches a bank without them. Evaluate {comparing[0]} in a run of its own"
+                )
+        return alongside(bank, images)
+
+    def _bank(self, named: str | Images, domain: Domain, geometry: Preprocessing | None) -> Images:
+        limit, seed = self.request.bank_limit, self.request.seed
+        return select(named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
+
+
+def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encoder:
+    """Return an encoder at hand, or the one that a reference names, for what takes more than codes.
+
+    Raises:
+        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it, or stands for stored codes.
+    """
+    loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
+    if loaded.recorded:
+        raise HoldfastError(
+            f"{loaded.name} holds codes alone, and this takes the encoder that made them; only evaluate, parity, "
+            "drift and threshold can do with codes"
+        )
+    if isinstance(encoder, str):
+        return loaded
+    _require_as_loaded(encoder.name, options)
+    return encoder
+
+
+def _require_as_loaded(name: str, options: Options) -> None:
+    """Raise if ``options`` say how to load the encoder ``name``, which is at hand."""
+    if options != AS_LOADED:
+        raise HoldfastError(
+            f"arch, size and trust_remote_code say how to load an encoder, and {name} is at hand; leave them out"
+        )
+
+
+def select(
+    images: str | Images,
+    domain: Domain,
+    geometry: Preprocessing | None = None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    remembered: Remembered | None = None,
+) -> Images:
+    """Return images at hand, or those that a reference names, as inputs of ``domain``; ``seed`` chooses ``limit`` of them.
+
+    Raises:
+        HoldfastError: they cannot be loaded, or are no inputs for this domain.
+    """
+    if isinstance(images, str):
+        return data.load(images, domain, geometry, limit=limit, seed=seed, remembered=remembered)
+    images.pixels([0], domain=domain)
+    return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
+
+
+def _require_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
+    """Raise before anything is loaded if an encoder that has no images of its own is to be measured on none."""
+    others = [reference for reference in request.encoders if reference not in at_hand]
+    if request.images is None and not all(named(reference)[1].startswith(WITH_IMAGES) for reference in others):
+        raise HoldfastError(NO_IMAGES)
+
+
+def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
+    """Warn where files hold codes of different images, whose numbers cannot be compared."""
+    first, *others = codes
+    known = set(first.stored.ids)
+    for other in others:
+        shared = len(known & set(other.stored.ids))
+        if not shared == len(known) == len(other.stored):
+            warnings.warn(
+                f"{first.name} and {other.name} hold codes of different images ({shared} ids are in both, of {len(known)} "
+                f"and {len(other.stored)}), so their numbers stand apart and are not compared",
+                HoldfastWarning,
+                stacklevel=2,
+            )
+
+
+def images_reference(request: Request, encoders: Sequence[Encoder]) -> str:
+    """Return the images that ``request`` names, or the built-in ones for the built-in encoders; rows for stored codes."""
+    if request.images is None and encoders and all(encoder.recorded for encoder in encoders):
+        return OWN
+    if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):
+        raise HoldfastError(NO_IMAGES)
+    return request.images or TOUR
+
+
+def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encoder]:
+    """Return the encoders that ``request`` names, the baselines last; two of one name are called by their source.
+
+    Those ``at_hand``, by reference, are not loaded.
+
+    Raises:
+        HoldfastError: one cannot be loaded, or all are at hand and the request says how to load them.
+    """
+    if not request.encoders and request.images not in (None, TOUR):
+        raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
+    if request.encoders and all(reference in at_hand for reference in request.encoders):
+        first = at_hand[request.encoders[0]]
+        _require_as_loaded(first.name, Options(None, request.size, request.trust_remote_code))
+    loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in references(request)]
+    loaded = loaded or [encoders.load(f"builtin:{name}") for name in TOURED]
+    everyone = [*loaded, *_baselines(request, loaded)]
+    counted = Counter(encoder.name for encoder in everyone)
+    return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in everyone]
+
+
+def _called_by_source(encoder: Encoder) -> Encoder:
+    """Return ``encoder`` under another name; one that was made in Python has its own name alone."""
+    if encoder.source == MADE_IN_PYTHON:
+        return encoder
+    renamed = copy(encoder)  # the caller's own keeps its name
+    renamed.name = encoder.source
+    return renamed
+
+
+def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
+    kinds = ("pixels", "random")
+    for name in request.baselines:
+        if name not in kinds:
+            raise HoldfastError(f"unknown baseline {name!r}; {did_you_mean(name, list(kinds))}")
+    baselines: list[Encoder] = []
+    if "pixels" in request.baselines:
+        for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():
+            pixels = raw_pixels(encoder.domain)
+            pixels.geometry = encoder.geometry  # so that both see the same images
+            baselines.append(pixels)
+    if "random" in request.baselines:
+        drawn: dict[str, tuple[Encoder, list[str]]] = {}
+        without = [encoder.name for encoder in encoders if not encoder.parameters]
+        if without:
+            warnings.warn(
+                f"random baseline: left out for {listed(without)}, which {'has' if len(without) == 1 else 'have'} no "
+                "weights to draw anew",
+                HoldfastWarning,
+                stacklevel=2,
+            )
+        for encoder in encoders:
+            if not encoder.parameters:
+                continue
+            fresh = random_init(encoder, request.seed)
+            drawn.setdefault(fresh.fingerprint, (fresh, []))[1].append(encoder.name)
+        for fresh, alike in drawn.values():  # one architecture has one random baseline
+            fresh.name = f"{' and '.join(alike)} (random weights)"
+            baselines.append(fresh)
+    return baselines

@@ -1,0 +1,223 @@
+"""The plan of a request once its encoders and images are known: what of it they allow, and how much of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import product
+
+from holdfast.bounds.network.size import nonlinear_entries
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.images import Images
+from holdfast.core.optimised import operations
+from holdfast.encoders.baseline import is_baseline
+from holdfast.encoders.embeddings import Embeddings
+from holdfast.measure.applicable import changes_by_default, inapplicable, restricted
+from holdfast.measure.evaluation import Evaluation, answerable, settings
+from holdfast.report.text import listed
+from holdfast.run.catalog import HEAVY, LARGE, TOTAL, share
+from holdfast.run.inputs import Inputs
+from holdfast.run.request import Request, build, planned, requested_balls
+
+WANTS_MORE = (
+    "that takes changed images, the network, or what the codes were computed from (for spade, inputs=FILE names it)"
+)
+"""What stored codes are not enough for."""
+
+
+def adapt_plan(request: Request, plan: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
+    """Return ``plan`` for these encoders and images: with settings that follow from them, without what they do not allow.
+
+    Raises:
+        HoldfastError: what was asked for by name is not allowed, a ball does not fit, or nothing is left.
+    """
+    plan = set_encoders(request, plan_for_large_encoders(request, inputs.encoders) or plan, inputs.encoders)
+    for ball, encoder in product(requested_balls(plan), inputs.encoders):
+        ball.check(encoder.domain)
+    plan = set_tags(plan, inputs.encoders)
+    for encoder in inputs.encoders:
+        plan = drop_unlabelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
+    plan = drop_inapplicable(request, plan, inputs.encoders)
+    return drop_unreachable(request, drop_unanswerable(plan, inputs), inputs.encoders)
+
+
+def drop_unlabelled(
+    request: Request, evaluations: Sequence[Evaluation], images: Images, bank: Images | None
+) -> list[Evaluation]:
+    """Return those of ``evaluations`` that these labels, or the lack of them, allow.
+
+    Raises:
+        HoldfastError: others were asked for by name.
+    """
+    lacking = [each.name for each in (images, bank) if each is not None and each.labels is None]
+    without = [evaluation.name for evaluation in evaluations if evaluation.needs_labels and lacking]
+    if request.only and without:
+        raise HoldfastError(
+            f"{', '.join(without)} {'needs' if len(without) == 1 else 'need'} labels, and {' and '.join(lacking)} "
+            f"{'has' if len(lacking) == 1 else 'have'} none; give them as in photos?labels=folders, or as the array labels "
+            "beside the images or codes"
+        )
+    return [evaluation for evaluation in evaluations if evaluation.name not in without]
+
+
+def set_tags(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` with the tags that stored codes bring, where they take tags and none are set.
+
+    Raises:
+        HoldfastError: two files of tags are named.
+    """
+    files = list(
+        dict.fromkeys(encoder.tags for encoder in encoders if isinstance(encoder, Embeddings) and encoder.tags)
+    )
+    if len(files) > 1:
+        raise HoldfastError(
+            f"tags are of images, not of codes, and two files of them are named ({', '.join(files)}); keep one"
+        )
+    return [
+        build(type(each), {**settings(each), "tags": files[0]}) if files and getattr(each, "tags", "") is None else each
+        for each in evaluations
+    ]
+
+
+def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
+    """Return those of ``evaluations`` that at least one encoder can be asked, and say what stored codes cannot answer.
+
+    Raises:
+        HoldfastError: none is left.
+    """
+    by_encoder = {
+        encoder.name: [each for each in evaluations if answerable(each, encoder, inputs.images(encoder))]
+        for encoder in inputs.encoders
+    }
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for encoder in inputs.encoders:
+        silent = tuple(each.name for each in evaluations if each not in by_encoder[encoder.name])
+        alike.setdefault(silent, []).append(encoder.name)
+    for silent, named in alike.items():
+        if not silent:
+            continue
+        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(list(silent))}: {WANTS_MORE}"
+        if not any(by_encoder.values()):
+            raise HoldfastError(f"{sentence}; name the encoder that made them")
+        warnings.warn(sentence, HoldfastWarning, stacklevel=4)
+    return [each for each in evaluations if any(each in answers for answers in by_encoder.values())]
+
+
+def drop_inapplicable(
+    request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]
+) -> list[Evaluation]:
+    """Return ``evaluations`` without transforms that do not apply to the inputs of some encoder, and say which these are.
+
+    Transforms are images' own: JPEG means nothing for 13 channels, and none of them means anything for videos. All encoders
+    get the same transforms, so that they can be compared.
+
+    Raises:
+        HoldfastError: an evaluation or a transform that was asked for by name does not apply, or nothing is left.
+    """
+    kept, left = list[Evaluation](), dict[tuple[str, Encoder], list[str]]()
+    for evaluation in evaluations:
+        needs = {
+            change: (needed, encoder)
+            for encoder in reversed(encoders)  # the first one is named
+            for change, needed in inapplicable(evaluation, encoder).items()
+        }
+        if not needs:
+            kept.append(evaluation)
+            continue
+        fewer, by_default = restricted(evaluation, needs), changes_by_default(evaluation)
+        if not by_default or (request.only and fewer is None):
+            named = evaluation.name if by_default else f"{listed(list(map(str, needs)))} (of {evaluation.name})"
+            raise HoldfastError(f"{_misfit([named], *next(iter(needs.values())))} Leave it out.")
+        for why in dict.fromkeys(needs.values()):
+            changes = listed([str(change) for change, reason in needs.items() if reason == why])
+            left.setdefault(why, []).append(evaluation.name if fewer is None else f"{changes} (of {evaluation.name})")
+        if fewer is not None:
+            kept.append(fewer)
+    if left:
+        sentences = (_misfit(names, *why) for why, names in left.items())
+        warnings.warn(f"Left out: {' '.join(sentences)}", HoldfastWarning, stacklevel=4)
+    return kept
+
+
+def _misfit(names: list[str], needed: str, encoder: Encoder) -> str:
+    """Return the sentence that ``encoder`` does not take what these transforms or evaluations need."""
+    domain = encoder.domain
+    shape = f"{' x '.join(map(str, domain.shape))} in [{domain.low:g}, {domain.high:g}]"
+    return f"{listed(names)}: {encoder.name} takes {shape}, not {needed}."
+
+
+def drop_unreachable(
+    request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]
+) -> list[Evaluation]:
+    """Return ``evaluations`` without bounds of networks that are all too large for them, unless asked for by name.
+
+    Baselines do not count: raw pixels have no network to bound, and proofs of them alone say nothing of the others.
+    """
+    neurons = [each.name for each in evaluations if hasattr(each, "neurons")]
+    if request.only or not neurons:
+        return list(evaluations)
+    encoders = [each for each in encoders if not is_baseline(each)] or encoders
+    largest = max(getattr(each, "neurons", 0) for each in evaluations)
+    if min(map(operations, encoders)) <= largest:  # an entry takes an operation at least
+        return list(evaluations)
+    entries = {encoder.name: nonlinear_entries(encoder) for encoder in encoders}
+    if min(entries.values()) <= largest:
+        return list(evaluations)
+    sizes = listed([f"{name} has at least {count:,}" for name, count in entries.items()])
+    warnings.warn(
+        f"{listed(neurons)} are left out: they bound networks of up to {largest:,} nonlinear entries, and {sizes}; center, "
+        "feature and randomized smoothing certify any encoder, by noisy copies",
+        HoldfastWarning,
+        stacklevel=4,
+    )
+    return [each for each in evaluations if each.name not in neurons]
+
+
+def set_encoders(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` as they are in a run of these ``encoders``, without those that need others than one.
+
+    Raises:
+        HoldfastError: these were asked for by name, or their settings name an encoder that is not there.
+    """
+    lonely = [evaluation.name for evaluation in evaluations if evaluation.needs_others and len(encoders) < 2]
+    if request.only and lonely:
+        raise HoldfastError(
+            f"{', '.join(lonely)} need another encoder to make attacks on, and {encoders[0].name} is the only one; name a "
+            "second one, or add --baselines random"
+        )
+    return [evaluation.among(encoders) for evaluation in evaluations if evaluation.name not in lonely]
+
+
+def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return the plan of quick for large encoders, one for all of them, so that they can be compared; else nothing.
+
+    It follows their operations, not their speed, so that the same command always asks for the same.
+    """
+    largest = max(operations(encoder) for encoder in encoders) if request.device == "cpu" else 0
+    if request.suite != "quick" or largest <= LARGE:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warned when it was planned first
+        plan, whole = planned(request, largest), planned(request)
+    if plan == whole:
+        return []
+    name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
+    kinds = {type(evaluation) for evaluation in plan}
+    absent = [each.name for each in whole if type(each) not in kinds]
+    missing = f", and leaves {listed(absent)} out" if absent else ""
+    warnings.warn(
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {_less(largest)}{missing}; --suite "
+        "standard asks for everything, --device cuda is faster",
+        HoldfastWarning,
+        stacklevel=2,
+    )
+    return plan
+
+
+def _less(operations: int) -> str:
+    """Return what quick asks of an encoder of so many operations."""
+    if operations >= HEAVY:
+        return f"asks for {TOTAL:,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+    percent = float(f"{100 * share(operations):.2g}")  # of two digits, and 100 is not 1e+02
+    return f"looks at {percent:g}% as many images as with a small network and attacks them less often"

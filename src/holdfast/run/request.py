@@ -1,0 +1,247 @@
+"""From flags and TOML to a request, and from the request to evaluations.
+
+Later wins: the evaluations' own defaults (the papers'), the suite, the TOML file, the flags. A TOML file has the
+request's fields as its keys and one table per evaluation, whose keys are that evaluation's fields.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, ValidationError
+
+from holdfast.attacks.black_box import SquareAttack
+from holdfast.attacks.presets import attack_fields, attacks_in_balls
+from holdfast.core.balls import Ball, balls_of, read_ball
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks, refuse_twice
+from holdfast.core.records import Record
+from holdfast.core.settings import convert, fields_of, seconds, types_of
+from holdfast.encoders.by_name import sources
+from holdfast.encoders.loading.reference import Options, named
+from holdfast.encoders.trained import written_in_python
+from holdfast.measure.evaluation import Evaluation, lacks_bank, plain, with_bank
+from holdfast.run.catalog import SUITES, evaluations, left_out, suite_settings
+
+Settings = Mapping[str, Mapping[str, Any]]
+BLIND = SquareAttack()
+"""The attack of a request for a black box."""
+
+
+def _several(value: Any) -> Any:
+    """Return what may be given once as it is given several times."""
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _budget(value: Any) -> float | None:
+    return None if value is None else seconds(value)
+
+
+def _texts(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Return settings as JSON holds them."""
+    return {name: {field: plain(value) for field, value in fields.items()} for name, fields in settings.items()}
+
+
+class Request(Record):
+    """What ``holdfast evaluate`` is asked to do. A field's name is its flag and its TOML key."""
+
+    encoders: tuple[str, ...] = ()
+    images: str | None = None
+    bank: str | None = None
+    suite: str = "quick"
+    only: tuple[str, ...] = ()
+    eps: tuple[str | float, ...] = ()
+    ball: tuple[Annotated[Ball, PlainValidator(read_ball), PlainSerializer(str)], ...] = ()
+    seed: int = 0
+    attack_seed: int | None = None
+    device: str = "cpu"
+    precision: str = "float32"
+    batch_size: int = 256
+    limit: int | None = Field(default=None, ge=1)
+    bank_limit: int | None = Field(default=None, ge=1)
+    budget: Annotated[float | None, BeforeValidator(_budget)] = None
+    baselines: tuple[str, ...] = ()
+    arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    size: int | None = Field(default=None, ge=1)
+    trust_remote_code: bool = False
+    black_box: bool = False
+    cluster: str | None = None
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
+    rehash: bool = False
+    out: str | None = None
+    log: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    settings: Annotated[dict[str, dict[str, Any]], PlainSerializer(_texts)] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **keywords: Any) -> Request:
+        """Return the request that keywords of ``holdfast.evaluate`` make.
+
+        Raises:
+            HoldfastError: a name, a value or a combination makes no sense.
+        """
+        with _in_a_sentence():
+            request = cls(**keywords)
+        _ = request.balls
+        if request.suite not in SUITES:
+            raise HoldfastError(f"unknown suite {request.suite!r}; {did_you_mean(request.suite, list(SUITES))}")
+        return request
+
+    @property
+    def balls(self) -> list[Ball]:
+        """Return the balls that attacks are asked for, of ``eps`` or else ``ball``."""
+        return balls_of(self.eps, self.ball)
+
+
+def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, Any]:
+    """Return what ``file`` and, over it, the ``flags`` ask for, as the keywords of ``holdfast.evaluate``.
+
+    Raises:
+        HoldfastError: a key, a value or a combination makes no sense.
+    """
+    content = _read(file) if file else {}
+    if "eps" in flags or "ball" in flags:
+        content = {name: value for name, value in content.items() if name not in ("eps", "ball")}
+    refuse_blanks(content)
+    merged = {**content, **flags, "settings": _merged(content.get("settings", {}), flags.get("settings", {}))}
+    Request.of(**merged)
+    return merged
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """Say in one sentence which field of a request has a value that it cannot have."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        if isinstance(reason := first.get("ctx", {}).get("error"), HoldfastError):
+            raise reason from error
+        where = ".".join(map(str, first["loc"]))
+        raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
+
+
+def references(request: Request) -> list[tuple[str, Options]]:
+    """Return each encoder that ``request`` names with its options; several ``arch`` belong to checkpoints in their order.
+
+    Trained encoders whose module was written in Python count as checkpoints.
+
+    Raises:
+        HoldfastError: there are several ``arch`` and not one for each checkpoint, or one and no checkpoint.
+    """
+    takes_arch = [_takes_arch(*named(reference)[1].partition(":")[::2]) for reference in request.encoders]
+    if request.arch and not any(takes_arch):
+        raise HoldfastError(f"--arch {request.arch[0]} changes nothing: no encoder is a checkpoint; leave it out")
+    if len(request.arch) > 1 and len(request.arch) != sum(takes_arch):
+        raise HoldfastError(
+            f"{len(request.arch)} --arch for {sum(takes_arch)} checkpoints; give one for all of them, or one for each "
+            "in their order"
+        )
+    architectures = iter(request.arch if len(request.arch) > 1 else request.arch * sum(takes_arch))
+    return [
+        (reference, Options(next(architectures, None) if mine else None, request.size, request.trust_remote_code))
+        for reference, mine in zip(request.encoders, takes_arch, strict=True)
+    ]
+
+
+def _takes_arch(source: str, name: str) -> bool:
+    """Return whether an encoder is built by ``--arch``: its source says so, and a trained one has a module in Python."""
+    adapter = sources().get(source)
+    takes_arch = adapter is not None and getattr(adapter, "TAKES_ARCH", False)
+    return takes_arch and (source != "trained" or written_in_python(name))
+
+
+def planned(request: Request, operations: int = 0) -> list[Evaluation]:
+    """Return the evaluations that ``request`` names, with their settings, for encoders of up to so many operations."""
+    known = evaluations()
+    refuse_twice("only", request.only)
+    for name in (*request.only, *request.settings):
+        if name not in known:
+            raise HoldfastError(f"unknown evaluation {name!r}; {did_you_mean(name, list(known))}")
+    names = request.only or [name for name in known if not known[name].by_name]
+    kinds = [known[name] for name in names if not (request.black_box and known[name].needs_gradients)]
+    if blocked := [name for name in request.only if known[name] not in kinds]:
+        raise HoldfastError(f"{', '.join(blocked)} need the encoder's gradients; leave them out with --black-box")
+    kinds = [kind for kind in kinds if request.only or not left_out(request.suite, kind, operations)]
+    balls = request.balls
+    refuse_twice("eps or ball", balls)
+    with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
+    if balls and not with_balls:
+        advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
+        raise HoldfastError(f"eps and ball change nothing: {', '.join(request.only)} attack in no ball{advice}")
+    over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
+    blind = {kind.name: dict.fromkeys(attack_fields(kind), BLIND) for kind in kinds} if request.black_box else {}
+    sizes = suite_settings(request.suite, kinds, operations)
+    chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
+    plan = _with_bank(request, [build(kind, chosen.get(kind.name, {})) for kind in kinds])
+    for name in set(request.settings) - {evaluation.name for evaluation in plan}:
+        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
+    for evaluation in plan:
+        if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:
+            raise HoldfastError(
+                f"{evaluation.name}: samples, the number of images to look at, must be at least 1, got {count}"
+            )
+    if request.bank and not any(map(with_bank, plan)):
+        raise HoldfastError(f"a bank changes nothing: {', '.join(request.only)} use none; leave --bank out")
+    return plan
+
+
+def _with_bank(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return those of ``plan`` that need no bank, or all if there is one."""
+    lacking = [] if request.bank else [evaluation.name for evaluation in plan if lacks_bank(evaluation)]
+    if request.only and lacking:
+        raise HoldfastError(f"there is no bank of images for {', '.join(lacking)} to learn from; name it with --bank")
+    return [evaluation for evaluation in plan if evaluation.name not in lacking]
+
+
+def requested_balls(plan: Sequence[Evaluation]) -> set[Ball]:
+    """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
+    balls: set[Ball] = set()
+    for evaluation in plan:
+        if attacks_in_balls(kind := type(evaluation)):
+            balls |= {*vars(evaluation)["balls"]} - {*cast(tuple[Ball, ...], fields_of(kind)["balls"].default)}
+    return balls
+
+
+def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
+    """Return the evaluation of this ``kind`` whose settings are ``values``: texts, or what JSON and TOML hold.
+
+    Example:
+        >>> from holdfast.attacks.evaluations.displacement import Displacement
+        >>> build(Displacement, {"sampels": 5})
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: displacement has no setting 'sampels'; did you mean 'samples'? known: ...
+    """
+    known = fields_of(kind)
+    for name in values:
+        if name not in known:
+            raise HoldfastError(f"{kind.name} has no setting {name!r}; {did_you_mean(name, list(known))}")
+    types = types_of(kind)
+    return kind(**{name: convert(value, types[name], f"{kind.name}.{name}") for name, value in values.items()})
+
+
+def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
+    """Return settings by evaluation and field, those ``above`` winning."""
+    return {name: {**below.get(name, {}), **above.get(name, {})} for name in {**below, **above}}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the request in a TOML file, its tables gathered under ``settings``."""
+    try:
+        content = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise HoldfastError(f"cannot read --config {file}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no text, too large a number, or too deeply nested
+        raise HoldfastError(f"{file} is not valid TOML: {error}") from error
+    known = [name for name in Request.model_fields if name != "settings"]
+    tables = evaluations()
+    for key, value in content.items():
+        if key not in (tables if isinstance(value, dict) else known):
+            raise HoldfastError(f"{file} has an unknown key {key!r}; {did_you_mean(key, [*known, *tables])}")
+    return {
+        **{key: value for key, value in content.items() if not isinstance(value, dict)},
+        "settings": {key: value for key, value in content.items() if isinstance(value, dict)},
+    }

@@ -1,0 +1,314 @@
+"""The table of encoders and evaluations, filled cell by cell.
+
+Encoders are prepared first, and the run says how long it will take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from math import isfinite
+from time import monotonic
+from typing import Any
+
+import torch
+
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.records import Failure, Result
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.measure.evaluation import Evaluation, answerable, parts, with_bank
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Fit, Population
+from holdfast.measure.store import Store
+from holdfast.report.text import about, counted
+from holdfast.run.computing import Computing, Progress, Subject, learn_all, once
+from holdfast.run.conclusions import Cells, MissingCells, finish
+from holdfast.run.engines.base import Engine, Local
+from holdfast.run.engines.processes import Automatic, Processes, one_thread
+from holdfast.run.engines.ranks import Ranks
+from holdfast.run.examination import IMAGES, examine
+from holdfast.run.forecast import SHORT, Deadline, Forecast, pace
+from holdfast.run.rounds import Interim, Rounds, WriteReport
+from holdfast.run.shards import CleanCodes, lacking
+from holdfast.run.steps import pictures_of
+
+WRITING = 2.0
+"""Seconds of the report."""
+
+
+def plan(row: MissingCells, cells: Cells) -> float:
+    """Take note of how much is missing of an encoder, as far as that can be told without a code of it.
+
+    Returns the seconds until it has its codes, without which nothing begins, whatever they take.
+    """
+    name, forecast = row.encoder.name, cells.work.forecast
+    bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
+    subject = Subject(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
+    for evaluation in row.evaluations:
+        subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
+    for fit in subject.fits:
+        with suppress(Exception):  # said when it is learned
+            forecast.plan((name, fit), fit.forwards(subject.planning))
+    for part in dict.fromkeys(part for observation in subject.groups for part in parts(observation)):
+        with suppress(Exception):  # said when it is observed
+            forwards = part.forwards(subject.planning)
+            forecast.plan((name, part), forwards)  # how many rows there are may be known only when fits are
+            forecast.plan((name, part), forwards, _missing_rows(part, subject.planning, cells.work))
+    if cells.work.deadline.budget is None:  # a budget may end before there are full results
+        for observation, group in subject.groups.items():
+            with suppress(Exception):  # which rows there are may be known only when fits are
+                rows = len(observation.rows(subject.planning))
+                forecast.pictures |= pictures_of(name, observation, group, rows)
+    populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
+    images = sum(_missing_rows(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
+    return images * forecast.paces.get(name, 0.0)
+
+
+def _missing_rows(observation: Observation, population: Population, work: Computing) -> int:
+    return lacking(observation, population, work.store)
+
+
+def expectation(work: Computing, device: str, encoding: float) -> str:
+    """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
+    left = work.forecast.seconds_left + encoding / work.forecast.beside + WRITING
+    if not isfinite(left) or left <= SHORT:
+        return ""
+    sentence = f"expected to take {about(left)}{_where(work, device)}"
+    if work.deadline.budget is None or left <= work.deadline.budget:
+        return sentence
+    return f"{sentence}; the budget ends after {about(work.deadline.budget)}, with wider intervals"
+
+
+def beside(engine: Engine | None) -> int:
+    """Return how many shards are computed side by side, as far as that is known before."""
+    if isinstance(engine, Automatic):
+        return engine.workers.count
+    return engine.side_by_side if isinstance(engine, Processes) else 1
+
+
+def _where(work: Computing, device: str) -> str:
+    if isinstance(work.engine, Local):
+        if device.startswith("cuda"):
+            return f" on {torch.cuda.get_device_name(device)}"
+        return f" on {counted(torch.get_num_threads(), 'core')}"
+    return f" in {counted(beside(work.engine), 'worker')}" if isinstance(work.engine, (Automatic, Processes)) else ""
+
+
+def prepare(missing: MissingCells, cells: Cells) -> Subject | None:
+    """Return the encoder with its codes, if anything is missing of it and it is fit to be measured.
+
+    For ranks also with what is learned from them; else that is learned when its turn comes.
+    """
+    work = cells.work
+    work.deadline.leave_turn()
+    if not missing.evaluations:
+        return None
+    subject = None
+    with cells.failing(missing.encoder, missing.images.name, missing.evaluations):
+        subject = _prepared(missing, cells)
+        for fit in subject.fits:
+            with suppress(Exception):  # said when it is learned
+                work.forecast.plan((missing.encoder.name, fit), fit.forwards(subject.population))
+        if isinstance(work.engine, Ranks):
+            learn_all(work, subject.population, subject.fits, subject.learned)
+            subject.rest()  # the next population knows what was learned
+        for observation in list(subject.groups):
+            with cells.failing(missing.encoder, missing.images.name, subject.groups[observation]):
+                _plan(subject, observation, work)
+    return subject
+
+
+def _prepared(missing: MissingCells, cells: Cells) -> Subject:
+    """Return the encoder with its clean codes, those of the bank included.
+
+    Raises:
+        HoldfastError: it is not fit to be measured.
+    """
+    population = Population(missing.encoder, missing.images, cells.run)
+    if problem := unfit(population, cells.work.engine):
+        raise HoldfastError(problem)
+    codes, bank = cells.work.codes(population, "codes"), None
+    if missing.searched is not None:
+        bank = missing.searched, _codes_of_bank(population, missing.searched, cells.work)
+    learned = dict[Fit[Any], Observed | Exception]()
+    subject = Subject(missing.encoder, missing.images, bank, codes, learned, cells.run, cells.other_encoders(missing))
+    for evaluation in missing.evaluations:
+        subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
+    return subject
+
+
+def _codes_of_bank(population: Population, bank: Images, work: Computing) -> Codes:
+    return work.codes(Population(population.encoder, bank, population.run), "codes of the bank")
+
+
+def _plan(subject: Subject, observation: Observation, work: Computing) -> None:
+    """Take note of the forwards that an observation takes; one whose rows cannot be told is not made at all."""
+    try:
+        observation.rows(subject.planning)
+    except Exception as error:
+        if not isinstance(error, BudgetSpentError):  # of what is not learned yet, rows are known later
+            del subject.groups[observation]  # these fail alone
+            raise
+    for part in parts(observation):
+        with suppress(Exception):  # said when it is observed
+            work.forecast.plan((subject.encoder.name, part), part.forwards(subject.planning))
+
+
+def unfit(population: Population, engine: Engine | None = None) -> str | None:
+    """Return why the encoder of ``population`` cannot be measured where ``engine`` computes, if it cannot."""
+    if population.encoder.recorded:
+        return None  # its codes were looked at when they were read, and there is nothing else
+    return once(engine or Local(), _problem, population, None)
+
+
+def _problem(population: Population, _: None) -> str | None:
+    population = population.at_work()
+    pixels = population.pixels(population.choose(IMAGES))
+    checks = examine(population.encoder, pixels, population.run, critical=True)
+    failed = [check for check in checks if check.status == "failed"]
+    return " ".join(check.sentence for check in failed) or None
+
+
+# Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
+#
+# Per encoder: is it fit to be measured, its clean codes, what is learned from them (the fits that evaluations name),
+# then
+# each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever the
+# store
+# already holds is not computed again.
+#
+# All cells go forward together, as ``rounds`` plans: first those that soonest have an answer, then twice as many
+# images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and is
+# concluded where an evaluation allows that; so are parts of a run that goes on.
+
+
+def fill_table(
+    encoders: Sequence[Encoder],
+    images_for: Callable[[Encoder], Images],
+    evaluations: Sequence[Evaluation],
+    run: RunSettings,
+    store: Store,
+    engine: Engine | None = None,
+    *,
+    progress: Progress | None = None,
+    budget: float | None = None,
+    began: float | None = None,
+    bank_for: Callable[[Encoder], Images | None] | None = None,
+    write: WriteReport | None = None,
+    say: Callable[[str], None] | None = None,
+    reason_for_radii: str = "",
+) -> tuple[list[Result], list[Failure]]:
+    """Return the result of every evaluation of every encoder, and why others are missing.
+
+    Args:
+        encoders: to measure; their names tell them apart.
+        images_for: gives the images for an encoder's domain and geometry.
+        evaluations: to run on each.
+        run: seed, device, precision and batch size.
+        store: keeps what is finished and knows what already is.
+        engine: where shards are computed; in this process by default.
+        progress: is told how far things are.
+        budget: seconds after which no new work begins, nor before if it would end more than a tenth later. All have
+            their share of it, and what is seen by then is concluded as partial results.
+        began: when the budget began to run, by ``time.monotonic``; now by default.
+        bank_for: gives the bank for an encoder, apart from its images, if there is one.
+        write: writes a report of what is stored while the run goes on.
+        say: is told, before the work begins, how long it will take.
+        reason_for_radii: why attacks are measured at these radii, for results to carry.
+
+    Raises:
+        HoldfastError: two encoders have the same name.
+        StoreError: the store cannot be written.
+        KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
+    """
+    refuse_same_names(encoders)
+    if not evaluations:
+        raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
+    began = monotonic() if began is None else began
+    forecast = Forecast({}, beside=beside(engine))
+    work = Computing(store, engine or Local(), progress, Deadline(forecast, budget, began))
+    cells = Cells(run, work, encoders, reason_for_radii)
+    looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
+    rows = [row for row in looked_up if row is not None]
+    encoding = sum(plan(row, cells) for row in rows)
+    if say and (sentence := expectation(work, run.computes_on, encoding)):
+        say(sentence)
+    compute_missing(rows, cells, Interim(cells, write))
+    if isinstance(engine, Ranks):
+        engine.end()
+    if progress:
+        progress("all cells", 1.0, 0.0)
+    return cells.results, cells.failures
+
+
+def refuse_same_names(encoders: Sequence[Encoder]) -> None:
+    """Raise if two of ``encoders`` have the same name, by which results tell them apart."""
+    names = [encoder.name for encoder in encoders]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise HoldfastError(f"two encoders are called {twice[0]!r}; name each one once")
+
+
+def look_up(
+    encoder: Encoder,
+    images_for: Callable[[Encoder], Images],
+    bank_for: Callable[[Encoder], Images | None] | None,
+    evaluations: Sequence[Evaluation],
+    cells: Cells,
+) -> MissingCells | None:
+    """Return what is missing of ``encoder``; nothing if its images cannot be had, which fails all of it."""
+    cells.forget_failures(encoder, evaluations)
+    with cells.failing(encoder, "unknown", evaluations):
+        images, bank = images_for(encoder), None
+        if bank_for and any(with_bank(evaluation) for evaluation in evaluations):
+            bank = bank_for(encoder)
+        applicable = [evaluation for evaluation in evaluations if answerable(evaluation, encoder, images)]
+        missing = cells.look_up(encoder, images, bank, applicable)
+        if missing.evaluations:
+            with nullcontext() if isinstance(cells.work.engine, Local) else one_thread():
+                cells.work.forecast.paces[encoder.name] = pace(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
+        return missing
+    return None
+
+
+def _device_of_pace(run: RunSettings) -> str:
+    """Return where an encoder's pace is measured: on the device of the workers, if there is one like it here."""
+    there = run.computes_on.startswith("cuda") and torch.cuda.is_available()
+    return run.computes_on if there else run.device
+
+
+def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim) -> None:
+    """Compute what is missing, of all encoders side by side.
+
+    Raises:
+        KeyboardInterrupt: somebody stopped it; what was seen by then is concluded.
+    """
+    every: list[Subject] = []
+    try:
+        if isinstance(cells.work.engine, Ranks) and cells.work.deadline.budget is None:
+            in_turn(rows, cells)
+        else:
+            every += [subject for row in rows if (subject := prepare(row, cells))]
+            Rounds(cells.work, every, interim).run()
+    except KeyboardInterrupt:
+        cells.work.stopped = True
+        cells.work.tell("stopped; concluding what was seen, Ctrl-C again leaves that for later")
+        finish_all(every, cells)
+        raise
+    finish_all(every, cells)
+
+
+def finish_all(every: Sequence[Subject], cells: Cells) -> None:
+    """Conclude all that was observed of these encoders."""
+    for subject in every:
+        finish(subject, cells)
+        subject.rest()
+
+
+def in_turn(rows: Sequence[MissingCells], cells: Cells) -> None:
+    """Compute what is missing, one encoder after the other: side by side, ranks would wait for each other at every step."""
+    for row in rows:
+        if subject := prepare(row, cells):
+            cells.work.forward(subject, subject.groups)
+            finish(subject, cells)

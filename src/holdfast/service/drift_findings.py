@@ -1,0 +1,407 @@
+"""What two sets of embeddings say of each other: tests, where the difference lies, and new images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, exp, hypot, log, nan, sqrt
+from typing import Literal, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.divergences import Divergence
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Resolution, Series, Verdict
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.intervals import share_interval
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.population import Fit, LooksAt, Population
+from holdfast.service import permutations as classifier
+from holdfast.service.conformal import (
+    conformal_p_values,
+    discovered,
+    log_capital,
+    ranks_among_earlier,
+    share_beyond,
+    support_distances,
+)
+from holdfast.service.energy import Energies, Linearised, distance, energies
+from holdfast.service.permutations import Weights, holm, largest_gaps, p_value, principal
+from holdfast.service.two_sets import TwoSets, two_sets
+
+NORMAL = 1.959964
+"""Deviations of a normal interval of 95%."""
+
+
+def by_energy(result: Energies, whole: Linearised, sets: TwoSets) -> tuple[Estimate, Estimate]:
+    """Return the energy distance in mean distances between images, and the p-value of its permutation test."""
+    others, clusters = result.statistics[1:], sets.clusters
+    chance, as_large = p_value(result.statistics)
+    spread, value = result.spread or nan, whole.value
+    # What points add one by one is nothing where both distributions are equal; what pairs of them add, assignments show.
+    reach = hypot(NORMAL * whole.deviation(clusters), float((others - others.mean()).abs().quantile(0.95)))
+    distance = Estimate(
+        quantity="energy_distance",
+        value=value / spread,
+        low=max(0.0, value - reach) / spread if value > 0 else value / spread,
+        high=(value + reach) / spread,
+        n=len(clusters),
+        method="normal, of each image's part, and the distance of random assignments; added in squares",
+        unit="mean distance of images",
+        claim=Claim.ESTIMATE,
+        of="energy distance of both distributions of codes",
+        better="lower",
+        statistic="whole",
+        reason=None if result.spread else "all codes are one point",
+    )
+    return distance, _chance(
+        "energy_p_value",
+        as_large,
+        len(clusters),
+        chance,
+        Resolution(tests=1, draws=len(others), by_images=sets.smallest_p_values[0]),
+    )
+
+
+def decided(chances: Sequence[Estimate]) -> Estimate:
+    """Return the p-value of several tests together: that of the smallest, times their number (Bonferroni)."""
+    least = min(chances, key=lambda chance: chance.value)
+    value, low, high = (min(1.0, len(chances) * end) for end in (least.value, least.low, least.high))
+    method = f"{len(chances)} times the smaller of {' and '.join(chance.quantity for chance in chances)}"
+    finest = min((chance.resolution for chance in chances if chance.resolution), key=lambda each: each.least)
+    resolution = finest.model_copy(update={"tests": len(chances)})
+    ends = {"value": value, "low": low, "high": high, "method": method, "n": chances[0].n, "resolution": resolution}
+    return least.model_copy(update={"quantity": "drift_p_value", **ends})
+
+
+def moved(chance: Estimate, alpha: float) -> Verdict:
+    """Return the answer that a gate asks for."""
+    shown = chance.value <= alpha
+    return Verdict(
+        question="Do both sets of images look alike to the encoder?",
+        status="refuted" if shown else "no violation found",
+        reason=f"p = {chance.value:.2g} {'<=' if shown else '>'} {alpha:g}: "
+        + ("the inputs have moved" if shown else "no difference was shown, which does not prove that there is none"),
+    )
+
+
+def by_classifier(
+    sets: TwoSets, scores: Float[np.ndarray, "q"], statistics: Float[Tensor, "r"]
+) -> tuple[Estimate, Estimate]:
+    """Return how well a linear classifier tells both sets apart, and the p-value of that."""
+    area = classifier.area(scores, sets.first[~sets.learning].numpy())
+    chance, as_large = p_value(statistics)
+    estimate = Estimate(
+        quantity="classifier_area",
+        value=area.value,
+        low=area.low,
+        high=area.high,
+        n=len(scores),
+        method="Gaffke's bounds of each set's shares; added in squares",
+        unit="share of pairs",
+        claim=Claim.ESTIMATE,
+        of="pairs of one image of each set that a linear classifier orders right; 0.5 is chance",
+        better="lower",
+        statistic="whole",
+    )
+    return estimate, _chance(
+        "classifier_p_value",
+        as_large,
+        len(scores),
+        chance,
+        Resolution(tests=1, draws=len(statistics) - 1, by_images=sets.smallest_p_values[1]),
+    )
+
+
+def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate, ...]:
+    """Return for each principal direction how far both distributions are apart along it, and a corrected p-value."""
+    coordinates, shares = principal(sets.points, count)
+    gaps = [largest_gaps(values.float(), weights) for values in coordinates.T]
+    chances, estimates = holm([p_value(statistics)[0] for statistics in gaps]), list[Estimate]()
+    resolution = Resolution(tests=len(gaps), draws=weights.shape[1] - 1, by_images=sets.smallest_p_values[0])
+    sizes = len(sets.before), len(sets.after)
+    slack = sum(sqrt(log(4 / 0.05) / (2 * size)) for size in sizes)
+    for k, (statistics, chance, share) in enumerate(zip(gaps, chances, shares.tolist(), strict=False)):
+        conditions = {"direction": str(k + 1)}
+        gap = float(statistics[0])
+        dressed = Estimate(
+            quantity="direction_gap",
+            conditions=conditions,
+            value=gap,
+            low=max(0.0, gap - slack),
+            high=min(1.0, gap + slack),
+            n=len(sets.points),
+            method="Dvoretzky, Kiefer and Wolfowitz's band of each distribution function; the direction as it is",
+            unit="share of images",
+            claim=Claim.ESTIMATE,
+            of=f"largest difference of both distribution functions along a direction with {share:.0%} of the variance",
+            better="lower",
+            statistic="whole",
+        )
+        adjusted = _bare("direction_p_value", conditions, chance, "permutation test, corrected after Holm; no interval")
+        estimates += [dressed, adjusted.model_copy(update={"n": len(sets.points), "resolution": resolution})]
+    return tuple(estimates)
+
+
+def _chance(quantity: str, as_large: int, n: int, value: float, resolution: Resolution) -> Estimate:
+    """Return a p-value, with the interval of what it would be with all permutations."""
+    low, high = share_interval(as_large, resolution.draws)
+    method = f"{as_large} of {resolution.draws} random assignments are as far apart; interval of that share"
+    ends = {"low": min(low, value), "high": max(high, value)}
+    return _bare(quantity, {}, value, method).model_copy(update={**ends, "n": n, "resolution": resolution})
+
+
+def _bare(quantity: str, conditions: Conditions, value: float, method: str) -> Estimate:
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=value,
+        low=nan,
+        high=nan,
+        n=0,
+        method=method,
+        unit="probability",
+        claim=Claim.ESTIMATE,
+        of="chance of a difference as large if both sets came from one distribution",
+        better="higher",
+        statistic="whole",
+    )
+
+
+LARGEST = 700.0
+"""The largest logarithm whose exponential a float holds."""
+
+
+def beyond_support(
+    sets: TwoSets, alpha: float, rate: float
+) -> tuple[tuple[Estimate, ...], tuple[Series, Series, Series]]:
+    """Return the shares of images that are farther from the bank than its own are, and what was measured of each."""
+    scores, reference = _scores(sets)
+    chances = conformal_p_values(scores, reference)
+    new = discovered(chances, rate)
+    distance = series_of(
+        "support_distance", {}, torch.from_numpy(scores / (np.median(reference) or nan)),
+        "median distance of images before", Claim.ESTIMATE, "distance to the nearest image before",
+        "all images before have one code",
+    )  # fmt: skip
+    usual = series_of(
+        "novelty_p_value", {}, torch.from_numpy(chances), "probability", Claim.ESTIMATE,
+        "chance that an image like those before is as far from them", "",
+    )  # fmt: skip
+    new_images = series_of(
+        "new_image", {}, torch.from_numpy(new).double(), "yes or no", Claim.ESTIMATE,
+        f"images declared new, of which at most {rate:.0%} falsely in expectation", "",
+    )  # fmt: skip
+    fewest = ceil(1 / alpha) - 1
+    enough = len(reference) >= fewest
+    value, low, high = share_beyond(scores, reference, alpha) if enough else (nan, nan, nan)
+    outside = Estimate(
+        quantity="outside_share",
+        value=value,
+        low=low,
+        high=high,
+        n=len(scores),
+        method=f"share of images, and the quantile of {len(reference)} images before; added in squares",
+        unit="share of samples",
+        claim=Claim.ESTIMATE,
+        of=f"images farther from those before than all but {alpha:.0%} of these are",
+        better="lower",
+        series="novelty_p_value",
+        statistic="whole",
+        reason=None
+        if enough
+        else f"{len(reference)} images before say how far usual ones are, and {fewest} are needed",
+    )
+    return (outside, _share_of_new(new_images, len(reference), rate)), (distance, usual, new_images)
+
+
+def _share_of_new(new_images: Series, reference: int, rate: float) -> Estimate:
+    """Return the share of images declared new; undefined where no image could be, however far it were."""
+    share = summarise(new_images, "share", "lower", "new_share")
+    if 1 / (1 + reference) <= rate:
+        return share
+    reason = (
+        f"no image can be declared new: that needs {ceil(1 / rate) - 1} images before beside the half that is searched, "
+        f"and there are {reference}"
+    )
+    return share.model_copy(update={"value": nan, "low": nan, "high": nan, "method": "undefined", "reason": reason})
+
+
+@dataclass(frozen=True)
+class Bet:
+    """What a bet against *nothing has changed* has won."""
+
+    evidence: Estimate
+    curve: Curve
+    verdict: Verdict
+
+
+def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
+    """Return what a bet against *nothing has changed* has won, in the order of the images' names, and what follows."""
+    scores, reference = _scores(sets)
+    order = sorted(range(len(scores)), key=lambda k: sets.after_ids[k])
+    ids = [sets.after_ids[k] for k in order]
+    draws = Noise.of(seed, ids).fork("ties").uniform((), torch.float64).numpy()
+    path = log_capital(ranks_among_earlier(reference, scores[order], draws))
+    largest, threshold = float(path.max()), log(1 / alpha)
+    # The most that so few bets win, each on the most unusual rank there is.
+    reachable = float(log_capital(np.zeros(len(path))).max())
+    reached = int(np.argmax(path >= threshold)) if largest >= threshold else None
+    evidence = Estimate(
+        quantity="sequential_evidence",
+        value=exp(min(largest, LARGEST)),
+        low=nan,
+        high=nan,
+        n=len(path),
+        method="capital of a test martingale at its highest, images in the order of their names; no interval",
+        unit="times the stake",
+        claim=Claim.ESTIMATE,
+        of="evidence that images have moved away from those before, or towards them",
+        better="lower",
+        statistic="whole",
+        most=exp(min(reachable, LARGEST)),
+    )
+    curve = Curve(
+        quantity="sequential_evidence",
+        x_label="images, in the order of their names",
+        y_label="logarithm to base 10 of the capital",
+        x=tuple(range(1, len(path) + 1)),
+        y=tuple((path / log(10)).tolist()),
+    )
+    status: Literal["refuted", "no violation found", "unknown"] = "no violation found"
+    if reached is not None:
+        status = "refuted"
+    elif reachable < threshold:
+        status = "unknown"
+    verdict = Verdict(
+        question="Has nothing changed so far, however often one looked?",
+        status=status,
+        reason=f"{len(path)} images can win {exp(reachable):.3g} at most, and {1 / alpha:g} shows a change; wait for more"
+        if status == "unknown"
+        else f"the evidence reached {evidence.value:.3g}, and where the order of names says nothing of the images it ever "
+        f"reaches {1 / alpha:g} with probability {alpha:g} at most",
+        witness={"shown after": f"{reached + 1} images ({ids[reached]})"} if reached is not None else {},
+    )
+    return Bet(evidence, curve, verdict)
+
+
+def _scores(sets: TwoSets) -> tuple[np.ndarray, np.ndarray]:
+    """Return distances to one half of the images before: of those after, and of the other half."""
+    before = sets.points[: len(sets.before)]
+    support = before[sets.before_half]
+    both = (sets.points[len(sets.before) :], before[~sets.before_half])
+    scores, reference = (support_distances(points, support).double().numpy() for points in both)
+    return scores, reference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both sets, and the statistics of the tests that decide."""
+
+    sets: TwoSets
+    energies: Energies
+    scores: Float[np.ndarray, "q"]
+    """What the classifier says of each point that it did not learn from."""
+    rank_statistics: Float[Tensor, "r"]
+    """Its statistic under each assignment of these."""
+    permutations: int
+    seed: int
+
+    @cached_property
+    def weights(self) -> Weights:
+        """The random assignments of all points."""
+        return self.sets.assignments(self.permutations, self.seed)
+
+    @cached_property
+    def distance(self) -> Linearised:
+        """The energy distance, 0 on average if nothing has changed."""
+        sets = self.sets
+        before, after = sets.points.split([len(sets.before), len(sets.after)])
+        between = (before[sets.copies[:, 0]] - after[sets.copies[:, 1]]).norm(dim=1)
+        return distance(self.energies, sets.first, between)
+
+    @property
+    def distance_shown(self) -> bool:
+        """Whether the interval of the energy distance leaves 0 out."""
+        return self.tests[0].low > 0
+
+    @cached_property
+    def tests(self) -> tuple[Estimate, Estimate, Estimate, Estimate]:
+        """Energy distance and its p-value, area under the classifier's curve and its p-value."""
+        energy = by_energy(self.energies, self.distance, self.sets)
+        return *energy, *by_classifier(self.sets, self.scores, self.rank_statistics)
+
+    @cached_property
+    def chance(self) -> Estimate:
+        """The p-value of both tests together."""
+        _, energy, _, area = self.tests
+        return decided((energy, area))
+
+    def bet(self, alpha: float) -> Bet:
+        """Return what the test finds that may be looked at after every image."""
+        return sequential(self.sets, alpha, self.seed)
+
+    def verdict(self, alpha: float, after_every_image: bool) -> Verdict:
+        """Return whether a change is shown: *refuted* if it is.
+
+        Raises:
+            HoldfastError: the sets are so small that no change could ever be shown.
+        """
+        if after_every_image:
+            return self.bet(alpha).verdict
+        if (least := self.sets.smallest_p_value) > alpha:
+            sizes = " and ".join(str(len(set(part))) for part in (self.sets.before_groups, self.sets.after_groups))
+            raise HoldfastError(
+                f"drift: {sizes} images or groups of them allow no p-value below {least:.2g}, so alpha {alpha:g} can "
+                "never be reached. Add images, or use a larger alpha"
+            )
+        return moved(self.chance, alpha)
+
+
+def compare(sets: TwoSets, permutations: int, seed: int) -> Comparison:
+    """Return the statistics of both tests, in one pass over all pairs of points for all assignments."""
+    scores = classifier.scores(sets.points, sets.first, sets.learning)
+    ranks = classifier.rank_statistics(scores, sets.assignments(permutations, seed, ~sets.learning))
+    distances = energies(sets.points, sets.assignments(permutations, seed))
+    return Comparison(sets, distances, scores, ranks, permutations, seed)
+
+
+@final
+@dataclass(frozen=True)
+class Compared(Fit[Comparison]):
+    """The statistics of both tests under every assignment: the expensive part of drift once codes are known."""
+
+    divergence: Divergence
+    permutations: int
+    name = "two-samples"
+    version = 1
+    uses_groups = True
+    uses_bank = True
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
+
+    def learn(self, population: Population) -> Observed:
+        comparison = compare(two_sets(population, self.divergence), self.permutations, population.run.seed)
+        return {
+            "statistics": comparison.energies.statistics,
+            "influence": comparison.energies.influence,
+            "spread": torch.tensor(comparison.energies.spread, dtype=torch.float64),
+            "scores": torch.as_tensor(comparison.scores),
+            "rank_statistics": comparison.rank_statistics,
+        }
+
+    def restore(self, population: Population, learned: Observed) -> Comparison:
+        return Comparison(
+            two_sets(population, self.divergence),
+            Energies(learned["statistics"].cpu(), learned["influence"].cpu(), float(learned["spread"])),
+            learned["scores"].cpu().numpy(),
+            learned["rank_statistics"].cpu(),
+            self.permutations,
+            population.run.seed,
+        )

@@ -1,0 +1,138 @@
+"""Codes of edited images, of those that are measured or of the bank, and of images attacked for a match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.objectives.simple import Away, Toward
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Cosine
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run_settings import Observed
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import LooksAt, Population
+from holdfast.service.drift_findings import Compared
+from holdfast.service.false_matches import halves
+from holdfast.transforms.base import Transform
+from holdfast.transforms.severity import changed
+
+
+@final
+@dataclass(frozen=True)
+class EditedImages(Observation):
+    """Codes of images under each edit, shape (b, edits, d); nan for edits that cannot change images of this encoder."""
+
+    edits: tuple[Transform, ...]
+    samples: int
+    name = "edited-images"
+    version = 1
+
+    def looks_at(self) -> LooksAt:
+        return "encoder" if self.edits else "codes"
+
+    def rows(self, population: Population) -> list[int]:
+        return sorted(rivals(population, self.samples)) if self.edits else []
+
+    def inputs(self, population: Population) -> int:
+        return max(1, len(self.edits))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return edited(population, rows, self.edits)
+
+
+@final
+@dataclass(frozen=True)
+class EditedBank(Observation):
+    """The same of randomly chosen images of the bank, whose rows are its own; nan unless a change is shown.
+
+    Edits may only explain a change, and there is none to explain on most days.
+    """
+
+    edits: tuple[Transform, ...]
+    samples: int
+    comparison: Compared
+    alpha: float
+    sequential: bool
+    name = "edited-bank"
+    version = 1
+    uses_bank = True
+
+    def looks_at(self) -> LooksAt:
+        return "encoder" if self.edits else "codes"
+
+    def rows(self, population: Population) -> list[int]:
+        return population.bank.choose(self.samples) if self.edits else []
+
+    def ids(self, population: Population) -> tuple[str, ...]:
+        return population.bank.images.ids
+
+    def fits(self) -> tuple[Compared]:
+        return (self.comparison,)
+
+    def inputs(self, population: Population) -> int:
+        return max(1, len(self.edits))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        if population.learned(self.comparison).verdict(self.alpha, self.sequential).status != "refuted":
+            shape = len(rows), len(self.edits), population.codes.shape[1]
+            return {"codes": torch.full(shape, torch.nan, dtype=population.codes.dtype)}
+        return edited(population.bank, rows, self.edits)
+
+
+@final
+@dataclass(frozen=True)
+class AttackedMatches(Observation):
+    """Codes of images moved ``away`` from their own, and ``toward`` that of a rival, under cosine."""
+
+    ball: Ball
+    attack: Attack
+    samples: int
+    name = "attacked-matches"
+    version = 1
+    uses_groups = True
+
+    def rows(self, population: Population) -> list[int]:
+        return sorted(rivals(population, self.samples))
+
+    def forwards(self, population: Population) -> int:
+        return 2 * (self.attack.forwards + 1)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        other = rivals(population, self.samples)
+        context = population.context(rows, [other[row] for row in rows])
+        moved = {}
+        for objective in (Away(Cosine()), Toward(Cosine())):
+            noise = context.noise.fork(objective.name)
+            pixels = self.attack(context.encoder, context.pixels, objective(context), self.ball, noise)
+            moved[objective.name] = population.encode(pixels).cpu()
+        return moved
+
+
+def rivals(population: Population, count: int) -> dict[int, int]:
+    """Return up to ``count`` images that measure thresholds, each with one of another group that chooses them.
+
+    No image is in two of the pairs.
+    """
+    if count < 1:
+        raise HoldfastError(f"the number of samples to look at must be at least 1, got {count}")
+    measuring, choosing = halves(population)
+    return dict(list(zip(measuring, choosing, strict=False))[:count])
+
+
+def edited(population: Population, rows: Sequence[int], edits: Sequence[Transform]) -> Observed:
+    """Return the ``codes`` of the images at ``rows`` under each of ``edits``."""
+    run, clean = population.run, population.codes[list(rows)].cpu()
+    # Interpolation and Fourier transforms want more digits than half precision has.
+    precise = torch.promote_types(run.dtype, torch.float32)
+    pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
+    noise = run.noise([population.images.ids[row] for row in rows])
+    codes = torch.full((len(rows), len(edits), clean.shape[1]), torch.nan, dtype=clean.dtype)
+    for index, edit in enumerate(edits):
+        if (moved := changed(edit, pixels, noise)) is not None:
+            codes[:, index] = population.encode(moved.to(run.dtype)).cpu()
+    return {"codes": codes}

@@ -1,0 +1,1 @@
+"""Measures of encoders in service, one file each."""

@@ -1,0 +1,201 @@
+"""The codes of two sets of images, as every test of drift takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os.path import splitext
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.core.divergences import DIVERGENCES, Divergence
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import hashed_each
+from holdfast.core.statistics.groups import numbered
+from holdfast.measure.population import Population
+from holdfast.service.energy import Clusters
+from holdfast.service.permutations import Weights, assignments, smallest_p_value
+
+TESTS = 2
+"""Tests that decide together: the energy distance and the classifier."""
+LEAST = 4
+"""So many images, or groups of images, each set must have: two to learn from and two to ask about."""
+
+
+@dataclass(frozen=True)
+class TwoSets:
+    """Points of the bank's images, ``before``, and of those measured, ``after``, with what they are called."""
+
+    before: Float[Tensor, "n d"]
+    after: Float[Tensor, "m d"]
+    before_ids: tuple[str, ...]
+    after_ids: tuple[str, ...]
+    before_groups: tuple[str, ...]
+    after_groups: tuple[str, ...]
+    before_half: Bool[Tensor, "n"]
+    """Those that classifiers learn from, and that the support consists of."""
+    after_half: Bool[Tensor, "m"]
+
+    @cached_property
+    def frame(self) -> tuple[Float[Tensor, "d"], Float[Tensor, ""]]:
+        """Centre and scale of both, on which float32 neither overflows nor vanishes."""
+        both = torch.cat([self.before, self.after])
+        centre = both.mean(0)
+        return centre, (both - centre).abs().max().clamp_min(1e-300)
+
+    def framed(self, points: Float[Tensor, "*s d"]) -> Float[Tensor, "*s d"]:
+        """Return ``points`` as ``self.points`` are: centred and on one scale."""
+        centre, scale = self.frame
+        return (points - centre) / scale
+
+    @cached_property
+    def points(self) -> Float[Tensor, "s d"]:
+        """Both, those before first, framed."""
+        return self.framed(torch.cat([self.before, self.after]))
+
+    @cached_property
+    def first(self) -> Bool[Tensor, "s"]:
+        """Which of ``points`` were there before."""
+        return torch.arange(len(self.points)) < len(self.before)
+
+    @cached_property
+    def learning(self) -> Bool[Tensor, "s"]:
+        """Which of ``points`` are learned from."""
+        return torch.cat([self.before_half, self.after_half])
+
+    @cached_property
+    def smallest_p_values(self) -> tuple[float, float]:
+        """The smallest p-values of both tests that so few images allow, whatever their embeddings: energy, classifier."""
+        names = np.array(self.before_groups), np.array(self.after_groups)
+        asked = names[0][~self.before_half.numpy()], names[1][~self.after_half.numpy()]
+        (n, m), (p, q) = ([len(np.unique(groups)) for groups in sides] for sides in (names, asked))
+        return smallest_p_value(n, m, two_sided=True), smallest_p_value(p, q, two_sided=False)
+
+    @property
+    def smallest_p_value(self) -> float:
+        """The smallest p-value of drift that so few images allow: of both tests, corrected."""
+        return min(1.0, TESTS * min(self.smallest_p_values))
+
+    @cached_property
+    def copies(self) -> Int[Tensor, "p 2"]:
+        """Rows before and after of one name: the same image, perhaps, before and after something was done to it."""
+        places = {name: row for row, name in enumerate(without_endings(self.after_ids))}
+        names = enumerate(without_endings(self.before_ids))
+        pairs = [(row, places[name]) for row, name in names if name in places]
+        return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """The number of each point's cluster: its group, in either set, or itself and its copy."""
+        names = [*without_endings(self.before_groups), *without_endings(self.after_groups)]
+        return torch.from_numpy(numbered(np.array(names)))
+
+    def assignments(self, permutations: int, seed: int, of: Bool[Tensor, "s"] | None = None) -> Weights:
+        """Return the weights of random assignments of the samples, or of those alone."""
+        of = torch.ones(len(self.points), dtype=torch.bool) if of is None else of
+        chosen = of.nonzero()[:, 0].tolist()
+        ids = [*(f"before/{name}" for name in self.before_ids), *(f"after/{name}" for name in self.after_ids)]
+        groups = [*self.before_groups, *self.after_groups]
+        count = int(of[: len(self.before)].sum())
+        return assignments(count, [ids[k] for k in chosen], [groups[k] for k in chosen], permutations, seed)
+
+
+def two_sets(population: Population, divergence: Divergence) -> TwoSets:
+    """Return the bank's images and those measured as points whose Euclidean distance is ``divergence``, or grows with it.
+
+    Raises:
+        HoldfastError: one of the sets is too small, or the divergence has no such points.
+    """
+    bank, divergence = population.bank, population.fitted(divergence)
+    names = [_groups(each) for each in (bank, population)]
+    for side, each, groups in zip(("before", "after"), (bank, population), names, strict=True):
+        if (count := len(set(groups))) < LEAST:
+            kind = "images" if each.images.groups is None else "groups of images"
+            raise HoldfastError(
+                f"drift compares two sets of at least {LEAST} {kind} each, and {each.images.name} ({side}) has "
+                f"{count}; add images"
+            )
+    seed = population.run.seed
+    halves = [
+        half([f"{side}/{name}" for name in groups], seed)
+        for side, groups in zip(("before", "after"), names, strict=True)
+    ]
+    return TwoSets(
+        before=placed(bank.codes.cpu(), divergence),
+        after=placed(population.codes.cpu(), divergence),
+        before_ids=bank.images.ids,
+        after_ids=population.images.ids,
+        before_groups=tuple(names[0]),
+        after_groups=tuple(names[1]),
+        before_half=halves[0],
+        after_half=halves[1],
+    )
+
+
+def divergences() -> dict[str, type[Divergence]]:
+    """Return what drift can measure by: Euclidean distances that know nothing of either set.
+
+    Example:
+        >>> list(divergences())
+        ['l2', 'cosine', 'unit_l2', 'rank', 'wasserstein', 'tokens']
+    """
+    probe = torch.ones(1, 2)
+    return {name: kind for name, kind in DIVERGENCES.items() if not kind.learns and kind().embed(probe) is not None}
+
+
+def require_euclidean(divergence: Divergence) -> None:
+    """Raise unless drift can measure by ``divergence``."""
+    if divergence.name not in divergences():
+        raise _not_euclidean(divergence)
+
+
+def _not_euclidean(divergence: Divergence) -> HoldfastError:
+    return HoldfastError(
+        f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not give; use "
+        f"one of {', '.join(divergences())}"
+    )
+
+
+def placed(codes: Codes, divergence: Divergence) -> Codes:
+    """Return where codes are compared by Euclidean distance."""
+    require_euclidean(divergence)
+    points = divergence.embed(codes.double())
+    if points is None:
+        raise _not_euclidean(divergence)
+    if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
+        raise HoldfastError(f"a code is zero, which {divergence} gives no direction; use l2")
+    return points
+
+
+def _groups(population: Population) -> list[str]:
+    images = population.images
+    return list(images.ids if images.groups is None else map(str, images.groups))
+
+
+def without_endings(names: Sequence[str]) -> list[str]:
+    """Return names of files without their endings, where these tell none apart.
+
+    Example:
+        >>> without_endings(["a.png", "b.png"]), without_endings(["a.0", "a.1"])
+        (['a', 'b'], ['a.0', 'a.1'])
+    """
+    bare = [splitext(name)[0] for name in names]
+    return bare if len(set(bare)) == len(set(names)) else list(names)
+
+
+def half(names: Sequence[str], seed: int) -> Bool[Tensor, "n"]:
+    """Return which samples are in a random half: all of one name together, the same whatever their order.
+
+    Example:
+        >>> int(half(["a", "b", "c", "d"], seed=0).sum())
+        2
+    """
+    distinct = sorted(set(names))
+    order = np.argsort(hashed_each((seed, "half"), distinct), kind="stable")
+    chosen = {distinct[place] for place in order[: (len(distinct) + 1) // 2].tolist()}
+    return torch.tensor([name in chosen for name in names])

@@ -1,0 +1,1 @@
+"""Measures of smoothed encoders, one file each."""

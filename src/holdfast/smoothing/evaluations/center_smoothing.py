@@ -1,0 +1,198 @@
+"""Center smoothing: how far can any change of an image move its smoothed representation, certified for any encoder.
+
+    d(F(x), F(x')) <= 3 R   for every x' with |x' - x|_2 <= eps,  with confidence 1 - alpha
+
+Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701; ``F`` and ``R`` are explained in ``center.py``. Departures: an
+abstention is no radius, where the authors' program returns -1, which reads as most robust; ``R`` is an order statistic,
+which holds, where the program interpolates; and beside the certificate stands what an attack achieves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import label
+from holdfast.core.divergences import Cosine, Divergence
+from holdfast.core.points.counting import share_of_pairs_within, shares_within
+from holdfast.core.records import Claim, Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import over_references, series_of, summarise
+from holdfast.measure.evaluation import Sizes
+from holdfast.measure.findings import population_warnings, radius_curves
+from holdfast.measure.observation import Joint
+from holdfast.measure.population import Population
+from holdfast.smoothing.index import abstains
+from holdfast.smoothing.noisy_codes import AttackedCentres
+from holdfast.smoothing.plan import copies_for_centres, require_centres
+from holdfast.smoothing.shared import (
+    ABSTAINED,
+    CENTRES_OF_HEAVY,
+    CENTRES_OF_LARGE,
+    LEAST,
+    SIMILAR,
+    SIZES,
+    WITH_NOISE,
+    SmoothedEvaluation,
+    certified_distance,
+    of_distance,
+    sure,
+)
+
+MOVED = "displacement of the smoothed representation by the worst change of this l2 size"
+QUANTILE = (
+    "share of pairs of other images that lie no farther apart than the worst change moves the smoothed representation"
+)
+
+
+@final
+@dataclass(frozen=True)
+class CenterSmoothing(SmoothedEvaluation):
+    """How far any change of an image moves its smoothed representation: certified from above, attacked from below."""
+
+    alpha: float = 0.01
+    slack: float = 0.05
+    attack: Attack = AdaptiveAttack(restarts=1)
+    reference: int = 10_000
+    sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
+    name = "center-smoothing"
+    version = 4
+    title = "Center smoothing"
+    meaning = (
+        "With noise added to its input and the centre of the noisy codes as its code, any encoder has a certificate: the "
+        "smoothed code moves no farther than this, whatever change of that size is made. The universal quantile says "
+        "what share of pairs of different images lie no farther apart; the certificate is loose and speaks of the "
+        "smoothed encoder alone, so the attack beside it shows from the other side how far it can be moved."
+    )
+    headline = ("certified_universal_quantile", "abstentions")
+    questions = (WITH_NOISE,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha, self.looks)
+
+    @property
+    def least_copies(self) -> int:
+        return max(LEAST, *(copies_for_centres(radius, self.sigma, self.slack, self.alpha) for radius in self.radii))
+
+    def observation(self) -> Joint:
+        return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        series: list[Series] = []
+        estimates: list[Estimate] = []
+        warnings: list[str] = []
+        joint = self.observation()
+        noisy = joint.of(self.noisy_codes, observed)
+        for divergence in self.divergences:
+            values = self.noisy_codes.of_divergence(divergence, noisy)
+            error = series_of(
+                "smoothing_error",
+                {"noise": f"{self.sigma:g}", "divergence": str(divergence)},
+                of_distance(divergence, values["error"].double()),
+                str(divergence),
+                Claim.ESTIMATE,
+                "displacement of the representation by smoothing alone",
+                "the code cannot be placed under this divergence",
+            )
+            series.append(error)
+            estimates.append(summarise(error, "median", "lower"))
+            for radius in self.radii:
+                attacked = joint.of(self._attacked(radius, divergence), observed)
+                some, numbers, warned = self._case(population, radius, divergence, values, attacked)
+                series += some
+                estimates += numbers
+                warnings += warned
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            curves=radius_curves(estimates),
+            warnings=(*population_warnings(population, self.divergences), *warnings),
+        )
+
+    def _case(
+        self, population: Population, radius: float, divergence: Divergence, values: Observed, attacked: Observed
+    ) -> tuple[list[Series], list[Estimate], list[str]]:
+        """Return what is certified and what was attacked at one radius under one divergence."""
+        certified = certified_distance(
+            values["distances"],
+            values["held"],
+            radius,
+            self.smoothing,
+            self.slack,
+            self.alpha,
+            values["copies"],
+            self.looks,
+        )
+        failed = abstains(attacked["held"], self.selection, self.slack, self.alpha / 2) | certified.isnan()
+        moved = torch.linalg.vector_norm(attacked["centre"].double() - values["centre"].double(), dim=1)
+        moved = moved.masked_fill(failed, torch.nan)
+        images, flags = len(certified), certified.isnan().double()
+        proved = self.conditions(radius, divergence, method="center smoothing")
+        attack_conditions = self.conditions(radius, divergence, attack=label(self.attack))
+        what = "images at which center smoothing abstains"
+        abstained = series_of("abstentions", proved, flags, "yes or no", Claim.ESTIMATE, what, ABSTAINED)
+        records, numbers = [abstained], [summarise(abstained, "share", "lower")]
+        for kind, claim, case, distance in (
+            ("certified", Claim.UPPER, proved, of_distance(divergence, certified)),
+            ("attacked", Claim.LOWER, attack_conditions, of_distance(divergence, moved)),
+        ):
+            shares, near = self._on_scale(population, divergence, distance)
+            quantiles = series_of(
+                f"{kind}_universal_quantile", case, shares, "share of pairs", claim, QUANTILE, ABSTAINED
+            )
+            moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
+            summaries = [
+                over_references(summarise(quantiles, "median", "lower"), near),
+                summarise(moves, "median", "lower"),
+            ]
+            records += [quantiles, moves]
+            if isinstance(divergence, Cosine):
+                opposite = Claim.LOWER if claim is Claim.UPPER else Claim.UPPER
+                of_codes = {key: value for key, value in case.items() if key != "divergence"}
+                similar = series_of(
+                    f"{kind}_cosine_similarity", of_codes, 1 - distance, "cosine", opposite, SIMILAR, ABSTAINED
+                )
+                records, summaries = [*records, similar], [*summaries, summarise(similar, "median", "higher")]
+            numbers += (
+                [sure(estimate, self.alpha, images) for estimate in summaries] if claim is Claim.UPPER else summaries
+            )
+        return records, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
+
+    def _on_scale(
+        self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]
+    ) -> tuple[Float[Tensor, "b"], Float[np.ndarray, "p"]]:
+        """Return the shares of pairs of clean codes within each distance, and for each code within the median."""
+        fitted, references = population.fitted(divergence), population.choose(self.reference)
+        clean, groups = population.codes[references], population.groups_of(references)
+        if len(clean) < 2:
+            return torch.full_like(distance, torch.nan), np.zeros(0)
+        near = shares_within(fitted, distance.nanmedian()[None], clean, groups)[0]
+        return share_of_pairs_within(fitted, distance, clean, groups), near.cpu().numpy()
+
+    def _refuted(self, refuted: int, images: int, radius: float, divergence: Divergence) -> list[str]:
+        """Return the sentence that must be seen if attacks refute more certificates than chance allows."""
+        from scipy.stats import binom
+
+        if refuted <= int(binom.ppf(0.999, images, self.alpha)):
+            return []
+        return [
+            f"CONTRADICTION: attacks moved the smoothed representation farther than certified at {refuted} of {images} "
+            f"images (l2 radius {radius:g}, {divergence}), more than alpha = {self.alpha:g} allows; report this as a defect."
+        ]
+
+    def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
+        return AttackedCentres(self.smoothing, radius, divergence, self.attack)
+
+    def _cases(self) -> list[tuple[float, Divergence]]:
+        return list(product(self.radii, self.divergences))

@@ -1,0 +1,149 @@
+"""Feature-space smoothing: how similar must the mean code of noisy copies stay, certified for any encoder.
+
+    cos(F(x'), a) >= 2 Phi(Phi^-1(S) - eps / sigma) - 1    for every x' with |x' - x|_2 <= eps, with confidence 1 - alpha
+
+``F`` is the mean unit code of noisy copies, ``a`` that of the image as it was, which an index would hold, and ``S`` a lower
+confidence bound of ``(1 + cos(f(x + noise), a)) / 2``. https://arxiv.org/abs/2601.16200; the derivation is in
+``unit_codes.py``. Unlike center smoothing it pays no factor three, and never abstains; and copies are drawn in rounds, by a
+confidence sequence (``betting.py``), so that most images need few. Departure: ``a`` is fixed before the copies that
+certify are drawn, so that nothing is assumed of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import label
+from holdfast.core.balls import L2
+from holdfast.core.divergences import Cosine
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.findings import population_warnings, radius_curves
+from holdfast.measure.observation import Joint
+from holdfast.measure.population import Population
+from holdfast.smoothing.index import Smoothing
+from holdfast.smoothing.plan import require_alpha, require_noise, require_radii
+from holdfast.smoothing.shared import SIMILAR, WITH_NOISE, sure
+from holdfast.smoothing.unit_codes import AttackedUnitCodes, FeatureNoise, UnitCodes, certified_cosine
+
+DRAWN = "noisy copies drawn until more of them would hardly improve the certificate"
+NOTHING = "no finite code"
+
+
+@final
+@dataclass(frozen=True)
+class FeatureSmoothing(Evaluation):
+    """How similar the smoothed code stays under any change of an l2 size: certified from below, attacked from above."""
+
+    sigma: float = 0.25
+    selection: int = 1000
+    copies: int = 20_000
+    samples: int = 50
+    radii: tuple[float, ...] = (0.25,)
+    alpha: float = 0.001
+    precision: float = 0.05
+    attack: Attack = AdaptiveAttack(restarts=1)
+    sizes = Sizes(
+        quick={"samples": 15, "selection": 250, "copies": 2000, "attack": "adaptive:restarts=1,steps=10"},
+        full={"samples": 500, "precision": 0.02, "copies": 100_000},
+        large={"samples": 4, "selection": 64, "copies": 512, "attack": "adaptive:restarts=1,steps=5"},
+        heavy={"selection": 32, "copies": 128, "attack": "u-fgsm"},
+    )
+    name = "feature-smoothing"
+    version = 1
+    partial = True
+    title = "Feature-space smoothing"
+    meaning = (
+        "With noise added to its input and the mean of the unit codes as its code, any encoder has a certificate: after any "
+        "change of that size the cosine similarity to the code from before is at least this. It speaks of the smoothed "
+        "encoder alone. The attack beside it shows from the other side how low the similarity can be made."
+    )
+    headline = ("certified_cosine_similarity",)
+    questions = (WITH_NOISE,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_noise(self.name, Smoothing(self.sigma, self.selection, self.copies, self.samples, 0))
+        require_alpha(self.name, self.alpha)
+        require_radii(self.name, self.radii)
+        if not 0 < self.precision < 1:
+            raise HoldfastError(f"{self.name}.precision is a difference of cosines in (0, 1), got {self.precision}")
+
+    @property
+    def unit_codes(self) -> UnitCodes:
+        """The one pass of noisy copies, drawn until it is precise enough at the largest radius."""
+        return UnitCodes(self._noise())
+
+    def observation(self) -> Joint:
+        return Joint((self.unit_codes, *map(self._attacked, self.radii)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        joint = self.observation()
+        noisy = joint.of(self.unit_codes, observed)
+        drawn = series_of(
+            "noisy_copies_drawn", {"noise": f"{self.sigma:g}"}, noisy["copies"].double(), "copies", Claim.ESTIMATE,
+            DRAWN, NOTHING,
+        )  # fmt: skip
+        series, estimates, warnings = [drawn], [summarise(drawn, "median", "lower")], list[str]()
+        for radius in self.radii:
+            certified = certified_cosine(noisy["low"], radius, self.sigma).clamp_min(-1.0)
+            # No claim is left of a negative bound: the mean of unit codes may be as short as one likes.
+            certified = torch.where(certified < 0, -1.0, certified)
+            attacked = joint.of(self._attacked(radius), observed)["similarity"].double().cpu()
+            some, numbers = self._case(radius, certified.cpu(), attacked)
+            series += some
+            estimates += numbers
+            warnings += self._refuted(int((attacked < certified.cpu()).sum()), len(rows), radius)
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            curves=radius_curves(estimates),
+            warnings=(*population_warnings(population, (Cosine(),)), *warnings),
+        )
+
+    def _case(
+        self, radius: float, certified: torch.Tensor, attacked: torch.Tensor
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return what is certified and what was attacked at one radius."""
+        proved = self._conditions(radius, method="feature-space smoothing")
+        attack_conditions = self._conditions(radius, attack=label(self.attack))
+        records = [
+            series_of("certified_cosine_similarity", proved, certified, "cosine", Claim.LOWER, SIMILAR, NOTHING),
+            series_of(
+                "attacked_cosine_similarity", attack_conditions, attacked, "cosine", Claim.UPPER, SIMILAR, NOTHING
+            ),
+        ]
+        numbers = [summarise(each, "median", "higher") for each in records]
+        return records, [sure(numbers[0], self.alpha, len(certified)), numbers[1]]
+
+    def _refuted(self, refuted: int, images: int, radius: float) -> list[str]:
+        """Return the sentence that must be seen if attacks refute more certificates than chance allows."""
+        from scipy.stats import binom
+
+        if refuted <= int(binom.ppf(0.999, images, self.alpha)):
+            return []
+        return [
+            f"CONTRADICTION: attacks made the smoothed code less similar than certified at {refuted} of {images} images "
+            f"(l2 radius {radius:g}), more than alpha = {self.alpha:g} allows; report this as a defect."
+        ]
+
+    def _conditions(self, radius: float, **more: str) -> Conditions:
+        return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", **more}
+
+    def _noise(self) -> FeatureNoise:
+        return FeatureNoise(
+            self.sigma, self.selection, self.copies, self.samples, self.alpha, max(self.radii), self.precision
+        )
+
+    def _attacked(self, radius: float) -> AttackedUnitCodes:
+        return AttackedUnitCodes(self._noise(), radius, self.attack)

@@ -1,0 +1,155 @@
+"""Randomized smoothing of probes: up to which change of an image a probe's majority among noisy copies keeps its class.
+
+The class that most of the first copies get is tested on fresh ones: if it has a chance of at least ``p > 1/2``, with
+confidence ``1 - alpha``, the radius is ``sigma Phi^-1(p)``; else the probe abstains. Cohen et al. 2019,
+https://arxiv.org/abs/1902.02918, algorithm ``Certify``. Departure: the class is chosen by all of the first copies, which
+center smoothing needs anyway, where the paper draws 100; more of them choose the right one more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.core.balls import L2
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.evaluation import Sizes
+from holdfast.measure.findings import radius_curves
+from holdfast.measure.population import Population
+from holdfast.probes.base import Probe
+from holdfast.smoothing.copies import farthest, least_share
+from holdfast.smoothing.copies import radius as certified_radius
+from holdfast.smoothing.noisy_codes import NoisyCodes
+from holdfast.smoothing.plan import require_votes
+from holdfast.smoothing.shared import LEAST, SIZES, SmoothedEvaluation, sure
+
+RADIUS = "l2 radius within which the smoothed probe stays right; 0 where it is wrong"
+ACCURACY = "the smoothed probe staying right after every change of this l2 size"
+WRONG = "the smoothed probe is wrong or abstains"
+UNKNOWN = "the probe could not be asked"
+GRID = 41
+
+
+@final
+@dataclass(frozen=True)
+class RandomizedSmoothing(SmoothedEvaluation):
+    """How far images may change while a probe, smoothed, provably stays right."""
+
+    radii: tuple[float, ...] = (0.25, 0.5, 0.75)
+    sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "radii": [0.25, 0.5]}, SIZES.heavy)
+    name = "randomized-smoothing"
+    version = 3
+    uses_labels = True
+    uses_bank = True
+    needs_bank = True
+    needs_labels = True
+    title = "Randomized smoothing of probes"
+    meaning = (
+        "A probe that is asked about many noisy copies of an image, and goes by the majority, provably keeps its answer up "
+        "to the certified radius, whatever the encoder. The average counts images it gets wrong, and those on which it "
+        "abstains, as 0; the certificates hold for the smoothed probe with the stated confidence."
+    )
+    headline = ("average_certified_probe_radius", "certified_probe_accuracy")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_votes(self.name, self.smoothing, self.radii, self.alpha_of_look)
+
+    @property
+    def least_copies(self) -> int:
+        return LEAST
+
+    def observation(self) -> NoisyCodes:
+        return self.noisy_codes
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        series: list[Series] = []
+        estimates: list[Estimate] = []
+        curves: list[Curve] = []
+        cautions: list[str] = []
+        labels = population.labels[list(rows)]
+        for probe in self.probes:
+            fitted = population.learned(probe)  # or why it could not be
+            counts = self.noisy_codes.of_probe(probe, observed)
+            chosen = counts["first"].argmax(1)
+            reach = certified_radius(
+                least_share(counts["votes"].gather(1, chosen[:, None])[:, 0], counts["copies"], self.alpha_of_look),
+                self.sigma,
+            )
+            right = fitted.places(labels) == chosen.to(population.run.device)
+            some, numbers = self._numbers(probe, reach.cpu(), right.cpu())
+            series += some
+            estimates += numbers
+            curves.append(self._curve(probe, reach.cpu(), right.cpu()))
+            cautions += [fitted.caution] if fitted.caution else []
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            curves=(*curves, *radius_curves(estimates)),
+            warnings=tuple(dict.fromkeys(cautions)),
+        )
+
+    def _numbers(
+        self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return what is certified of one probe: ``reach`` is nan where it abstains."""
+        case = {"noise": f"{self.sigma:g}", "probe": str(probe)}
+        answered = right & ~reach.isnan()
+        kept = reach.where(answered, 0.0)
+        certified = self._radius_series("certified_probe_radius", case, kept)
+        of_right = self._radius_series("certified_probe_radius_of_correct", case, reach.where(answered, torch.nan))
+        accuracy = _flags("smoothed_probe_accuracy", case, answered, "the smoothed probe being right")
+        abstained = _flags("probe_abstentions", case, reach.isnan(), "the smoothed probe abstaining")
+        survivals = [self._survival(radius, case, kept) for radius in self.radii]
+        estimates = [
+            self._certified_number(certified, "mean", "average_certified_probe_radius"),
+            self._certified_number(certified, "median", "median_certified_probe_radius"),
+            self._certified_number(of_right, "mean", "average_certified_probe_radius_of_correct"),
+            summarise(accuracy, "share", "higher"),
+            summarise(abstained, "share", "lower"),
+            *(self._certified_number(survival, "share") for survival in survivals),
+        ]
+        return [certified, of_right, accuracy, abstained, *survivals], estimates
+
+    def _radius_series(self, quantity: str, case: Conditions, values: Float[Tensor, "b"]) -> Series:
+        """Return certified radii, of which none is larger than what copies that all agree certify."""
+        series = series_of(quantity, case, values, "l2 radius", Claim.LOWER, RADIUS, WRONG)
+        return series.model_copy(update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))})
+
+    def _survival(self, radius: float, case: Conditions, kept: Float[Tensor, "b"]) -> Series:
+        """Return for each image whether it is certified to be answered rightly within ``radius``."""
+        conditions = {"ball": str(L2(radius)), **case}
+        flags = (kept > radius).double()
+        return series_of("certified_probe_accuracy", conditions, flags, "yes or no", Claim.LOWER, ACCURACY, UNKNOWN)
+
+    def _certified_number(
+        self, series: Series, statistic: Literal["mean", "median", "share"], quantity: str | None = None
+    ) -> Estimate:
+        """Return a number of certificates, each of which holds with a confidence of its own."""
+        return sure(summarise(series, statistic, "higher", quantity), self.alpha, len(series.values))
+
+    def _curve(self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> Curve:
+        """Return the certified accuracy as a function of the radius; at 0 it is the accuracy."""
+        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
+        kept = reach.where(right, torch.nan).nan_to_num(nan=0.0)
+        return Curve(
+            quantity="certified_accuracy_by_radius",
+            conditions={"noise": f"{self.sigma:g}", "probe": str(probe)},
+            x_label="l2 radius",
+            y_label="certified accuracy",
+            x=tuple(grid.tolist()),
+            y=tuple((kept[:, None] > grid).double().mean(0).tolist()),
+        )
+
+
+def _flags(quantity: str, case: Conditions, holds: Bool[Tensor, "b"], of: str) -> Series:
+    """Return for each image whether something holds of the smoothed probe."""
+    return series_of(quantity, case, holds.double(), "yes or no", Claim.ESTIMATE, of, UNKNOWN)

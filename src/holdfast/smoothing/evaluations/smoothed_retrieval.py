@@ -1,0 +1,285 @@
+"""Smoothed retrieval: which image a noisy copy is mistaken for, and up to which change the majority stays with the same one.
+
+Three events of the code of a noisy copy, looked up in an index of mean noisy codes:
+
+    kept       its own entry is nearer than those of all others
+    nearer(j)  its own entry is nearer than that of image j
+    retrieved  without its own, the nearest entry is that of the image most copies are nearest to
+
+What more than half of the copies do, the smoothed system does. If an event has chance ``p > 1/2``, no change of l2 size
+below ``sigma Phi^-1(p)`` takes the majority from it (``votes.py``). Beside these stands what follows from center smoothing:
+where the bisector hyperplane of two entries is farther from the centre than the ``3 R`` that it can move, it stays on its
+side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import label
+from holdfast.core.divergences import Divergence
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.measure.evaluation import Sizes
+from holdfast.measure.findings import population_warnings, radius_curves
+from holdfast.measure.observation import Joint
+from holdfast.measure.population import Population
+from holdfast.smoothing.copies import farthest, least_share
+from holdfast.smoothing.copies import radius as certified_radius
+from holdfast.smoothing.index import Index, embedding, told_apart
+from holdfast.smoothing.noisy_codes import AttackedCentres
+from holdfast.smoothing.plan import copies_for_centres, require_slack, require_votes
+from holdfast.smoothing.shared import (
+    CENTRES_OF_HEAVY,
+    CENTRES_OF_LARGE,
+    LEAST,
+    SIZES,
+    SmoothedEvaluation,
+    certified_distance,
+    sure,
+)
+
+RETRIEVED = "having the same nearest other image, as the smoothed encoder sees it, after every change of this l2 size"
+KEPT = "staying nearest to oneself, as the smoothed encoder sees it, after every change of this l2 size"
+RISK = "share of other images that some change of this l2 size carries the image past, as the smoothed encoder sees it"
+RADIUS = "l2 radius within which the smoothed nearest other image stays the same"
+OWN_RADIUS = "l2 radius within which the image stays nearest to itself, as the smoothed encoder sees it"
+UNDEFINED = "all others are exact copies of the image"
+GRID = 41
+
+
+@final
+@dataclass(frozen=True)
+class SmoothedRetrieval(SmoothedEvaluation):
+    """Up to which change smoothed retrieval keeps its answer: certified by votes, and by center smoothing beside them."""
+
+    slack: float = 0.05
+    attack: Attack = AdaptiveAttack(restarts=1)
+    sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
+    name = "smoothed-retrieval"
+    version = 4
+    uses_bank = True
+    title = "Smoothed retrieval"
+    meaning = (
+        "A search service that looks up noisy copies of a picture and goes by the majority has certificates, whatever the "
+        "encoder: up to the certified radius no change of the picture changes its answer. They hold for that smoothed "
+        "service with the stated confidence, not for the encoder without noise."
+    )
+    headline = ("average_certified_retrieval_radius", "certified_retrieval", "certified_smoothed_breakaway_risk")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_slack(self.name, self.slack)
+        require_votes(self.name, self.smoothing, self.radii, self.alpha_of_look / self.others)
+
+    @property
+    def least_copies(self) -> int:
+        return max(LEAST, *(copies_for_centres(radius, self.sigma, self.slack, self.alpha) for radius in self.radii))
+
+    def observation(self) -> Joint:
+        return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        if len(population.images) < 2 and not population.bank_images:
+            raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
+        series: list[Series] = []
+        estimates: list[Estimate] = []
+        curves: list[Curve] = []
+        joint = self.observation()
+        noisy = joint.of(self.noisy_codes, observed)
+        for divergence in self.divergences:
+            counts = self.noisy_codes.of_divergence(divergence, noisy)
+            attacked = [joint.of(self._attacked(radius, divergence), observed)["kept"] for radius in self.radii]
+            for some, numbers in (
+                self._votes(population, rows, divergence, counts, attacked),
+                self._centres(population, rows, divergence, counts),
+            ):
+                series += some
+                estimates += numbers
+            curves += self._curves(population, rows, divergence, counts)
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            curves=(*radius_curves(estimates), *curves),
+            warnings=population_warnings(population, self.divergences),
+        )
+
+    def _votes(
+        self,
+        population: Population,
+        rows: Sequence[int],
+        divergence: Divergence,
+        counts: Observed,
+        attacked: list[Tensor],
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return what votes certify under one divergence, beside what attacks achieved."""
+        case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
+        defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
+        reach, none = self._radii(counts["retrieved"], counts["copies"]), ~defined.any(1)
+        flags = (reach == 0).double(), counts["agrees"].double()
+        kept_radii = self._radii(counts["kept"], counts["copies"])
+        shown, kept, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
+        limits = {"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))}
+        records = [
+            *(
+                series_of(name, case, radii, "l2 radius", Claim.LOWER, of, UNDEFINED).model_copy(update=limits)
+                for name, radii, of in (
+                    ("certified_retrieval_radius", shown, RADIUS),
+                    ("certified_nearest_neighbour_radius", kept, OWN_RADIUS),
+                )
+            ),
+            series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
+                      "images of which no majority is certain", UNDEFINED),
+            series_of("smoothed_retrieval_agrees", case, agrees, "yes or no", Claim.ESTIMATE,
+                      "having the same nearest other image with noise and without", UNDEFINED),
+        ]  # fmt: skip
+        numbers = [
+            sure(summarise(records[0], "mean", "higher", "average_certified_retrieval_radius"), self.alpha, images),
+            sure(summarise(records[0], "median", "higher", "median_certified_retrieval_radius"), self.alpha, images),
+            sure(
+                summarise(records[1], "median", "higher", "median_certified_nearest_neighbour_radius"),
+                self.alpha,
+                images,
+            ),
+            summarise(records[2], "share", "lower"),
+            summarise(records[3], "share", "higher"),
+        ]
+        chance = least_share(
+            counts["nearer"], counts["copies"][:, None], self.alpha_of_look / max(1, counts["nearer"].shape[1])
+        )
+        by_pair = certified_radius(chance, self.sigma).nan_to_num(nan=0.0)
+        for k, radius in enumerate(self.radii):
+            proved = self.conditions(radius, divergence, method="votes")
+            attack_conditions = self.conditions(radius, divergence, attack=label(self.attack))
+            some, more = self._certified(proved, reach > radius, kept_radii > radius, by_pair > radius, defined)
+            survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
+            survival = series_of("attacked_smoothed_nearest_neighbour", attack_conditions, survived, "yes or no",
+                             Claim.UPPER, KEPT, UNDEFINED)  # fmt: skip
+            records += [*some, survival]
+            numbers += [*more, summarise(survival, "share", "higher", "attacked_smoothed_nearest_neighbour_accuracy")]
+        return records, numbers
+
+    def _centres(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return what follows from center smoothing under one divergence."""
+        embed, defined = (
+            embedding(population, divergence),
+            torch.stack([told_apart(population, row, self.others) for row in rows]),
+        )
+        margins = [
+            bisector_margins(centre.double(), Index.of(population, row, embed, self.smoothing))
+            for row, centre in zip(rows, counts["centre"], strict=True)
+        ]
+        ahead, other = (torch.stack(some) for some in zip(*margins, strict=True))
+        records: list[Series] = []
+        numbers: list[Estimate] = []
+        for radius in self.radii:
+            moved = certified_distance(
+                counts["distances"],
+                counts["held"],
+                radius,
+                self.smoothing,
+                self.slack,
+                self.alpha,
+                counts["copies"],
+                self.looks,
+            )
+            case = self.conditions(radius, divergence, method="center smoothing")
+            passed = ahead > moved[:, None].nan_to_num(nan=torch.inf)
+            kept = (passed | ~defined).all(1)
+            some, more = self._certified(case, other > moved, kept, passed, defined)
+            records += some
+            numbers += more
+        return records, numbers
+
+    def _certified(
+        self, case: dict[str, str], retrieved: Tensor, kept: Tensor, passed: Tensor, defined: Bool[Tensor, "b m"]
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return the three certificates of one case, from what each is certified for."""
+        none = ~defined.any(1)
+        risk = 1 - (passed & defined).sum(1) / defined.sum(1)
+        flags = {"certified_retrieval": (retrieved, RETRIEVED), "certified_smoothed_nearest_neighbour": (kept, KEPT)}
+        records = [
+            series_of(name, case, flag.double().masked_fill(none, torch.nan), "yes or no", Claim.LOWER, of, UNDEFINED)
+            for name, (flag, of) in flags.items()
+        ]
+        records.append(
+            series_of(
+                "certified_smoothed_breakaway",
+                case,
+                risk.masked_fill(none, torch.nan),
+                "share of other images",
+                Claim.UPPER,
+                RISK,
+                UNDEFINED,
+            )
+        )
+        numbers = [
+            summarise(records[0], "share", "higher"),
+            summarise(records[1], "share", "higher", "certified_smoothed_nearest_neighbour_accuracy"),
+            summarise(records[2], "mean", "lower", "certified_smoothed_breakaway_risk"),
+        ]
+        return records, [sure(number, self.alpha, len(kept)) for number in numbers]
+
+    def _radii(self, count: Int[Tensor, "b"], draws: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
+        """Return the radii that votes certify; 0 where no majority is certain."""
+        return certified_radius(least_share(count, draws, self.alpha_of_look), self.sigma).nan_to_num(nan=0.0)
+
+    def _curves(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
+    ) -> list[Curve]:
+        """Return the share of images certified by votes as a function of the radius."""
+        some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
+        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
+        return [
+            Curve(
+                quantity=quantity,
+                conditions={"noise": f"{self.sigma:g}", "divergence": str(divergence)},
+                x_label="l2 radius",
+                y_label="share of images certified",
+                x=tuple(grid.tolist()),
+                y=tuple((radii.cpu()[:, None] > grid).double().mean(0).tolist()),
+            )
+            for quantity, radii in (
+                ("retrieval_by_radius", self._radii(counts["retrieved"][some], counts["copies"][some])),
+                ("nearest_neighbour_by_radius", self._radii(counts["kept"][some], counts["copies"][some])),
+            )
+        ]
+
+    def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
+        return AttackedCentres(self.smoothing, radius, divergence, self.attack)
+
+    def _cases(self) -> list[tuple[float, Divergence]]:
+        return list(product(self.radii, self.divergences))
+
+
+def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Tensor, "m"], Float[Tensor, ""]]:
+    """Return how far ``centre`` lies from the bisector hyperplanes that it must not cross, positive on the right side.
+
+    First those of its own entry and each other one, then the nearest of those of its nearest other entry and the rest.
+    The margin of entries ``a`` and ``b`` is ``(|c - b|^2 - |c - a|^2) / (2 |a - b|)``: what is nearer to the centre
+    than that is nearer to ``a`` than to ``b``.
+    """
+    entries = index.entries.double()
+    present = index.half.isfinite()
+    squares = (centre - index.origin.double() - entries).square().sum(1).masked_fill(~present, torch.inf)
+    lengths = torch.linalg.vector_norm(entries[1:], dim=1)
+    ahead = ((squares[1:] - squares[0]) / (2 * lengths)).nan_to_num(nan=0.0, posinf=torch.inf)
+    neighbour = 1 + int(squares[1:].argmin())
+    apart = torch.linalg.vector_norm(entries - entries[neighbour], dim=1)
+    rest = (squares - squares[neighbour]) / (2 * apart)
+    rest[[0, neighbour]] = torch.inf
+    return ahead, rest.nan_to_num(nan=0.0, posinf=torch.inf).min()

@@ -1,0 +1,205 @@
+"""What is seen of the noisy copies of each image: as it is, and attacked.
+
+An attack shows the other side of what center smoothing certifies. It climbs the displacement of the mean code of a few noisy
+copies, the same ones throughout, which has gradients where the centre has none. What counts is where the centre itself ends
+up, found at the attacked image from fresh copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.objectives.simple import Away
+from holdfast.core.balls import L2
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.objective import AttackContext
+from holdfast.core.run_settings import Observed
+from holdfast.measure.observation import Observation, entries, joined
+from holdfast.measure.population import Fit, Population, whitenings
+from holdfast.probes.base import FittedProbe, Probe
+from holdfast.smoothing.copies import COPIES, Copies, Stopping, View, counts_of, mean_encoder, voted
+from holdfast.smoothing.index import Index, Smoothing, central_sample, embedding
+
+
+@final
+@dataclass(frozen=True)
+class NoisyCodes(Observation):
+    """What the codes of each image's noisy copies say; entry ``name`` under divergence ``k`` is called ``k.name``.
+
+    ``centre``: of the first set, in the divergence's embedding; ``radius``: of the ball around it that holds half of that
+    set; ``held``: the share of the second set in it; ``distances``: order statistics of the third set's distances from it;
+    ``error``: its distance from the clean code. Of the third set's copies, ``nearer``: how many are nearer to their own
+    entry of the index than to each other image's; ``kept``: how many are nearest to their own; ``retrieved``: how many have,
+    their own left out, the neighbour that most of the first set have; ``agrees``: whether the clean code has it too.
+
+    ``copies``: how many the third set has, which are drawn until ``stopping`` says that they are enough.
+
+    Where images and bank have labels, also how often each probe says each class: ``probe k.first`` of the first set, and
+    ``probe k.votes`` of the third.
+    """
+
+    smoothing: Smoothing
+    divergences: tuple[Divergence, ...]
+    probes: tuple[Probe, ...]
+    stopping: Stopping = Stopping()
+    name = "noisy-codes"
+    version = 3
+    uses_bank = True
+    uses_labels = True
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (*whitenings(self), self.smoothing.index, *self.probes)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.smoothing.samples)
+
+    def inputs(self, population: Population) -> int:
+        return self.smoothing.forwards
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        observations = [self._of_image(population, row) for row in rows]
+        return {name: torch.stack([values[name] for values in observations]) for name in observations[0]}
+
+    def _of_image(self, population: Population, row: int) -> Observed:
+        smoothing = self.smoothing
+        copies = Copies.of(population, row, smoothing.sigma)
+        first = copies.reduced("centre", smoothing.selection, lambda codes: {"codes": codes})["codes"]
+        views = [View.of(population, row, smoothing, divergence, first) for divergence in self.divergences]
+        probes = self._answering(population)
+        second = copies.reduced(
+            "held", smoothing.selection, lambda codes: joined([view.in_ball(codes) for view in views])
+        )
+        early = {k: voted(probe, first) for k, probe in probes.items()}
+        drawn, third = self._in_rounds(copies, views, probes, {k: int(votes.argmax()) for k, votes in early.items()})
+        summaries = [
+            view.summary(entries(second, k), entries(third, k), smoothing.copies) for k, view in enumerate(views)
+        ]
+        return {
+            **joined(summaries),
+            **{f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes},
+            **{f"probe {k}.first": votes for k, votes in early.items()},
+            "copies": torch.tensor(drawn),
+        }
+
+    def _in_rounds(
+        self, copies: Copies, views: Sequence[View], probes: dict[int, FittedProbe], chosen: dict[int, int]
+    ) -> tuple[int, Observed]:
+        """Return how many copies of the third set were drawn until they were enough, and what was seen of them."""
+
+        def work(codes: Codes) -> Observed:
+            return {
+                **joined([view.counted(codes) for view in views]),
+                **{f"probe {k}": voted(probe, codes)[None] for k, probe in probes.items()},
+            }
+
+        most, drawn, third = self.smoothing.copies, 0, dict[str, Tensor]()
+        for look in self.stopping.looks(most):
+            fresh = copies.reduced("certify", look, work, drawn=drawn)
+            third = {name: torch.cat([third[name], fresh[name]]) for name in fresh} if drawn else fresh
+            drawn = look
+            counts = counts_of(third, len(views), self.stopping, chosen)
+            if drawn < most and self.stopping.decided(counts, drawn, most, self.smoothing.sigma):
+                break
+        return drawn, third
+
+    def of_divergence(self, divergence: Divergence, observed: Observed) -> Observed:
+        """Return what copies say under ``divergence``, from what was ``observed``."""
+        return {**entries(observed, self.divergences.index(divergence)), "copies": observed["copies"]}
+
+    def of_probe(self, probe: Probe, observed: Observed) -> Observed:
+        """Return the counts of ``probe``, ``first`` and ``votes``, and the ``copies``, from what was ``observed``."""
+        return {**entries(observed, f"probe {self.probes.index(probe)}"), "copies": observed["copies"]}
+
+    def _answering(self, population: Population) -> dict[int, FittedProbe]:
+        """Return the probes that could be learned, by their places; without labels nobody asks them.
+
+        Whoever needs one that could not is told why when it is concluded; the others need not fail with it.
+
+        Raises:
+            HoldfastError: a probe scores the codes of another encoder.
+        """
+        probes: dict[int, FittedProbe] = {}
+        if population.images.labels is None:
+            return probes
+        for index, probe in enumerate(self.probes):
+            with suppress(HoldfastError):
+                probes[index] = population.learned(probe)
+        for index, fitted in probes.items():
+            if fitted.encoder is not population.encoder:
+                raise HoldfastError(
+                    f"noisy copies are encoded once for all probes, and {self.probes[index]} scores codes of an encoder of "
+                    "its own; use knn, linear, noise or robust"
+                )
+        return probes
+
+
+@final
+@dataclass(frozen=True)
+class AttackedCentres(Observation):
+    """What noisy copies of each image say once it is attacked in the l2 ball of ``radius``.
+
+    ``centre`` and ``held`` are as in ``NoisyCodes``; ``kept``: the share of copies that are nearest to their own entry.
+    """
+
+    smoothing: Smoothing
+    radius: float
+    divergence: Divergence
+    attack: Attack
+    name = "attacked-centres"
+    version = 2
+    uses_bank = True
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (*whitenings(self), self.smoothing.index)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.smoothing.samples)
+
+    def inputs(self, population: Population) -> int:
+        return 2 * self.smoothing.selection
+
+    def forwards(self, population: Population) -> int:
+        return COPIES * self.attack.forwards + self.inputs(population)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        pixels = self.pixels(population, rows)
+        observations = [self._of_image(population, row, pixels[[k]]) for k, row in enumerate(rows)]
+        return {name: torch.stack([values[name] for values in observations]) for name in observations[0]}
+
+    def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
+        """Return the attacked images at ``rows``."""
+        context = population.context(rows)
+        # One set of copies for all images: whoever shares a batch changes nothing.
+        drawn = population.run.noise(["copies"] * COPIES)
+        numbers = torch.arange(COPIES, device=context.pixels.device)
+        noise = drawn[:1].fork("attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
+        smoothed = mean_encoder(population.arranged, self.smoothing.sigma * noise)
+        divergence = population.fitted(self.divergence if self.divergence.smooth else L2Distance())
+        facing = AttackContext(smoothed, context.pixels, context.noise)
+        objective = Away(divergence)(facing)
+        return self.attack(smoothed, context.pixels, objective, L2(self.radius), context.noise.fork("smoothed"))
+
+    def _of_image(self, population: Population, row: int, pixels: Pixels) -> Observed:
+        embed = embedding(population, self.divergence)
+        copies, count = Copies.of(population, row, self.smoothing.sigma), self.smoothing.selection
+        index = Index.of(population, row, embed, self.smoothing)
+        samples = embed(copies.reduced("attacked", count, lambda codes: {"codes": codes}, pixels)["codes"])
+        central = central_sample(samples)
+        centre = samples[central.index]
+
+        def work(codes: Codes) -> Observed:
+            points = embed(codes)
+            inside = torch.linalg.vector_norm(points - centre, dim=1) <= central.radius
+            return {"held": inside, "kept": index.nearer(points).all(1)}
+
+        fresh = copies.reduced("attacked and held", count, work, pixels)
+        return {"centre": centre, **{name: values.double().mean() for name, values in fresh.items()}}

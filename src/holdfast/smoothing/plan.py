@@ -1,0 +1,182 @@
+"""What so many noisy copies can certify, what they cost and what they leave open: known before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isfinite, log
+
+from holdfast.core.errors import HoldfastError
+from holdfast.smoothing.copies import Stopping, farthest, needed_draws
+from holdfast.smoothing.index import Smoothing, deviation, mass, quantile
+
+MOST_LOOKS = 16
+"""More are never taken: each doubles the copies."""
+SMALLEST = 1e-6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to expect of ``Smoothing`` with these settings."""
+
+    smoothing: Smoothing
+    slack: float
+    alpha: float
+    stopping: Stopping = Stopping()
+
+    @property
+    def abstaining(self) -> float:
+        """About the chance that center smoothing abstains at an image.
+
+        The ball reaches from the centre to half of the samples that chose it. So the mass it holds is that below a sample
+        median, which follows a beta law, and what fresh samples count in it a beta-binomial one. Where many samples compete
+        for the centre, as in codes of one or two dimensions, the least radius of all holds less, and the chance is larger.
+        """
+        from scipy.stats import betabinom
+
+        draws = self.smoothing.selection
+        least, middle = 0.5 + deviation(self.alpha / 4, draws) - self.slack, ceil(draws / 2)
+        return float(betabinom.cdf(ceil(least * draws) - 1, draws, middle, draws + 1 - middle))
+
+    @property
+    def widest(self) -> float:
+        """The largest radius that center smoothing can certify; 0 if none."""
+        from scipy.special import ndtri
+
+        left = 1 - deviation(self.alpha / 2 / self.looks, self.smoothing.copies)
+        return max(0.0, self.smoothing.sigma * float(ndtri(left) - ndtri(0.5 + self.slack))) if left > 0.5 else 0.0
+
+    @property
+    def farthest(self) -> float:
+        """The largest radius that a vote can certify: when all copies agree."""
+        return farthest(self.smoothing.copies, self.smoothing.sigma, self.alpha / self.looks)
+
+    @property
+    def looks(self) -> int:
+        """At how many numbers of copies one may stop."""
+        return len(self.stopping.looks(self.smoothing.copies))
+
+    @property
+    def fewest(self) -> int:
+        """How many copies of an image are drawn to certify it, where they agree."""
+        return self.stopping.fewest(self.smoothing.copies, self.smoothing.sigma)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether fewer copies than all may be enough."""
+        return self.fewest < self.smoothing.copies
+
+    @property
+    def drawn(self) -> str:
+        """How many noisy copies of an image are drawn."""
+        early = 2 * self.smoothing.selection + self.fewest
+        most = f"{self.smoothing.forwards:,} noisy copies of each image"
+        return f"up to {most}, {early:,} where they agree" if self.ends_early else most
+
+    def __str__(self) -> str:
+        return (
+            f"{self.drawn}, {self.smoothing.forwards * self.smoothing.samples:,} in all at most; center smoothing "
+            f"can certify l2 radii up to {self.widest:.3g} and will abstain on about {self.abstaining:.1%} of the images; "
+            f"votes can certify radii up to {self.farthest:.3g}"
+        )
+
+
+def require_noise(evaluation: str, smoothing: Smoothing) -> None:
+    """Raise unless there is noise to smooth with.
+
+    Raises:
+        HoldfastError: ``sigma`` is not a positive number.
+    """
+    if not (isfinite(smoothing.sigma) and smoothing.sigma > 0):
+        raise HoldfastError(
+            f"{evaluation}.sigma must be positive, got {smoothing.sigma}: without noise nothing is smoothed and nothing "
+            "certified; the papers take 0.25"
+        )
+    for name in ("selection", "copies"):
+        if vars(smoothing)[name] < 1:
+            raise HoldfastError(f"{evaluation}.{name} must be at least 1, got {vars(smoothing)[name]}")
+
+
+def require_alpha(evaluation: str, alpha: float) -> None:
+    """Raise unless ``alpha`` is a chance of error.
+
+    Raises:
+        HoldfastError: it is not.
+    """
+    if not 0 < alpha < 0.5:
+        raise HoldfastError(
+            f"{evaluation}.alpha, the chance that a certificate fails, must lie in (0, 0.5), got {alpha}"
+        )
+
+
+def require_radii(evaluation: str, radii: tuple[float, ...]) -> None:
+    """Raise unless all ``radii`` are positive.
+
+    Raises:
+        HoldfastError: one is not.
+    """
+    for radius in radii:
+        if not (isfinite(radius) and radius > 0):
+            raise HoldfastError(f"{evaluation}.radii must be positive l2 radii in pixel units, got {radius}")
+
+
+def require_slack(evaluation: str, slack: float) -> None:
+    """Raise unless ``slack`` can be added to a half.
+
+    Raises:
+        HoldfastError: it cannot.
+    """
+    if not 0 < slack < 0.5:
+        raise HoldfastError(f"{evaluation}.slack must lie in (0, 0.5), got {slack}; the paper takes 0.05")
+
+
+def require_centres(
+    evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], slack: float, alpha: float, looks: int = 1
+) -> None:
+    """Raise if center smoothing would abstain on every image or could certify none at some of the ``radii``.
+
+    Raises:
+        HoldfastError: says how many copies are needed.
+    """
+    require_slack(evaluation, slack)
+    needed = ceil(log(4 / alpha) / (2 * slack**2))
+    if smoothing.selection < needed:
+        raise HoldfastError(
+            f"with {evaluation}.selection={smoothing.selection} center smoothing abstains on every image: slack={slack} "
+            f"at alpha={alpha} needs at least {needed}; set {evaluation}.selection={3 * needed} or a larger slack"
+        )
+    for radius in radii:
+        if quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2 / looks) > 1:
+            left = 1 - mass(radius, smoothing.sigma, slack)
+            needed = ceil(log(2 * looks / alpha) / (2 * left**2)) if left > 1e-9 else 0
+            advice = f"at least {needed}" if needed else f"a larger {evaluation}.sigma"
+            raise HoldfastError(
+                f"{evaluation}.copies={smoothing.copies} can certify no image at radius {radius} with sigma="
+                f"{smoothing.sigma}: it takes {advice}; or ask for radii up to "
+                f"{Plan(smoothing, slack, alpha).widest:.3g}"
+            )
+
+
+def copies_for_centres(radius: float, sigma: float, slack: float, alpha: float) -> int:
+    """Return how many copies leave center smoothing a deviation of half of what the mass at ``radius`` leaves to 1.
+
+    Example:
+        >>> copies_for_centres(0.25, 0.25, 0.05, 0.01)
+        953
+    """
+    left = max(1 - mass(radius, sigma, slack), SMALLEST)
+    return ceil(log(2 * MOST_LOOKS / alpha) / (2 * (left / 2) ** 2))
+
+
+def require_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], alpha: float) -> None:
+    """Raise if no vote could certify an image at some of the ``radii``, even if all copies agreed.
+
+    Raises:
+        HoldfastError: says how many copies are needed.
+    """
+    for radius in radii:
+        if smoothing.copies < (needed := needed_draws(radius, smoothing.sigma, alpha)):
+            raise HoldfastError(
+                f"{evaluation}.copies={smoothing.copies} can certify no image at radius {radius} with sigma="
+                f"{smoothing.sigma}, even if all copies agree: it takes at least {needed}; or ask for radii up to "
+                f"{farthest(smoothing.copies, smoothing.sigma, alpha):.3g}"
+            )

@@ -1,0 +1,160 @@
+"""What all evaluations of smoothed encoders share: settings, sizes, findings and warnings."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.balls import L2
+from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
+from holdfast.core.records import Conditions, Estimate, Question
+from holdfast.core.settings import require_positive
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.probes.base import Probe
+from holdfast.probes.hardened import NoiseProbe
+from holdfast.probes.neighbours import Knn
+from holdfast.smoothing.copies import Stopping, kept_ranks
+from holdfast.smoothing.index import BETA, Smoothing, abstains, quantile
+from holdfast.smoothing.noisy_codes import NoisyCodes
+from holdfast.smoothing.plan import require_alpha, require_noise, require_radii
+
+MULTIPLES = (1, 2, 3)
+"""Radii that are decided whether or not they are asked for, in deviations of the noise: those of mean radii and curves."""
+CERTAINTY = 0.001
+"""The chance of error with which copies decide at most, so that evaluations of different alpha share them."""
+LEAST = 6000
+"""Copies that are drawn before anything is looked at: center smoothing is tighter the more there are."""
+
+
+@dataclass(frozen=True)
+class SmoothedEvaluation(Evaluation):
+    """An evaluation of the smoothed encoder. Those whose settings of this class are equal share one pass of noisy copies."""
+
+    sigma: float = 0.25
+    selection: int = 10_000
+    copies: int = 100_000
+    samples: int = 50
+    others: int = 1000
+    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
+    radii: tuple[float, ...] = (0.25,)
+    alpha: float = 0.001
+    partial = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "others")
+        require_noise(self.name, self.smoothing)
+        require_alpha(self.name, self.alpha)
+        require_radii(self.name, self.radii)
+
+    @property
+    def smoothing(self) -> Smoothing:
+        """The settings that decide what the noisy copies are and what is seen of them."""
+        return Smoothing(self.sigma, self.selection, self.copies, self.samples, self.others)
+
+    @property
+    def noisy_codes(self) -> NoisyCodes:
+        """The one pass that every evaluation with these settings is concluded from."""
+        return NoisyCodes(self.smoothing, self.divergences, self.probes, self.stopping)
+
+    @property
+    @abstractmethod
+    def least_copies(self) -> int:
+        """The fewest copies that certify, before anything is looked at."""
+
+    @property
+    def stopping(self) -> Stopping:
+        """When enough copies are drawn: as soon as ``radii`` and one, two and three ``sigma`` are decided."""
+        radii = {*self.radii, *(multiple * self.sigma for multiple in MULTIPLES)}
+        return Stopping(tuple(sorted(radii)), min(self.alpha, CERTAINTY), self.least_copies)
+
+    @property
+    def looks(self) -> int:
+        """At how many numbers of copies one may stop."""
+        return len(self.stopping.looks(self.copies))
+
+    @property
+    def alpha_of_look(self) -> float:
+        """The chance of error of a certificate at one number of copies; those of all looks add up to ``alpha``."""
+        return self.alpha / self.looks
+
+    def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
+        """Return how series and estimates name a case."""
+        return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
+
+
+ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
+
+SIMILAR = (
+    "cosine similarity between the smoothed code of an image after the worst change of this l2 size and the one before"
+)
+WITH_NOISE = Question(
+    place=85,
+    text="What is certified once noise is added?",
+    quantities=("certified_cosine_similarity",),
+    meaning="cosine similarity that smoothed codes keep after any change of this size",
+    select="best",
+)
+"""Center smoothing and feature-space smoothing both answer it; the tighter one leads."""
+
+
+def certified_distance(
+    distances: Float[Tensor, "b g"],
+    share: Float[Tensor, "b"],
+    radius: float,
+    smoothing: Smoothing,
+    slack: float,
+    alpha: float,
+    draws: Int[Tensor, "b"] | None = None,
+    looks: int = 1,
+) -> Float[Tensor, "b"]:
+    """Return ``3 R``: how far a change of l2 size ``radius`` moves the centre at most; nan where center smoothing abstains.
+
+    ``alpha`` is shared out evenly: half for what is found at the changed image, half for ``R``. ``distances`` are the kept
+    order statistics of ``draws`` copies, by default all of them, after one of so many ``looks``.
+    """
+    draws = torch.full(share.shape, smoothing.copies) if draws is None else draws
+    farthest = torch.full_like(share, torch.nan)
+    for number in draws.unique().tolist():
+        level = quantile(radius, smoothing.sigma, slack, number, alpha / 2 / looks)
+        if level <= 1:
+            rank = torch.searchsorted(kept_ranks(number, smoothing.copies), ceil(level * number))
+            rows = draws == number
+            farthest[rows] = (1 + BETA) * distances[rows, int(rank)].double()
+    abstained = abstains(share, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
+    return farthest.masked_fill(abstained, torch.nan)
+
+
+def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
+    on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
+    return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
+
+
+def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
+    """Return ``estimate`` whose method also says with what confidence the certificates it summarises hold.
+
+    All of them together hold with ``1 - images * alpha`` at least, however they depend on each other (Bonferroni).
+    """
+    together = max(0.0, 1 - images * alpha)
+    confidence = (
+        f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
+    )
+    return estimate.model_copy(update={"method": f"{estimate.method}; {confidence}"})
+
+
+SIZES = Sizes(
+    quick={"samples": 12, "selection": 3000, "copies": 6000, "others": 300, "divergences": ["l2"]},
+    full={"samples": 500},
+    large={"samples": 4, "selection": 200, "copies": 1000, "others": 30, "divergences": ["l2"]},
+    heavy={"selection": 140, "copies": 400, "others": 12, "alpha": 0.01},
+)
+CENTRES_OF_LARGE = {**SIZES.large, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
+"""What quick changes for large encoders where centres of smoothing are looked for and attacked."""
+CENTRES_OF_HEAVY = {**SIZES.heavy, "slack": 0.15, "attack": "u-fgsm"}

@@ -1,0 +1,1 @@
+"""Spectral measures and CLEVER, one file each."""

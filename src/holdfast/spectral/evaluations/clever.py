@@ -1,0 +1,394 @@
+"""CLEVER: estimated robust radii from sampled gradients and a reverse Weibull fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from holdfast.attacks.base import GRADIENT, climb
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_not_negative, require_positive
+from holdfast.core.statistics.intervals import fit, log_likelihood, misfit
+from holdfast.core.statistics.summaries import summarise
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.observation import Observation
+from holdfast.measure.population import Population
+from holdfast.spectral.fits import SpectralFit
+from holdfast.spectral.graph_pair import TooFewSamplesError
+from holdfast.spectral.graphs import KNN, GraphConstruction
+
+# Gradients of margins at random points near images.
+#
+# A margin is linear in the codes, ``g(x') = w . f(x')``. Without labels ``w = f~(x) - f~(x_j)`` with normalised clean
+# codes:
+# while it is positive, x' is more similar to x than to the other sample x_j. With logits ``w = e_c - e_j``: while it is
+# positive, class c, the one predicted for x, wins over class j.
+
+COPY = 1e-10
+"""Squared distance of two normalised codes below which they are one."""
+
+
+@final
+@dataclass(frozen=True)
+class Gradients(Observation):
+    """Largest gradient norms of ``1 + rivals`` margins in ``batches`` batches of ``draws`` points of each ball.
+
+    Of ``random`` images chosen at random, and of the ``guided`` ones with the largest SPADE node scores. Margin 0 is that
+    against a random other sample (or class), the others are those against the nearest.
+    """
+
+    balls: tuple[Ball, ...]
+    batches: int
+    draws: int
+    rivals: int
+    random: int
+    guided: int
+    logits: bool
+    k: int
+    graph: GraphConstruction
+    samples: int
+    name = "gradients"
+    version = 1
+    uses_groups = True
+
+    def fits(self) -> tuple[SpectralFit, ...]:
+        return (SpectralFit(self.k, self.graph, "none", self.samples),) if self.guided else ()
+
+    def rows(self, population: Population) -> list[int]:
+        return sorted({*population.choose(self.random), *self.worst(population)[0]})
+
+    def worst(self, population: Population) -> tuple[list[int], str]:
+        """Return the rows of the images with the largest node scores, largest first, and why they are too few."""
+        if not self.guided:
+            return [], ""
+        try:
+            scores = population.learned(*self.fits())
+        except TooFewSamplesError as error:
+            return [], str(error)
+        nodes = torch.from_numpy(scores.spade.node_scores()).nan_to_num(nan=-torch.inf)
+        order = nodes.argsort(descending=True, stable=True)[: self.guided]
+        worst = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
+        why = "the SPADE score is infinite" if scores.spade.split else "no more images have one"
+        return worst, "" if len(worst) == self.guided else why
+
+    def forwards(self, population: Population) -> int:
+        return GRADIENT * len(self.balls) * self.batches * self.draws * (1 + self.rivals)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        weights = self.weights(population, rows)
+        clean = population.codes[list(rows)]
+        observed: Observed = {"margin": torch.einsum("bkd,bd->bk", weights, clean)}
+        for index, ball in enumerate(self.balls):
+            observed[f"maxima{index}"] = self._maxima(population, rows, weights, ball)
+        return observed
+
+    def maxima(self, ball: Ball, observed: Observed) -> Float[Tensor, "b k s"]:
+        """Return the largest gradient norms in ``ball``, from what was ``observed``."""
+        return observed[f"maxima{self.balls.index(ball)}"]
+
+    def weights(self, population: Population, rows: Sequence[int]) -> Float[Tensor, "b k d"]:
+        """Return the margins' ``w``, the random one first."""
+        return self._logits(population, rows) if self.logits else self._codes(population, rows)
+
+    def _codes(self, population: Population, rows: Sequence[int]) -> Float[Tensor, "b k d"]:
+        unit = normalize(population.codes.double(), dim=1)
+        anchors = unit[list(rows)]
+        similarity = anchors @ unit.T
+        similarity[torch.arange(len(rows)), list(rows)] = -torch.inf
+        if (kin := population.kin(rows, population)) is not None:
+            similarity[kin.mine[:, None] == kin.theirs] = -torch.inf
+        near = similarity.topk(min(self.rivals, population.fewest_others), dim=1).indices
+        others = torch.cat([population.partners[list(rows)][:, None].to(near.device), near], dim=1)
+        weights = anchors[:, None] - unit[others]
+        # What rounding leaves of the difference of two equal codes is no direction.
+        weights[weights.square().sum(2) < COPY] = 0
+        return weights.to(population.codes.dtype)
+
+    def _logits(self, population: Population, rows: Sequence[int]) -> Float[Tensor, "b k d"]:
+        logits = population.codes[list(rows)]
+        classes = logits.shape[1]
+        if classes < 2:
+            raise HoldfastError("clever with logits=true needs an encoder that returns at least 2 logits per image")
+        order = logits.argsort(dim=1, descending=True, stable=True)
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("clever class")
+        position = 1 + (noise.uniform((1,), torch.float64) * (classes - 1)).long()
+        others = torch.cat([order.gather(1, position), order[:, 1 : 1 + self.rivals]], dim=1)
+        return (one_hot(order[:, :1], classes) - one_hot(others, classes)).to(logits.dtype)
+
+    def _maxima(
+        self, population: Population, rows: Sequence[int], weights: Float[Tensor, "b k d"], ball: Ball
+    ) -> Float[Tensor, "b k s"]:
+        """Return the largest dual norm of each margin's gradient in each batch of points."""
+        pixels = population.pixels(rows)
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("clever", ball.name)
+        maxima = torch.zeros(*weights.shape[:2], self.batches, dtype=weights.dtype, device=weights.device)
+        together = max(1, population.run.batch_size // len(rows))
+        for batch in range(self.batches):
+            for start in range(0, self.draws, together):
+                parts = [noise.fork(batch, draw).keys for draw in range(start, min(start + together, self.draws))]
+                delta = ball.sample(Noise(torch.cat(parts)), pixels.shape[1:], pixels.dtype)
+                # Clipped: the encoder is evaluated nowhere outside its domain.
+                points = population.encoder.domain.clip(pixels.repeat(len(parts), *(1,) * (pixels.ndim - 1)) + delta)
+                for k in range(weights.shape[1]):
+                    norms = _slopes(population, points, weights[:, k].repeat(len(parts), 1), ball)
+                    largest = norms.reshape(len(parts), len(rows)).amax(0)
+                    maxima[:, k, batch] = torch.maximum(maxima[:, k, batch], largest)
+        return maxima
+
+
+def _slopes(population: Population, points: Tensor, weights: Codes, ball: Ball) -> Float[Tensor, "b"]:
+    _, gradient = climb(population.arranged, points, lambda codes: (codes * weights).sum(1))
+    return ball.dual_norm(gradient)
+
+
+def positions(rows: Sequence[int], chosen: Sequence[int]) -> Int[Tensor, "c"]:
+    """Return where each of ``chosen`` stands among ``rows``."""
+    position_of = {row: position for position, row in enumerate(rows)}
+    return torch.tensor([position_of[row] for row in chosen], dtype=torch.int64)
+
+
+# The right end of a distribution of maxima, by a reverse Weibull fit (Weng et al. 2018, section 3).
+#
+# Maxima of many independent bounded values follow, in the limit, ``F(y) = exp(-((a - y) / s)^c)`` for ``y < a``: their
+# largest possible value is the location ``a``. Without limits the likelihood has no maximum: it grows forever as ``a``
+# nears
+# the largest value with ``c < 1``, and often as ``a`` goes to infinity, where the law turns into Gumbel's, which has no
+# end.
+# So for each ``a`` on a line the other two are fitted with ``c >= 1``, and the best of a bounded range of ``a`` is
+# taken; if
+# that is the far end of the range, the values give no end. The published program leaves this to an optimiser, which
+# ends
+# anywhere between.
+
+ACCEPTED = 0.05
+SAME_NORMS = 1e-6
+"""Relative spread of maxima below which the function is linear for all one can see, and the largest is the end."""
+NEAREST, FARTHEST = 1e-4, 10.0
+"""How far beyond the largest value the end is looked for, in standard deviations of the values."""
+STEPS, ROUNDS = 12, 4
+"""Ends tried in each round; the next round looks between the neighbours of the best one."""
+
+
+@dataclass(frozen=True)
+class End:
+    """The estimated right end, nan where the values give none, and how well the fit describes the maxima."""
+
+    location: float
+    p_value: float
+    """Of the Kolmogorov-Smirnov test of the maxima against the fit; large means no contradiction."""
+
+    @property
+    def accepted(self) -> bool:
+        """Return whether there is a fit that is not contradicted."""
+        return self.p_value > ACCEPTED
+
+
+def right_end(maxima: Float[np.ndarray, "s"]) -> End:
+    """Return the right end of the distribution of ``maxima``: at least the largest of them, nan if they show none.
+
+    Example:
+        >>> right_end(np.full(20, 3.0)).location
+        3.0
+    """
+    top, spread = float(maxima.max()), float(maxima.std())
+    if not spread > SAME_NORMS * abs(top):
+        return End(top, 1.0)
+    below = (top - maxima) / spread
+    line = np.linspace(np.log(NEAREST), np.log(FARTHEST), STEPS)
+    for _ in range(ROUNDS):
+        values = below + np.exp(line)[:, None]
+        shape, scale = fit(values, flattest=1.0)
+        best = int(log_likelihood(values, shape, scale).argmax())
+        beyond = float(np.exp(line[best]))
+        line = np.linspace(line[max(best - 1, 0)], line[min(best + 1, STEPS - 1)], STEPS)
+    if beyond > 0.99 * FARTHEST:
+        return End(nan, 0.0)
+    return End(top + beyond * spread, misfit(values[best], float(shape[best]), float(scale[best]))[1])
+
+
+# CLEVER: how far an image must move before its answer changes, if its neighbourhood is as steep as it looks.
+#
+# With ``g`` a margin that is positive at x and L the largest dual norm of its gradient in a ball of radius R, no change
+# shorter than ``min(g(x) / L, R)`` makes g negative. L is unknown; CLEVER estimates it as the right end of a reverse
+# Weibull
+# distribution fitted to the largest gradient norms of many batches of random points (Weng et al. 2018,
+# https://arxiv.org/abs/1801.10578). So the score is an estimate, neither a certificate nor an attack.
+# Which images are looked at matters: random ones, or those with the largest SPADE node scores (Cheng et al. 2021, 4.2).
+
+FEW = 10
+CAPPED = 0.1
+"""Share of scores equal to the radius from which on a warning says that their mean is no estimate of a distance."""
+UNFITTED = 0.1
+"""Share of images without a fit from which on a warning says that the mean over the others is no estimate for all."""
+SAME = "the other sample has the same code, so there is no margin"
+NO_FIT = (
+    f"the largest gradient norms show no end: the fitted one lies over {FARTHEST:g} standard deviations beyond them all"
+)
+IN_L1 = (
+    " In an l1 ball neither batches nor draws help: random points change every pixel a little, and its steepest places lie "
+    "where few pixels change much. Its scores are too large; read l2 or linf, or attack in l1."
+)
+GUIDED = "no interval: these images were chosen by their scores, they are no sample"
+Ends = list[list[End]]
+
+
+@final
+@dataclass(frozen=True)
+class Clever(Evaluation):
+    """Estimates, from sampled gradients, how far an image can move before another one or class takes over."""
+
+    balls: tuple[Ball, ...] = (L1(5.0), L2(5.0), Linf(0.5))
+    batches: int = 50
+    draws: int = 64
+    rivals: int = 3
+    random: int = 100
+    guided: int = 10
+    logits: bool = False
+    k: int = 10
+    graph: GraphConstruction = KNN()
+    samples: int = 10_000
+    sizes = Sizes(
+        quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 30, "samples": 2000},
+        full={"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
+        large={"batches": 50, "guided": 2, "samples": 2000},  # each of these samples is encoded once only
+        heavy={"balls": ["l2:5.0"], "batches": 20, "draws": 2, "random": 6, "guided": 0},
+    )
+    name = "clever"
+    version = 3
+    needs_gradients = True
+    title = "Local Lipschitz estimates (CLEVER)"
+    meaning = (
+        "The CLEVER score estimates how far an image must move before the encoder finds it more similar to another sample "
+        "than to itself, from the steepest gradients met around it. It is no bound: an attack may need less, so compare "
+        "it with attacks and certificates; the images chosen by SPADE show whether the worst ones were looked at."
+    )
+    headline = ("clever_score",)
+    words = (("clever", "CLEVER"),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "batches", "draws", "rivals")
+        require_not_negative(self, "guided")
+
+    def observation(self) -> Gradients:
+        return Gradients(**vars(self))  # the same settings
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        chosen, (worst, why) = population.choose(self.random), self.observation().worst(population)
+        everyone, guided = f"{len(chosen)} random", f"{self.guided} by SPADE"
+        positions_of = {everyone: positions(rows, chosen), guided: positions(rows, worst)}
+        if len(chosen) > FEW:
+            positions_of[f"{FEW} random"] = positions(rows, population.choose(FEW))
+        series: list[Series] = []
+        estimates: list[Estimate] = []
+        warnings = [_unguided(self.guided, len(worst), why)] if why else []
+        for ball in self.balls:
+            ends = [
+                [right_end(m) for m in row] for row in self.observation().maxima(ball, observed).double().cpu().numpy()
+            ]
+            for kind, columns in (("targeted", slice(0, 1)), ("untargeted", slice(1, None))):
+                margins = observed["margin"][:, columns].double().cpu().numpy()
+                scores = _scores(margins, [row[columns] for row in ends], ball)
+                for samples, where in positions_of.items():
+                    conditions = {"ball": str(ball), "margin": kind, "samples": samples}
+                    part = _series(conditions, scores[where.numpy()], (margins[where.numpy()] > 0).all(axis=1))
+                    # The radius limits the scores where they meet it; elsewhere it is no more than far away.
+                    most = ball.radius if ball.radius in part.values else None
+                    estimate = summarise(part, "mean", "higher", most=most) if len(where) else None
+                    if samples == everyone:
+                        series.append(part)
+                        warnings += _capped(part, ball)
+                    elif estimate:
+                        # Other samples than those of the series: nothing to compare image by image.
+                        estimate = estimate.model_copy(update={"series": None, "statistic": "other"})
+                    if estimate and samples == guided:
+                        estimate = estimate.model_copy(update={"low": nan, "high": nan, "method": GUIDED})
+                    estimates += [estimate] if estimate else []
+            series.append(_fits({"ball": str(ball)}, [ends[row] for row in positions_of[everyone].tolist()]))
+            estimates.append(summarise(series[-1], "mean", "neither"))
+        ids = tuple(population.images.ids[row] for row in chosen)
+        warnings += _unfitted(series, self.balls)
+        return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
+
+
+def _unguided(count: int, reached: int, why: str) -> str:
+    return (
+        f"CLEVER wanted the {count} images with the largest SPADE node scores and could use {reached or 'none'}: {why}. "
+        "The random images do not need them; guided=0 asks for none."
+    )
+
+
+def _capped(part: Series, ball: Ball) -> list[str]:
+    """Return the warning that many scores are the radius of the ball, which says nothing of how far they would go."""
+    values = np.array(part.values)
+    count, n = int((values == ball.radius).sum()), int((~np.isnan(values)).sum())
+    if count < max(1, CAPPED * n):
+        return []
+    return [
+        f"{count} of {n} {part.conditions['margin']} CLEVER scores in {ball} are the radius of the ball, beyond which it "
+        "does not look: their mean is no estimate of a distance but at most one; take a larger ball."
+    ]
+
+
+def _unfitted(series: Sequence[Series], balls: Sequence[Ball]) -> list[str]:
+    """Return the warning that some images have no score because the gradients around them show no largest norm."""
+    sparse = {str(ball): ball.sparse for ball in balls}
+    counts = [(part, list(part.reasons.values()).count(NO_FIT)) for part in series]
+    counts = [(part, count) for part, count in counts if count]
+    if not counts:
+        return []
+    without = [
+        f"{count} of {len(part.values)} {part.conditions['margin']} in {part.conditions['ball']}"
+        for part, count in counts
+    ]
+    many = {sparse[part.conditions["ball"]] for part, count in counts if count >= UNFITTED * len(part.values)}
+    advice = " Where it is one in ten or more, the mean over the others is no estimate for all." if many else ""
+    advice += " Raise batches." if False in many else ""
+    advice += IN_L1 if True in many else ""
+    return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice}"]
+
+
+def _scores(margins: Float[np.ndarray, "b j"], ends: Ends, ball: Ball) -> Float[np.ndarray, "b"]:
+    """Return for each sample the smallest ``min(g(x) / L, R)``; nan where a margin is not positive or L is not known."""
+    slopes = np.array([[end.location for end in row] for row in ends])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = np.minimum(margins / slopes, ball.radius)
+    scores[~(margins > 0)] = np.nan
+    return scores.min(axis=1) if scores.shape[1] else np.full(len(scores), np.nan)
+
+
+def _series(conditions: Conditions, values: Float[np.ndarray, "b"], distinct: Bool[np.ndarray, "b"]) -> Series:
+    return Series(
+        quantity="clever_score",
+        conditions=conditions,
+        values=tuple(values.tolist()),
+        unit="radius",
+        claim=Claim.ESTIMATE,
+        of="smallest change that turns the margin",
+        reasons={row: NO_FIT if distinct[row] else SAME for row in np.flatnonzero(np.isnan(values)).tolist()},
+    )
+
+
+def _fits(conditions: Conditions, ends: Ends) -> Series:
+    """Return for each sample the share of its fits that the maxima do not contradict; its margins have much in common."""
+    return Series(
+        quantity="weibull_fits",
+        conditions=conditions,
+        values=tuple(float(np.mean([end.accepted for end in row])) for row in ends),
+        unit="share of fits",
+        claim=Claim.ESTIMATE,
+        of="share of reverse Weibull fits that a Kolmogorov-Smirnov test accepts",
+    )

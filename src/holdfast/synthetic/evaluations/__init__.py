@@ -1,0 +1,1 @@
+"""Measures on synthetic classes, one file each."""

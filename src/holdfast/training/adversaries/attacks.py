@@ -1,0 +1,140 @@
+"""Adversaries that attack views of a batch: by the loss, towards or away from embeddings, by noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import nn
+
+from holdfast.core.balls import L2, Ball, Linf
+from holdfast.core.divergences import L2Distance
+from holdfast.core.encoder import Codes, Domain, Pixels
+from holdfast.core.objective import ObjectiveFunction
+from holdfast.core.settings import require_not_negative, require_positive
+from holdfast.training.adversaries.base import Adversary, Prepared
+from holdfast.training.learner import Batch, Learner, OfRows, codes_of
+from holdfast.training.processes import gathered, own_rows
+
+# L-PGD: climb the training loss itself (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 4.4).
+#
+# With SimCLR it is the instance-wise attack of RoCL, with a supervised loss that of Madry et al. 2018, and with
+# distillation
+# from a frozen copy that of FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336).
+
+
+@final
+@dataclass(frozen=True)
+class OnLoss(Adversary):
+    """Climb each sample's training loss (L-PGD; RoCL, FARE and adversarial supervised training are this, too)."""
+
+    name = "loss"
+
+    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        return learner.loss_under_attack(batch)
+
+
+# TAR: towards the code of the image before it in the batch, ``min |f(x_i^) - f(x_{i-1}')|_2``.
+#
+# ``x'`` is the second view where there is one, else the first; the batch is a ring. Petrov and Kwiatkowska 2022,
+# https://arxiv.org/abs/2210.04076, sections 4.2 and 4.4, with the settings of their fine-tuning. What moves is the code
+# that
+# the encoder will be used for; the authors' MoCo programs move the output of its head.
+
+
+@final
+@dataclass(frozen=True)
+class Targeted(Adversary):
+    """Move the code towards that of another image of the batch (TAR)."""
+
+    ball: Ball = Linf(0.05)
+    steps: int = 3
+    step: float | None = 0.005
+    name = "targeted"
+
+    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        with torch.no_grad():
+            everybody = gathered(codes_of(learner.encoder, batch.views[:2][-1]))
+        targets = everybody.roll(1, dims=0)[own_rows(len(batch.rows), everybody.device)]
+        return learner.encoder, lambda codes: -L2Distance()(codes, targets)
+
+
+# UNTAR: away from the encoder's own code of the clean view, ``max |f(x^) - f(x)|_2``.
+#
+# Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 4.2 and 4.4, with the settings of their
+# fine-tuning.
+# What moves is the code that the encoder will be used for; the authors' MoCo programs move the output of its head.
+
+
+@final
+@dataclass(frozen=True)
+class Untargeted(Adversary):
+    """Move the code as far from that of the clean view as it goes (UNTAR)."""
+
+    ball: Ball = Linf(0.05)
+    steps: int = 3
+    step: float | None = 0.005
+    name = "untargeted"
+
+    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        with torch.no_grad():
+            clean = codes_of(learner.encoder, batch.views[0])
+        return learner.encoder, lambda codes: L2Distance()(codes, clean)
+
+
+# Noise instead of an attack, or on top of one: the views that the smoothed encoder sees.
+#
+#     x^ = x' + sigma n,   n ~ N(0, 1) in every pixel,   x' = x,
+#     or with steps of an attack the point of the ball at which the loss of x' + sigma n is highest
+#
+# Noise alone is the training of Cohen et al. 2019, https://arxiv.org/abs/1902.02918; the attack on the smoothed
+# network, with
+# one draw of noise for each image, is SmoothAdv (Salman et al. 2019, https://arxiv.org/abs/1906.04584, equation 5).
+# With the
+# objective ``distillation`` codes of noisy copies are held at the clean codes, without labels.
+
+
+@final
+@dataclass(frozen=True)
+class GaussianNoise(Adversary):
+    """Add normal noise of deviation ``sigma``; ``steps`` of an attack move what it is added to inside ``ball``, 0 nothing.
+
+    As in smoothing, noisy views leave the range of the pixels.
+    """
+
+    ball: Ball = L2(0.25)
+    steps: int = 0
+    sigma: float = 0.25
+    name = "noise"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "sigma", "step")
+        require_not_negative(self, "steps")
+
+    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        network, gain = learner.loss_under_attack(batch)
+        if isinstance(network, OfRows):
+            network = network.among(torch.arange(len(batch.rows), device=batch.rows.device))
+        return Noisy(network, self.drawn(batch)), gain
+
+    def drawn(self, batch: Batch) -> Pixels:
+        """Return the noise of each first view."""
+        view = batch.views[0]
+        return self.sigma * batch.noise.fork("training noise").gaussian(view.shape[1:], view.dtype)
+
+    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
+        moved = super().__call__(learner, batch, domain, prepared) if self.steps else batch.views[0]
+        return moved + self.drawn(batch)
+
+
+class Noisy(nn.Module):
+    """``module(x + noise)``, each image with its own."""
+
+    def __init__(self, module: nn.Module, noise: Pixels) -> None:
+        super().__init__()
+        self.module, self.noise = module, noise
+
+    def forward(self, x: Pixels) -> Codes:
+        codes: Codes = self.module(x + self.noise)
+        return codes

@@ -1,1 +1,0 @@
-"""What several objectives are built of."""

@@ -1,0 +1,218 @@
+"""The health of a training: collapse of embeddings, checkpoints on disk, and requests to stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from pickle import UnpicklingError
+from types import FrameType
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import write_whole
+from holdfast.core.points.points import points
+from holdfast.encoders.trained import ASKED, CHECKPOINT
+from holdfast.geometry.spectrum import rankme
+from holdfast.geometry.sphere import potentials
+from holdfast.training.processes import processes
+
+# What can be seen of an encoder in training without labels: whether its codes fill their space, or collapse.
+#
+# ``spread`` is the deviation of single features of unit codes over images, times the root of their number: 1 for codes
+# all around, 0 where all images have one code (Chen and He 2021, https://arxiv.org/abs/2011.10566, section 4.1).
+
+COLLAPSED = 0.01
+"""Below this spread all images have one code, up to noise."""
+NEIGHBOURS = 20
+TOGETHER = 256
+"""Images encoded at once."""
+LOST = 0.5
+"""Below this mean cosine similarity to the original codes, codes are no longer what they were."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """RankMe and uniformity, larger is better for both, and the spread."""
+
+    rankme: float
+    uniformity: float
+    spread: float
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether all images have one code."""
+        return not self.spread >= COLLAPSED  # nan, too
+
+
+def health(codes: Codes) -> Health:
+    """Return how codes (n, d) of images in random order lie.
+
+    Example:
+        >>> health(torch.ones(8, 4)).collapsed, health(torch.eye(8)).collapsed
+        (True, False)
+    """
+    units = normalize(codes.double(), dim=1)
+    (rank, _, _), _ = rankme(codes.double())
+    spread = float(units.std(dim=0, correction=0).mean()) * units.shape[1] ** 0.5
+    return Health(rank, -float(potentials(points(units)).mean().log()), spread)
+
+
+def lost(measured: Mapping[str, float]) -> bool:
+    """Return whether codes are no longer what they were, as far as that was measured.
+
+    Either they point elsewhere, or they are farther from the original ones than the mean of these is (a relative distance
+    above 1), so that one code for all images would be nearer.
+
+    Example:
+        >>> lost({"agreement": 0.3, "relative_distance": 0.9}), lost({"agreement": 0.9, "relative_distance": 0.4}), lost({})
+        (True, False, False)
+    """
+    return not (measured.get("agreement", 1.0) >= LOST and measured.get("relative_distance", 0.0) <= 1)
+
+
+def neighbour_accuracy(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], k: int = NEIGHBOURS) -> float:
+    """Return the share of codes whose ``k`` nearest others by cosine, each with weight exp(cos / 0.1), vote for their class.
+
+    Example:
+        >>> neighbour_accuracy(torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]), torch.tensor([0, 0, 1, 1]), k=1)
+        1.0
+    """
+    units = normalize(codes.double(), dim=1)
+    cosines, neighbours = (units @ units.T).fill_diagonal_(-torch.inf).topk(min(k, len(units) - 1))
+    classes, columns = labels.unique(return_inverse=True)
+    votes = torch.zeros(len(units), len(classes), dtype=units.dtype, device=units.device)
+    votes.scatter_add_(1, columns[neighbours], (cosines / 0.1).exp())
+    return float((votes.argmax(1) == columns).double().mean())
+
+
+@torch.no_grad()
+def eval_codes(module: nn.Module, pixels: Tensor) -> Codes:
+    """Return the codes of ``pixels`` in eval mode, the mode put back afterwards."""
+    was = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        return torch.cat([module(part) for part in pixels.split(TOGETHER)])
+    finally:
+        for part, mode in was:
+            part.training = mode
+
+
+# The state of a training on disk: one file, written whole, read as data alone.
+#
+# It holds weights, queues, momentum copies, the optimiser, what adversaries prepared, the position in the data and the
+# curve
+# so far, so that a training that was killed goes on as if it had not been: on one CPU bit by bit.
+
+FILE = CHECKPOINT
+
+
+def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Write ``state`` of the training by ``recipe``.
+
+    Raises:
+        HoldfastError: it cannot be written; the checkpoint before it stays.
+    """
+    content = BytesIO()
+    torch.save({ASKED: json.dumps(recipe), **state}, content)
+    try:
+        write_whole(folder / FILE, content.getvalue())
+    except OSError as error:
+        raise HoldfastError(
+            f"cannot write {folder / FILE}: {error.strerror or error}; free some space and run the same command again, "
+            "which goes on from the checkpoint before it"
+        ) from error
+
+
+def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the state that was saved, or None if there is none.
+
+    Raises:
+        HoldfastError: it is damaged, or of a training with other settings or images.
+    """
+    path = folder / FILE
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        before = json.loads(state.pop(ASKED))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HoldfastError(f"cannot read {path}: {error.strerror or error}") from error
+    except (RuntimeError, UnpicklingError, EOFError, KeyError, ValueError, AttributeError) as error:
+        raise HoldfastError(
+            f"{path} is damaged or no checkpoint of a training; delete it to begin again, or choose another --out"
+        ) from error
+    require_same(path.parent, before, recipe)
+    return dict(state)
+
+
+def require_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+    """Raise unless the recipe ``before`` is the ``recipe`` now; the sentence names the differences."""
+    other = [
+        f"{name} was {before.get(name, 'not there')!r} and is {recipe.get(name, 'not there')!r}"
+        for name in sorted({*before, *recipe})
+        if before.get(name) != recipe.get(name)
+    ]
+    if other:
+        raise HoldfastError(
+            f"{folder} holds a training with other settings ({'; '.join(other)}); restore them to go on, or choose another "
+            "--out"
+        )
+
+
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals after which a checkpoint is written: Ctrl-C, a scheduler's request, a terminal that is closed."""
+STOPPING = "stopping as soon as this step is done; Ctrl-C again stops at once, without a checkpoint"
+
+
+@final
+class Interruption:
+    """Whether this process was asked to stop while signals were ``deferred``; ``say`` is told so at once."""
+
+    def __init__(self, say: Callable[[str], None] | None = None) -> None:
+        self.requested, self.say = False, say
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let signals request an interruption, so that a checkpoint can be written; outside the main thread none arrive."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        received = list[int]()
+
+        def request(number: int, frame: FrameType | None) -> None:
+            received.append(number)
+            # Torchrun passes on what reached this process already, so of several none loses patience.
+            if self.requested and processes() == 1:
+                raise KeyboardInterrupt
+            if self.say and not self.requested:
+                with suppress(RuntimeError):  # the signal came while another line was being written
+                    self.say(STOPPING)
+            self.requested = True
+
+        # What nohup ignores stays ignored.
+        before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+        for number in before:
+            signal.signal(number, request)
+        try:
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        except KeyboardInterrupt:
+            if received and callable(before[received[-1]]):
+                signal.raise_signal(received[-1])  # whoever handles it knows then which it was
+            raise

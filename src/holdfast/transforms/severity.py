@@ -1,0 +1,55 @@
+"""Edits by the names of their families: every rung of a ladder, or some severities of a common corruption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.encoder import Pixels
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.noise import Noise
+from holdfast.transforms.base import Transform, transforms
+from holdfast.transforms.imagenet_c.base import CommonCorruption
+
+EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
+"""The everyday edits, each on a ladder."""
+FIFTEEN = (
+    "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
+    "zoom-blur-c", "snow-c", "frost-c", "fog-c", "brightness-c", "contrast-c", "elastic-transform-c", "pixelate-c",
+    "jpeg-compression-c",
+)  # fmt: skip
+"""The common corruptions of the mean corruption error; the others are extra ones, on which nothing is to be judged."""
+SEVERITIES = (1, 3, 5)
+
+
+def rungs(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
+    """Return each family of edits from mild to severe: a ladder without its first rung, or severities of a corruption.
+
+    Raises:
+        HoldfastError: a name is that of neither.
+    """
+    known, chosen = {name: kind for name, kind in transforms().items() if graded(kind)}, list[Transform]()
+    for name in names:
+        if name not in known:
+            raise HoldfastError(
+                f"{evaluation}.edits: there is no edit on a ladder and no common corruption called {name!r}; "
+                f"{did_you_mean(name, list(known))}"
+            )
+        kind = known[name]
+        if issubclass(kind, CommonCorruption):
+            chosen += [kind(severity) for severity in SEVERITIES]
+        else:
+            chosen += kind.ladder()[1:]
+    return tuple(chosen)
+
+
+def graded(kind: type[Transform]) -> bool:
+    """Return whether a transform comes in strengths."""
+    return bool(kind.rungs) or issubclass(kind, CommonCorruption)
+
+
+def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
+    """Return the edited images; None if inputs are no images in [0, 1], or too small for this edit."""
+    try:
+        return edit(pixels, noise)
+    except HoldfastError:
+        return None

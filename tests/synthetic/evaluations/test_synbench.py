@@ -1,0 +1,291 @@
+"""The evaluation end to end: encoders with a known score, intervals that cover it, and encoders that spoil it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.records import Estimate, Result
+from holdfast.core.run_settings import RunSettings
+from holdfast.measure.population import Population
+from holdfast.measure.store import Store
+from holdfast.run import shards
+from holdfast.run.table import fill_table
+from holdfast.synthetic import accuracies
+from holdfast.synthetic.accuracies import RuleAccuracies
+from holdfast.synthetic.evaluations.synbench import SynBench
+from tests import samples
+from tests.marks import rest_slow
+from tests.synthetic.test_score import BUDGETS
+
+SMALL = SynBench(samples=512, scales=(0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5))
+
+
+class Function(nn.Module):
+    """A map of flattened inputs."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x.flatten(1))
+
+
+def encoder(function=lambda x: x, shape: tuple[int, ...] = (1, 4, 4), low: float = 0.0, high: float = 1.0) -> Encoder:
+    return Encoder(Function(function), "made", Domain(shape, low, high))
+
+
+def measured(evaluation: SynBench, made: Encoder, run: RunSettings | None = None) -> Result:
+    shape = made.domain.shape
+    return evaluation(
+        made, Images(torch.full((3, *shape), 0.5) + torch.arange(3).reshape(-1, *[1] * len(shape)) / 9), run
+    )
+
+
+def scores(result: Result, quantity: str = "synbench_score") -> list[Estimate]:
+    return [estimate for estimate in result.estimates if estimate.quantity == quantity]
+
+
+def test_rules_are_tested_on_samples_that_they_were_not_fitted_to() -> None:
+    """Two classes that do not differ in 48 features: 64 samples are told apart by heart, fresh ones by a coin."""
+    made = encoder(shape=(1, 6, 8))
+    population = Population(made, Images(torch.rand(3, 1, 6, 8)), RunSettings())
+    rules = RuleAccuracies((1e-6,) * 4, (0.0,), 64, 10**6, "ones")
+    right = rules.observe(population, [0])["right"][0, :, 0]
+    assert 0.3 < right[-1] < 0.7
+    # Each half of the train set makes rules of its own.
+    assert right[0] != right[1]
+    twice = RuleAccuracies((3.0,), (0.0,), 64, 10**6, "ones").observe(population, [0])["right"][0, :, 0]
+    assert twice[-1] > 0.8, "vacuous: nothing is learned"
+
+
+@pytest.mark.slow
+def test_more_numbers_than_fit_are_refused_with_what_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracies, "MOST_NUMBERS", 250)
+    population = Population(encoder(), Images(torch.rand(3, 1, 4, 4)), RunSettings())
+    with pytest.raises(HoldfastError, match=r"64 codes of 16 features.*--set synbench.samples=15"):
+        RuleAccuracies((1.0,), (0.0,), 64, 10**6, "ones").observe(population, [0])
+
+
+def test_fewer_samples_than_features_are_looked_at_in_the_space_that_they_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the whole covariance were learned, which for raw pixels takes half an hour."""
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Linear(64, 80), nn.Tanh())
+    population = Population(encoder(wide, (1, 8, 8)), Images(torch.rand(3, 1, 8, 8)), RunSettings())
+    rules = RuleAccuracies((1.0, 3.0), (0.0, 0.3), 40, 10**6, "ones")
+    spanned = rules.observe(population, [0, 1])
+    monkeypatch.setattr(torch.linalg, "qr", lambda codes: SimpleNamespace(Q=torch.eye(len(codes)).double()))
+    whole = rules.observe(population, [0, 1])
+    assert spanned.keys() == whole.keys()
+    for name, values in whole.items():
+        assert torch.allclose(spanned[name].double(), values.double(), rtol=1e-6, atol=1e-9), name
+    assert 0 < spanned["rank"].max() <= 38
+
+
+def test_identity_keeps_everything() -> None:
+    result = measured(SynBench(), encoder())
+    for estimate in scores(result, "synbench_score_extrapolated"):
+        assert estimate.low - 0.005 <= 1 <= estimate.high + 0.005
+    assert result.estimate("mean_synbench_score", budget="0").value == pytest.approx(1, abs=0.02)
+    assert result.findings.warnings == ()
+    assert result.findings.ids == ()
+
+
+@pytest.mark.parametrize("direction", rest_slow(["smooth", "ones", "signs"]))
+def test_orthogonal_maps_keep_everything_in_any_direction(direction: str) -> None:
+    turn = torch.linalg.qr(torch.randn(16, 16, dtype=torch.float64))[0]
+    result = measured(
+        replace(SMALL, direction=direction), encoder(lambda x: x @ turn.to(x)), RunSettings(precision="float64")
+    )
+    assert all(estimate.low <= 1.01 and estimate.high > 0.97 for estimate in scores(result))
+
+
+def test_average_pooling_keeps_the_mean_direction_alone() -> None:
+    mean = encoder(lambda x: x.mean(1, keepdim=True))
+    kept_all = measured(SMALL, mean)
+    assert all(estimate.value == pytest.approx(1, abs=0.03) for estimate in scores(kept_all))
+    assert any("one direction only" in warning for warning in kept_all.findings.warnings)
+    lost_all = measured(replace(SMALL, direction="smooth"), mean)
+    assert all(estimate.value == 0 for estimate in scores(lost_all))
+
+
+def test_removing_the_mean_loses_everything() -> None:
+    centred = encoder(lambda x: x - x.mean(1, keepdim=True))
+    result = measured(replace(SMALL, samples=2048), centred)
+    for estimate in scores(result):
+        assert (estimate.value, estimate.low, estimate.high) == (0, 0, 0)
+    assert all(isnan(estimate.value) and estimate.reason for estimate in scores(result, "suggested_budget"))
+    assert any("15 of 16 directions" in warning for warning in result.findings.warnings)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
+def test_constant_encoders_score_zero_and_are_called_collapsed(constant: float) -> None:
+    result = measured(SMALL, encoder(lambda x: 0 * x + constant))
+    assert all(estimate.value == 0 for estimate in scores(result))
+    assert result.findings.warnings[0].startswith("COLLAPSED")
+
+
+@pytest.mark.parametrize("unit", rest_slow([1e-3, 1e3]))
+def test_units_of_the_codes_do_not_matter(unit: float) -> None:
+    weight = torch.randn(8, 16)
+    plain, scaled = (
+        measured(SMALL, encoder(lambda x, unit=u: unit * (x @ weight.T.to(x))), RunSettings(precision="float64"))
+        for u in (1, unit)
+    )
+    assert [e.value for e in scores(plain)] == pytest.approx([e.value for e in scores(scaled)], abs=1e-9)
+
+
+def test_published_mode_is_near_the_exact_area() -> None:
+    exact, published = (measured(replace(SMALL, mode=mode), encoder()) for mode in ("exact", "published"))
+    for one, other in zip(scores(exact), scores(published), strict=True):
+        assert one.value == pytest.approx(other.value, abs=0.03)
+        assert one.value != other.value
+
+
+def test_shaded_areas_make_the_score() -> None:
+    result = measured(SMALL, encoder(lambda x: x[:, :8]))
+    (curve,) = (c for c in result.findings.curves if c.shaded and c.conditions == {"budget": "0.4"})
+    assert curve.x[0] == 0.7
+    share = np.trapezoid(curve.y, curve.x) / np.trapezoid(curve.reference, curve.x)
+    assert share == pytest.approx(result.estimate("synbench_score", budget="0.4", threshold="0.7").value, abs=0.02)
+    assert {c.quantity for c in result.findings.curves} == {"expected_bound", "accuracy", "bound"}
+
+
+@pytest.mark.slow
+def test_inputs_that_are_no_images_have_their_own_unit() -> None:
+    def bent(origin: float, width: float, **domain: float) -> Result:
+        """The same curve over each domain, so that the place and the width of the inputs matter."""
+        made = encoder(lambda x: torch.tanh((x - origin) / width), (16,), **domain)
+        return measured(SMALL, made, RunSettings(precision="float64"))
+
+    plain = bent(0, 1)
+    for other in (bent(-50, 200, low=-50.0, high=150.0), bent(-0.5, 1, low=-torch.inf, high=torch.inf)):
+        assert [e.value for e in scores(other)] == pytest.approx([e.value for e in scores(plain)], abs=1e-9)
+    assert scores(bent(-50, 200))[0].value != pytest.approx(scores(plain)[0].value, abs=1e-3), "vacuous: nothing bends"
+
+
+def test_gaussians_are_not_clipped_and_images_still_are_checked() -> None:
+    seen = []
+
+    def watch(x: Tensor) -> Tensor:
+        seen.append((float(x.min()), float(x.max())))
+        return x
+
+    measured(SMALL, encoder(watch))
+    assert min(low for low, _ in seen) < -2
+    assert max(high for _, high in seen) > 3
+    with pytest.raises(HoldfastError, match=r"must be finite and lie in \[0, 1\]"):
+        SMALL(encoder(), Images(torch.full((2, 1, 4, 4), 2.0)))
+
+
+def test_codes_that_are_not_finite_are_named() -> None:
+    with pytest.raises(HoldfastError, match=r"made returned NaN or infinite codes for Gaussian inputs of scale 0\.5"):
+        measured(SMALL, encoder(torch.log))
+
+
+def test_fewer_samples_than_features_is_said() -> None:
+    result = measured(SynBench(samples=64, scales=(1.0, 2.0, 3.0)), encoder(shape=(1, 10, 10)))
+    assert any("100 features for 64 train samples" in warning for warning in result.findings.warnings)
+    assert all(estimate.value >= 0 for estimate in scores(result))
+
+
+def test_the_limit_on_encodings_says_what_it_bought() -> None:
+    result = measured(replace(SMALL, samples="auto", encodings=3600), encoder())
+    (said,) = result.findings.warnings
+    assert said.startswith("The limit of 3,600 encodings bought 200 samples per set: standard errors up to 0.0")
+    assert measured(replace(SMALL, samples="auto"), encoder()).estimates[0].n == 320
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"scales": (1.0,)}, "needs two scales or more"),
+        ({"scales": (1.0, 1.0)}, r"scales has 1\.0 twice; keep one"),
+        ({"scales": (0.0, 1.0)}, "all positive"),
+        ({"thresholds": (0.5,)}, r"between 0\.5 and 1, got 0\.5"),
+        ({"thresholds": (1.0,)}, r"between 0\.5 and 1, got 1"),
+        ({"thresholds": ()}, "thresholds needs at least one entry"),
+        ({"budgets": (1.0,)}, "0 <= budget < 1, got 1"),
+        ({"direction": "one"}, "did you mean 'ones'"),
+        ({"mode": "publish"}, "did you mean 'published'"),
+        ({"samples": 10}, "64 or more per set, or auto, got 10"),
+        ({"samples": "many"}, "64 or more per set, or auto, got 'many'"),
+        ({"encodings": 100}, "49 scales need at least 6272 encodings, got 100"),
+    ],
+)
+def test_senseless_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(HoldfastError, match=said):
+        SynBench(**settings)
+
+
+def test_thresholds_out_of_reach_are_refused() -> None:
+    with pytest.raises(HoldfastError, match="add larger scales or lower the threshold"):
+        measured(SynBench(samples=64, scales=(0.1, 0.2)), encoder())
+
+
+def test_memory_is_kept_by_chunks_not_by_samples() -> None:
+    largest = []
+
+    def watch(x: Tensor) -> Tensor:
+        largest.append(len(x))
+        return x
+
+    measured(SynBench(samples=3000, scales=(1.0, 2.0)), encoder(watch), RunSettings(batch_size=128))
+    assert max(largest) == 128
+
+
+def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the observation are scales, however few images there are."""
+    monkeypatch.setattr(shards, "SHARD_OPERATIONS", 1)  # a shard for each, however small the network
+    made, images, run = samples.builtin(), samples.digits(12), RunSettings()
+    calls: list[str] = []
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(doing: str, share: float, left: float) -> None:
+        calls.append(doing)
+        if "synbench, 4 of 9" in doing:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        fill_table([made], lambda _: images, [SMALL], run, Store(tmp_path), progress=stop)
+    assert len(list(tmp_path.rglob("mixture-*/*.safetensors"))) == 4
+    (continued,), _ = fill_table([made], lambda _: images, [SMALL], run, Store(tmp_path))
+    assert len(list(tmp_path.rglob("mixture-*/*.safetensors"))) == 9
+    assert continued.findings == SMALL(made, images, run).findings
+
+
+def test_scales_are_observed_alike_alone_and_together() -> None:
+    population = Population(samples.builtin(), samples.digits(4), RunSettings(precision="float64"))
+    probe: RuleAccuracies = SMALL.observation()
+    together, alone = probe.observe(population, [2, 5]), probe.observe(population, [5])
+    assert torch.allclose(together["products"][1], alone["products"][0], atol=1e-12)
+    assert not torch.allclose(together["products"][0], alone["products"][0], atol=1e-3)
+
+
+@pytest.mark.slow
+def test_published_encoder_scores_alike_on_other_samples(reference: Path) -> None:
+    """The authors' program drew other Gaussians: the scores agree within their intervals."""
+    with np.load(reference / "synbench" / "official_rvcl_mnist_cnn_4layer_a_n2048_seed12.npz") as stored:
+        known, at = stored["score"], stored["at"].tolist()
+    made = samples.published(reference, "mnist_cnn_4layer_a", torch.float32)
+    result = measured(SynBench(mode="published"), made)
+    for estimate in scores(result):
+        theirs = known[
+            BUDGETS.index(float(estimate.conditions["budget"])), at.index(float(estimate.conditions["threshold"]))
+        ]
+        # Both are uncertain alike.
+        assert abs(estimate.value - theirs) < 1.5 * (estimate.high - estimate.low), estimate.conditions
