@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from holdfast.core import options
+from holdfast.core.options import declared
 from tests.pages import ROOT
 
 NAMED = re.compile(r"([\w*]+(?:, [\w*]+)*): ")
@@ -40,8 +42,15 @@ def taken(node: Described) -> list[str]:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
         ]
     arguments = node.args
-    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
-    return [argument.arg for argument in every if argument is not None]
+    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs]
+    named = [argument.arg for argument in every if argument is not None]
+    return [*named, *(options_of(arguments.kwarg) if arguments.kwarg else ())]
+
+
+def options_of(keywords: ast.arg) -> list[str]:
+    """The options that ``**options: Unpack[Kind]`` stands for, and then its own name."""
+    kind = re.fullmatch(r"Unpack\[(\w+)\]", ast.unparse(keywords.annotation) if keywords.annotation else "")
+    return [*(declared(getattr(options, kind[1]), "") if kind else ()), keywords.arg]
 
 
 def described(source: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -58,6 +67,14 @@ def wrong(described: Iterable[tuple[str, list[str], list[str]]]) -> list[str]:
         for name, names, parameters in described
         if names != [parameter for parameter in parameters if parameter in names]
     ]
+
+
+@pytest.mark.parametrize(("names", "fits"), [("seed, out", True), ("out, seed", False), ("seed, negatives", False)])
+def test_options_of_verbs_count_as_arguments(names: str, fits: bool) -> None:
+    program = (
+        f'def drift(**options: Unpack[RunOptions]):\n    """Return it.\n\n    Args:\n        {names}: a thing\n    """'
+    )
+    assert wrong(described(program)) == [] if fits else wrong(described(program))
 
 
 def test_documented_arguments_exist_in_their_order() -> None:

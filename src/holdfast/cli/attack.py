@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.core.options import RunOptions
 
 if TYPE_CHECKING:
     from holdfast.attacks.adversarial import AttackRecord
@@ -20,6 +21,7 @@ STOPPED = flags.CONTINUES
 HOW = "How it is attacked"
 
 
+@flags.options(RunOptions, "attack")
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str],
@@ -38,21 +40,13 @@ def command(
     divergence: Annotated[
         str | None, typer.Option(help="What the objective measures with, as in cosine.", rich_help_panel=HOW)
     ] = None,
-    limit: flags.Limit[int] = 64,
-    seed: flags.Seed = 0,
-    arch: flags.Arch = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool] = False,
-    device: flags.Device = "cpu",
-    precision: flags.Precision = "float32",
-    batch_size: flags.BatchSize = 256,
-    budget: flags.Budget = None,
-    cluster: flags.Cluster = None,
-    workers: flags.Workers = None,
+    *,
+    options: RunOptions,
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     from holdfast.commands.attack import attack as run  # loaded here, because it needs torch
 
+    options["out"], options["cluster"] = out, cluster_of(options["cluster"], options["workers"], out)
     adversarial = run(
         encoder,
         images,
@@ -62,19 +56,7 @@ def command(
         attack=attack,
         objective=objective,
         divergence=divergence,
-        limit=limit,
-        seed=seed,
-        arch=arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        budget=budget,
-        cluster=cluster_of(cluster, workers, out),
-        workers=workers,
-        out=out,
-        progress=True,
+        **options,
     )
     return 0 if adversarial.record is None else _print(adversarial.record, out)  # None: another rank writes it
 

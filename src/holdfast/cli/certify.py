@@ -11,6 +11,7 @@ import typer
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
+from holdfast.core.options import CertifyOptions
 
 if TYPE_CHECKING:
     from holdfast.bounds.certificates import CertificateRecord
@@ -26,6 +27,7 @@ TAKEN = {
 """What else is taken where a flag asks for something instead; all other flags would change nothing."""
 
 
+@flags.options(CertifyOptions, "certify")
 def command(
     encoder: Annotated[str | None, typer.Argument(help="source:name, as in builtin:digits-robust.")] = None,
     images: flags.Images[str | None] = None,
@@ -52,18 +54,8 @@ def command(
     arithmetic: Annotated[
         str, typer.Option(help="real, or executed: as a machine may compute it in the precision.", rich_help_panel=HOW)
     ] = "real",
-    seed: flags.Seed = 0,
-    arch: flags.Arch = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool] = False,
-    device: Annotated[str, flags.like(flags.Device, help="cpu or cuda; bounds need float64.")] = "cpu",
-    precision: Annotated[
-        str, flags.like(flags.Precision, help="In which the encoder is executed: float32, bfloat16 ...")
-    ] = "float32",
-    batch_size: flags.BatchSize = 8,
-    budget: flags.Budget = None,
-    cluster: flags.Cluster = None,
-    workers: flags.Workers = None,
+    *,
+    options: CertifyOptions,
     export: Annotated[
         str | None, typer.Option(help="vnnlib: write every query for other verifiers, too.", rich_help_panel=HOW)
     ] = None,
@@ -79,17 +71,25 @@ def command(
     ] = None,
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
-    values = dict(locals())
+    values = {name: value for name, value in (locals() | options).items() if name not in ("options", "progress")}
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
     if vnnlib is not None:
         _refuse_idle("vnnlib", values)
-        return _verify(vnnlib, method=method, attack=attack, neurons=neurons, seed=seed, out=out)
+        return _verify(vnnlib, method=method, attack=attack, neurons=neurons, seed=options["seed"], out=out)
     if recheck is not None:
         _refuse_idle("recheck", values)
-        return _recheck(recheck, encoder, images, arch=arch, size=size, trust_remote_code=trust_remote_code)
+        return _recheck(
+            recheck,
+            encoder,
+            images,
+            arch=options["arch"],
+            size=options["size"],
+            trust_remote_code=options["trust_remote_code"],
+        )
     if encoder is None or images is None or out is None:
         raise typer.BadParameter("certify takes an ENCODER, --images and --out, or else --vnnlib or --recheck")
+    options["out"], options["cluster"] = out, cluster_of(options["cluster"], options["workers"], out)
     record = certify(
         encoder,
         images,
@@ -101,20 +101,9 @@ def command(
         limit=limit,
         neurons=neurons,
         arithmetic=arithmetic,
-        seed=seed,
-        arch=arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        budget=budget,
-        cluster=cluster_of(cluster, workers, out),
-        workers=workers,
         export=export,
         proofs=proofs,
-        out=out,
-        progress=True,
+        **options,
     )
     if not record.certificates:  # another rank has them
         return 0

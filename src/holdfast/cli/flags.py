@@ -1,14 +1,21 @@
-"""Flags that several commands share, each declared once: ``Flag[type]`` where types differ, ``like`` where words do."""
+"""Flags that several commands share, each declared once: ``Flag[type]`` where types differ, ``like`` where words do.
+
+Those of options that functions take too are declared in ``core/options.py``; ``options`` makes flags of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.models import ParameterInfo
 
+from holdfast.core.options import Option, declared
 from holdfast.core.settings import seconds
 
 T = TypeVar("T")
@@ -110,6 +117,64 @@ Where = Annotated[
     list[str] | None,
     typer.Option(help="These conditions alone, as in attack=adaptive or linf:8/255; repeatable."),
 ]
+
+
+SHELL: dict[str, dict[str, Any]] = {
+    "budget": {"parser": seconds},
+    "workers": {"parser": _workers, "metavar": "N|auto"},
+}
+READ: dict[str, Any] = {"out": Path | None, "workers": Any}
+"""How the command line reads options whose types it does not know, and what it makes of them."""
+
+
+def options(kind: type, verb: str, optional: bool = False) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Let a command of ``verb`` have a flag for each option of ``kind``, and be given all of them as its ``options``.
+
+    A flag that the command declares itself is its own. What the command line shows is not asked: it always shows progress.
+
+    Args:
+        kind: a TypedDict of ``core/options.py``.
+        verb: whose defaults and words the flags have.
+        optional: flags have no defaults, and the command is given only what somebody chose.
+    """
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        own = signature(command, eval_str=True)
+        flags = [
+            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, **_flag(name, of, option, optional))
+            for name, (of, option) in declared(kind, verb).items()
+            if name not in own.parameters and name != "progress"
+        ]
+        shown = own.replace(
+            parameters=[
+                each for ours in own.parameters.values() for each in (flags if ours.name == "options" else [ours])
+            ]
+        )
+
+        @wraps(command)
+        def called(**given: Any) -> T:
+            values = {flag.name: given.pop(flag.name) for flag in flags}
+            return command(**given, options=chosen(**values) if optional else {**values, "progress": True})
+
+        called.__signature__ = shown  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in shown.parameters.values()}
+        return called
+
+    return decorate
+
+
+def _flag(name: str, of: Any, option: Option, optional: bool) -> dict[str, Any]:
+    """Return default and annotation of the flag of an option."""
+    spelled = [f"--{name.replace('_', '-')}"] if of is bool else []  # no --no-...
+    how = typer.Option(*spelled, help=option.help, rich_help_panel=option.panel, min=option.least)
+    vars(how).update(SHELL.get(name, {}))
+    if optional and option.default is not None and name not in SHELL and of is not bool:
+        how.show_default = str(option.default)
+    kind = READ.get(name, of)
+    return {
+        "default": None if optional else option.default,
+        "annotation": Annotated[kind | None if optional else kind, how],
+    }
 
 
 def chosen(**flags: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import flags
+from holdfast.core.options import LocalOptions
 
 if TYPE_CHECKING:
     from holdfast.commands.parity import Parity
@@ -19,6 +20,7 @@ STOPPED = flags.CONTINUES
 COLUMNS = ("neighbours_kept", "neighbours_kept_mixed", "distance", "cka", "attack_radius_change")
 
 
+@flags.options(LocalOptions, "parity")
 def command(
     reference: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50, or a file of codes.")],
     candidates: Annotated[
@@ -31,18 +33,9 @@ def command(
         str, typer.Option(help="Compare by cosine, as most indexes and threshold do, or by l2.")
     ] = "cosine",
     radii: Annotated[int, typer.Option(help="Attack so many images on every encoder, and compare the radii.")] = 0,
-    limit: flags.Limit[int | None] = None,
-    seed: flags.Seed = 0,
-    arch: flags.Arch = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool] = False,
+    *,
+    options: LocalOptions,
     black_box: flags.BlackBox[bool] = False,
-    device: flags.Device = "cpu",
-    precision: flags.Precision = "float32",
-    batch_size: flags.BatchSize = 256,
-    budget: flags.Budget = None,
-    workers: flags.Workers = None,
-    out: flags.RunFolder = None,
 ) -> int:
     """Say whether other versions of an encoder still have its space, and what to do if not."""
     # Loaded here, because these need torch.
@@ -59,19 +52,8 @@ def command(
             k=k,
             divergence=divergence,
             radii=radii,
-            limit=limit,
-            seed=seed,
-            arch=arch,
-            size=size,
-            trust_remote_code=trust_remote_code,
             black_box=black_box,
-            device=device,
-            precision=precision,
-            batch_size=batch_size,
-            budget=budget,
-            workers=workers,
-            out=out,
-            progress=True,
+            **options,
         )
     _print(answer)
     for failure in answer.failures:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
+from typing import Unpack
 
 from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial
 from holdfast.attacks.base import Attack
 from holdfast.attacks.files import write_attack
 from holdfast.attacks.presets import PRESETS, Preset, read_attack
-from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
+from holdfast.commands.inputs import (
+    NamedEncoder,
+    NamedImages,
+    ball_of,
+    for_each_encoder,
+    loading_of,
+    population_of,
+    refuse_jobs,
+)
 from holdfast.commands.observing import observing
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
 from holdfast.core.objective import DivergenceObjective, Objective
+from holdfast.core.options import RunOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import read
-from holdfast.encoders.by_name import Options
 from holdfast.run.catalog import objectives
-from holdfast.run.engines.requested import Workers
 
 
 @for_each_encoder
+@takes(RunOptions)
 def attack(
     encoder: NamedEncoder,
     images: NamedImages,
@@ -34,19 +42,7 @@ def attack(
     attack: str | Attack | None = None,
     objective: str | Objective | None = None,
     divergence: str | Divergence | None = None,
-    limit: int | None = 64,
-    seed: int = 0,
-    arch: str | None = None,
-    size: int | None = None,
-    trust_remote_code: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
-    batch_size: int = 256,
-    budget: float | None = None,
-    cluster: str | None = None,
-    workers: Workers = None,
-    out: str | Path | None = None,
-    progress: bool | None = None,
+    **options: Unpack[RunOptions],
 ) -> Adversarial:
     """Return the images under attack, their codes, and how much each gained, as ``holdfast attack`` does.
 
@@ -60,40 +56,31 @@ def attack(
         objective: what it climbs, away or toward for instance, instead of the preset's.
         divergence: what the objective measures with, as in ``"cosine"``.
         limit: at most so many images, chosen by ``seed``; None takes all.
-        seed: of what is random in the attack and chosen among images.
-        arch: ``package.module:factory``, which builds the module of a checkpoint.
-        size: height and width of the inputs of an encoder by reference, instead of its own.
-        trust_remote_code: whether a model repository may run its own code.
-        device: where torch computes.
-        precision: float32, float64, bfloat16 or float16.
-        batch_size: at most so many images at a time.
         budget: seconds after which no new work begins; ``missing`` then says how many images are left.
-        cluster: compute on a Ray cluster: auto, local or its address.
-        workers: compute in so many processes of this machine.
         out: folder for the ``record`` and the files it names; with the same folder an interrupted attack continues. By
             default nothing is kept. Several encoders need one each.
-        progress: show it on stderr; by default in terminals and notebooks.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
         BudgetSpentError: the budget ended before any image was attacked.
     """
-    refuse_blanks(locals())
-    refuse_jobs("attack", cluster)
+    refuse_jobs("attack", options["cluster"])
     chosen = preset_of(preset, ball_of(eps, ball), attack, objective, divergence)
-    run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
-    with observing(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as observer:
-        population = population_of(encoder, images, observer.run, options, limit)
+    run = RunSettings(options["seed"], options["device"], options["precision"], options["batch_size"])
+    loading = loading_of(options)
+    with observing(run, options, options["cluster"]) as observer:
+        population = population_of(encoder, images, observer.run, loading, options["limit"])
         chosen.ball.check(population.encoder.domain)
         observation = AdversarialImages.of(chosen, population)
         population, rows, observed = observer.observe("attack", observation, population)
         moved = adversarial(population, observation, rows, observed)
         observer.warn_of(moved.missing)
-        if out is None or not observer.leads:
+        if not observer.kept or not observer.leads:
             return moved
         record = write_attack(population, chosen, moved, observer.store, observer.started)
     if not record.replay.passed:
-        warnings.warn(f"the saved pixels do not pass their check: {record.replay}", HoldfastWarning, stacklevel=3)
+        warnings.warn(f"the saved pixels do not pass their check: {record.replay}", HoldfastWarning, stacklevel=4)
     return replace(moved, record=record)
 
 

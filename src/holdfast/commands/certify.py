@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from pathlib import Path
+from typing import Unpack
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds.certificates import CertificateRecord, Certificates, write_certificates
@@ -22,15 +22,22 @@ from holdfast.commands.certify_by_copies import (
     read_smoothing,
     write_smoothed_certificates,
 )
-from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
+from holdfast.commands.inputs import (
+    NamedEncoder,
+    NamedImages,
+    ball_of,
+    for_each_encoder,
+    loading_of,
+    population_of,
+    refuse_jobs,
+)
 from holdfast.commands.observing import Observer, observing
 from holdfast.core.balls import Ball
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.options import CertifyOptions, takes
 from holdfast.core.run_settings import RunSettings
-from holdfast.encoders.by_name import Options
 from holdfast.measure.population import Population
-from holdfast.run.engines.requested import Workers
 from holdfast.run.forecast import pace
 from holdfast.smoothing.copies import listening
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
@@ -40,6 +47,7 @@ COPIES = 32
 
 
 @for_each_encoder
+@takes(CertifyOptions)
 def certify(
     encoder: NamedEncoder,
     images: NamedImages,
@@ -52,20 +60,9 @@ def certify(
     limit: int = 64,
     neurons: int = 50_000,
     arithmetic: str = "real",
-    seed: int = 0,
-    arch: str | None = None,
-    size: int | None = None,
-    trust_remote_code: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
-    batch_size: int = 8,
-    budget: float | None = None,
-    cluster: str | None = None,
-    workers: Workers = None,
     export: str | None = None,
     proofs: bool = False,
-    out: str | Path | None = None,
-    progress: bool | None = None,
+    **options: Unpack[CertifyOptions],
 ) -> CertificateRecord:
     """Return for each image whether no change makes it more similar to other images, as ``holdfast certify`` does.
 
@@ -82,28 +79,20 @@ def certify(
         neurons: refuse encoders with more nonlinear entries.
         arithmetic: what is certified: real, the function of real numbers; or executed, whatever a machine may compute of it
             in ``precision``, rounding included. In half precision it is always the latter.
-        seed: of what is random in attacks and chosen among images.
-        arch: ``package.module:factory``, which builds the module of a checkpoint.
-        size: height and width of the inputs of an encoder by reference, instead of its own.
-        trust_remote_code: whether a model repository may run its own code.
-        device: cpu or cuda; bounds need float64.
-        precision: of the encoder as it is executed, and in which witnesses are replayed.
-        batch_size: at most so many images at a time.
-        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
-        cluster: compute on a Ray cluster: auto, local or its address.
-        workers: compute in so many processes of this machine.
         export: ``"vnnlib"`` also writes every query as ONNX and VNN-LIB files, with our answer, for other verifiers.
         proofs: whether to keep what ``recheck`` needs to check each certificate again, without search.
+        precision: of the encoder as it is executed, and in which witnesses are replayed.
+        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         out: folder in which certificates and the pixels of witnesses are kept, and where an interrupted call goes on; by
             default they are not. Several encoders need one each.
-        progress: show it on stderr; by default in terminals and notebooks.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the encoder cannot be bounded, or something that was named does not exist or does not fit.
         BudgetSpentError: the budget ended before any image was certified.
     """
-    refuse_blanks(locals())
-    refuse_jobs("certify", cluster)
+    refuse_jobs("certify", options["cluster"])
+    out, batch_size = options["out"], options["batch_size"]
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
     smoothing = certificates = None
@@ -116,14 +105,15 @@ def certify(
         smoothing, batch_size = read_smoothing(str(method), chosen, limit, negatives), COPIES * batch_size
     else:
         certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons, arithmetic)
-    run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
+    run = RunSettings(options["seed"], options["device"], options["precision"], batch_size)
     if (export is not None or proofs) and executes(arithmetic, run.dtype):
         raise HoldfastError(
             "queries and proofs are of real arithmetic, and these certificates of the encoder as executed; leave out "
             "--export and --proofs, or certify with --arithmetic real in float32"
         )
-    with observing(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as observer:
-        population = population_of(encoder, images, observer.run, options, neurons=None if smoothing else neurons)
+    loading = loading_of(options)
+    with observing(run, options, options["cluster"]) as observer:
+        population = population_of(encoder, images, observer.run, loading, neurons=None if smoothing else neurons)
         chosen.check(population.encoder.domain)
         if smoothing:
             record = _smoothed(smoothing, population, observer)
@@ -135,7 +125,7 @@ def certify(
         warnings.warn(
             "attacks succeed inside certified balls: trust no certificate of this encoder, and report this",
             HoldfastWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if out is not None:
         return record

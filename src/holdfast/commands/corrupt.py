@@ -19,6 +19,7 @@ from holdfast.commands.inputs import NamedImages, at_hand, refuse_jobs, shown
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
+from holdfast.core.options import Workers
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.corruptions.files import Batch, CorruptedImage, Folder, Manifest, file_names_of, made_files, plain
@@ -26,7 +27,7 @@ from holdfast.data.folder import find
 from holdfast.measure.store import Store, provenance
 from holdfast.run.engines.base import Engine
 from holdfast.run.engines.ranks import Ranks, leads
-from holdfast.run.engines.requested import Workers, engine_of
+from holdfast.run.engines.requested import engine_of
 from holdfast.run.inputs import select
 from holdfast.run.progress import Shown
 from holdfast.transforms.base import Transform, transform_of, transformed, versions

@@ -14,11 +14,11 @@ from holdfast.commands.inputs import NamedEncoder, NamedImages
 from holdfast.core.divergences import DIVERGENCES, Divergence
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
+from holdfast.core.options import Workers
 from holdfast.core.records import Result
 from holdfast.core.settings import names_of, read
 from holdfast.encoders.by_name import load
 from holdfast.encoders.embeddings import SOURCE, Embeddings
-from holdfast.run.engines.requested import Workers
 from holdfast.service.evaluations.drift import Drift
 from holdfast.service.two_sets import divergences
 from holdfast.transforms.severity import EDITS, FIFTEEN

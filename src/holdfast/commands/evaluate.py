@@ -26,11 +26,11 @@ from holdfast.commands.log import tracker_of
 from holdfast.core.balls import Ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
+from holdfast.core.options import Workers
 from holdfast.core.settings import listed, names_of
 from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
 from holdfast.run.engines.ranks import RANKS, process_rank
-from holdfast.run.engines.requested import Workers
 from holdfast.run.inputs import AtHand
 from holdfast.run.request import Request
 from holdfast.run.session import Session

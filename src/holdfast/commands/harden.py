@@ -34,6 +34,7 @@ from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.core.options import Workers
 from holdfast.core.run_settings import RunSettings
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders.by_name import Options
@@ -41,7 +42,7 @@ from holdfast.encoders.trained import ASKED, CHECKPOINT
 from holdfast.measure.findings import collapsed
 from holdfast.run.engines.ranks import process_rank
 from holdfast.run.engines.ray import Ray
-from holdfast.run.engines.requested import Workers, engine_of
+from holdfast.run.engines.requested import engine_of
 from holdfast.run.inputs import load_encoder, select
 from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
 from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing

@@ -17,6 +17,7 @@ from holdfast.core.balls import Ball, balls_of
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
+from holdfast.core.options import Loading
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.data import by_name as data
@@ -151,6 +152,11 @@ def population_of(
         require_few(loaded, neurons)
     chosen = loading.select(named, loaded.domain, loaded.geometry, limit=limit, seed=run.seed)
     return Population(loaded, chosen, run)
+
+
+def loading_of(options: Loading) -> Options:
+    """Return what the ``options`` of a verb say of every encoder that is loaded."""
+    return Options(options["arch"], options["size"], options["trust_remote_code"])
 
 
 def checked(encoder: object) -> NamedEncoder:

@@ -14,6 +14,7 @@ from time import monotonic
 from holdfast.commands.inputs import require_folder, shown
 from holdfast.core.clock import beginning
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
+from holdfast.core.options import Observing
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
 from holdfast.measure.keys import key_of
@@ -23,7 +24,7 @@ from holdfast.measure.store import Store
 from holdfast.run.computing import Progress, observe_one
 from holdfast.run.engines.base import Engine
 from holdfast.run.engines.ranks import leads
-from holdfast.run.engines.requested import Workers, engine_of, run_settings
+from holdfast.run.engines.requested import engine_of, run_settings
 from holdfast.run.folder import REQUEST, claim, require_free
 from holdfast.run.progress import Shown
 from holdfast.run.table import unfit
@@ -101,19 +102,12 @@ class Observer:
     def warn_of(self, missing: int) -> None:
         """Say how many images are missing, if any."""
         if missing and self.leads:
-            warnings.warn(self.left_over(missing), HoldfastWarning, stacklevel=4)  # from who called the verb
+            warnings.warn(self.left_over(missing), HoldfastWarning, stacklevel=5)  # from who called the verb
 
 
 @contextmanager
 def observing(
-    run: RunSettings,
-    *,
-    out: str | Path | None,
-    cluster: str | None,
-    workers: Workers,
-    budget: float | None,
-    progress: bool | None,
-    mark: str = REQUEST,
+    run: RunSettings, options: Observing, cluster: str | None = None, mark: str = REQUEST
 ) -> Iterator[Observer]:
     """Give where ``run``, whose device is the one asked for, is computed; ``mark`` is the file its folder is known by.
 
@@ -121,7 +115,8 @@ def observing(
         HoldfastError: there is no such engine, or the folder is in use for something else.
     """
     began, started = beginning(), datetime.now(UTC)
-    budget = None if budget is None else seconds(budget)
+    out, workers = options["out"], options["workers"]
+    budget = None if options["budget"] is None else seconds(options["budget"])
     require_folder(out, cluster)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")) if out is None else out)
@@ -130,5 +125,5 @@ def observing(
             cluster, run.device, workers, seed=run.seed, precision=run.precision, batch_size=run.batch_size
         )
         require_free(folder, mark)
-        show = stack.enter_context(shown(progress if leads(where) else False))
+        show = stack.enter_context(shown(options["progress"] if leads(where) else False))
         yield Observer(placed, Store(folder), where, show, budget, began, started, out is not None)

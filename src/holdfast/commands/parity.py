@@ -6,23 +6,22 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.inputs import NamedImages, at_hand, reference_of
+from holdfast.commands.inputs import NamedImages, at_hand, loading_of, reference_of
 from holdfast.commands.observing import Observer, observing
 from holdfast.commands.parity_conclusion import Conclusion
 from holdfast.commands.parity_sides import Coded, NamedSide, Side, coded, radii_of, require_time, sides_of
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import BudgetSpentError, HoldfastError, did_you_mean, refuse_blanks
+from holdfast.core.errors import BudgetSpentError, HoldfastError, did_you_mean
+from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.data.reading.remembered import FILE, Remembered
-from holdfast.encoders.by_name import Options
 from holdfast.measure.store import REQUEST, StoreError, provenance
 from holdfast.report import write
-from holdfast.run.engines.requested import Workers
 from holdfast.run.inputs import Inputs, images_reference
 from holdfast.run.request import Request
 from holdfast.service.parity import DIVERGENCES, NAME, QUESTION
@@ -62,6 +61,7 @@ class Parity:
         return write(self.results, self.failures, Path(folder))["report.html"]
 
 
+@takes(LocalOptions)
 def parity(
     reference: NamedSide,
     candidates: NamedSide | Sequence[NamedSide],
@@ -71,19 +71,8 @@ def parity(
     k: int = 10,
     divergence: str = "cosine",
     radii: int = 0,
-    limit: int | None = None,
-    seed: int = 0,
-    arch: str | None = None,
-    size: int | None = None,
-    trust_remote_code: bool = False,
     black_box: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
-    batch_size: int = 256,
-    budget: float | None = None,
-    workers: Workers = None,
-    out: str | Path | None = None,
-    progress: bool | None = None,
+    **options: Unpack[LocalOptions],
 ) -> Parity:
     """Return whether each candidate still has the space of the reference, as ``holdfast parity`` does.
 
@@ -95,20 +84,12 @@ def parity(
         k: nearest images that are compared.
         divergence: what neighbours and distances go by: ``cosine``, as most indexes and ``threshold`` do, or ``l2``.
         radii: attack so many images on every encoder, and compare the radii at which they give way; 0: none.
-        limit: at most so many images, chosen by ``seed``.
-        seed: decides which images, and what is random in attacks.
-        arch: ``package.module:factory``, which builds the module of a checkpoint; one for all.
-        size: height and width of the inputs of encoders by reference, instead of their own.
-        trust_remote_code: whether a model repository may run its own code.
         black_box: attack without gradients, which quantised networks have none of.
-        device: where torch computes.
         precision: float32, float64, bfloat16 or float16, of the reference and of candidates that name no other.
-        batch_size: at most so many images at a time.
         budget: seconds after which no new work begins; results are then of fewer images than planned.
-        workers: compute in so many processes of this machine.
         out: folder of the run; with the same folder an interrupted one continues, and ``check`` reads it. By default nothing
             is kept.
-        progress: show it on stderr; by default in terminals and notebooks.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or the reference cannot be measured.
@@ -119,32 +100,29 @@ def parity(
         >>> answer.verdicts
         {'digits-contrastive in float16': 'same to rounding', 'digits-random': 'another space'}
     """
-    refuse_blanks(locals())
     check_whole(k, "k")
     check_whole(radii, "radii")
     if divergence not in DIVERGENCES:
         raise HoldfastError(f"divergence: unknown name {divergence!r}; {did_you_mean(divergence, list(DIVERGENCES))}")
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
-    run = RunSettings(seed, device, precision, batch_size)
-    with observing(
-        run, out=out, cluster=None, workers=workers, budget=budget, progress=progress, mark=REQUEST
-    ) as observer:
-        first, *others = sides_of(reference, listed(candidates), observer.run, Options(arch, size, trust_remote_code))
+    run = RunSettings(options["seed"], options["device"], options["precision"], options["batch_size"])
+    with observing(run, options, mark=REQUEST) as observer:
+        first, *others = sides_of(reference, listed(candidates), observer.run, loading_of(options))
         request = Request(
             encoders=tuple(side.request for side in others),
             images=None if images is None else reference_of(at_hand(images)),
             bank=None if bank is None else reference_of(at_hand(bank)),
             only=(NAME,),
-            limit=limit,
-            seed=seed,
-            size=size,
-            trust_remote_code=trust_remote_code,
             black_box=black_box,
-            device=device,
-            precision=precision,
-            batch_size=batch_size,
             out=str(observer.store.folder),
+            limit=options["limit"],
+            seed=options["seed"],
+            size=options["size"],
+            trust_remote_code=options["trust_remote_code"],
+            device=options["device"],
+            precision=options["precision"],
+            batch_size=options["batch_size"],
         )
         observer.store.request(request.model_dump_json(indent=1))
         if radii and first.encoder.recorded:
@@ -172,7 +150,7 @@ def parity(
         page = write(results, failures, observer.store.folder)["report.html"] if observer.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
     if sentence := _missing(answer):
-        warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
+        warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
     return answer
 
 

@@ -12,9 +12,9 @@ from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of
 from holdfast.core.balls import Ball
 from holdfast.core.errors import refuse_blanks
+from holdfast.core.options import Workers
 from holdfast.core.records import Result
 from holdfast.core.settings import listed, names_of, number
-from holdfast.run.engines.requested import Workers
 from holdfast.service.evaluations.threshold import Threshold
 from holdfast.transforms.severity import EDITS
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import torch
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.options import Workers
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.run.engines.base import Engine, Local
@@ -19,8 +20,6 @@ from holdfast.run.engines.ray import Ray
 
 THREADED = 400_000_000
 """Bytes of weights above which one process with many threads computes an encoder: a copy in each worker fills the memory."""
-Workers = int | Literal["auto"] | None
-"""How many processes compute; ``auto``: as many as are of use; None or 1: this one."""
 
 
 class Devices(TypedDict, total=False):
