@@ -8,8 +8,10 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.terminal import show_result
+from holdfast.core.options import LocalOptions
 
 
+@flags.options(LocalOptions, "drift")
 def command(
     before: Annotated[str, typer.Argument(help="The images that are as they should be: a folder or a reference.")],
     after: Annotated[str, typer.Argument(help="Those in question.")],
@@ -30,19 +32,8 @@ def command(
     edits: Annotated[
         str | None, typer.Option(help="What may explain the change, separated by commas (holdfast list transforms).")
     ] = None,
-    limit: Annotated[
-        int | None, flags.like(flags.Limit, help="At most so many images of each set, chosen by the seed.")
-    ] = None,
-    seed: flags.Seed = 0,
-    arch: flags.Arch = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool] = False,
-    device: flags.Device = "cpu",
-    precision: flags.Precision = "float32",
-    batch_size: flags.BatchSize = 256,
-    budget: flags.Budget = None,
-    workers: flags.Workers = "auto",
-    out: flags.RunFolder = None,
+    *,
+    options: LocalOptions,
 ) -> int:
     """Have the inputs moved? The exit status is 1 if they have; no labels are needed."""
     from holdfast.commands.drift import drift  # loaded here, because it needs torch
@@ -55,21 +46,10 @@ def command(
         sequential=sequential,
         divergence=divergence,
         permutations=permutations,
-        limit=limit,
-        seed=seed,
-        arch=arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        budget=budget,
-        workers=workers,
-        out=out,
-        progress=True,
+        **options,
         **flags.chosen(edits=edits),
     )
     show_result(drifted.result)
-    if out:
+    if options["out"]:
         print(f"Report: {drifted.run.report()}")
     return int(drifted.moved)

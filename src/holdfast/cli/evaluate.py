@@ -14,6 +14,7 @@ import typer
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
+from holdfast.core.options import EvaluateOptions
 from holdfast.core.settings import names_of
 from holdfast.run.engines.ranks import RANKS, process_rank
 
@@ -24,6 +25,7 @@ MEASURES = "What is measured"
 STOPPED = flags.CONTINUES
 
 
+@flags.options(EvaluateOptions, "evaluate", optional=True)
 def command(
     encoders: Annotated[
         list[str] | None, typer.Argument(help="source:name, as in timm:resnet50; none: the built-in encoders.")
@@ -52,11 +54,9 @@ def command(
     baselines: Annotated[
         str | None, typer.Option(help="Encoders to compare with: pixels, random or both.", rich_help_panel=MEASURES)
     ] = None,
-    limit: flags.Limit[int | None] = None,
     bank_limit: Annotated[
-        int | None, flags.like(flags.Limit, help="At most so many images of the bank, chosen by the seed.")
+        int | None, typer.Option(help="At most so many images of the bank, chosen by the seed.", min=1)
     ] = None,
-    seed: Annotated[int | None, flags.like(flags.Seed, show_default="0")] = None,
     attack_seed: Annotated[int | None, typer.Option(help="Other random starts of attacks on the same images.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -68,25 +68,11 @@ def command(
     ] = None,
     arch: Annotated[
         list[str] | None,
-        flags.like(flags.Arch, help="package.module:factory, for checkpoints; one for all, or one for each."),
+        typer.Option(help="package.module:factory, for checkpoints; one for all, or one for each."),
     ] = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool | None] = None,
     black_box: Annotated[bool | None, flags.like(flags.BlackBox, rich_help_panel=MEASURES)] = None,
-    device: Annotated[str | None, flags.like(flags.Device, show_default="cpu")] = None,
-    precision: Annotated[str | None, flags.like(flags.Precision, show_default="float32")] = None,
-    batch_size: Annotated[
-        int | None,
-        flags.like(flags.BatchSize, help="At most so many images at a time; changes no result.", show_default="256"),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        flags.like(
-            flags.Budget, help="Seconds for everything: all have their share, and what is seen by then is reported."
-        ),
-    ] = None,
-    cluster: flags.Cluster = None,
-    workers: flags.Workers = None,
+    *,
+    options: EvaluateOptions,
     rehash: Annotated[
         bool | None,
         typer.Option(
@@ -112,26 +98,16 @@ def command(
         eps=eps,
         ball=ball,
         baselines=names_of(baselines or (), "--baselines"),
-        limit=limit,
         bank_limit=bank_limit,
-        seed=seed,
         attack_seed=attack_seed,
         settings=_settings(settings or [], names_of(only or (), "--only")),
         arch=arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
         black_box=black_box,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        budget=budget,
-        cluster=cluster,
-        workers=workers,
         rehash=rehash,
         out=str(out) if out else None,
         log=log,
     )
-    return _evaluate(chosen, config)
+    return _evaluate({**chosen, **options}, config)
 
 
 def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:

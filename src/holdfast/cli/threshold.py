@@ -9,8 +9,10 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.terminal import show_result
+from holdfast.core.options import LocalOptions
 
 
+@flags.options(LocalOptions, "threshold")
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str | None] = None,
@@ -30,17 +32,8 @@ def command(
     ball: flags.Ball = None,
     attack: Annotated[str, typer.Option(help="How the attacker searches, as in pgd:steps=40.")] = "adaptive",
     samples: Annotated[int, typer.Option(help="How many images are edited and attacked.", min=1)] = 200,
-    limit: flags.Limit[int | None] = None,
-    seed: flags.Seed = 0,
-    arch: flags.Arch = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool] = False,
-    device: flags.Device = "cpu",
-    precision: flags.Precision = "float32",
-    batch_size: flags.BatchSize = 256,
-    budget: flags.Budget = None,
-    workers: flags.Workers = "auto",
-    out: flags.RunFolder = None,
+    *,
+    options: LocalOptions,
 ) -> int:
     """Recommend a threshold of similarity, and say which copies it misses and what an attacker makes of it."""
     from holdfast.commands.threshold import threshold  # loaded here, because it needs torch
@@ -53,23 +46,12 @@ def command(
         ball=ball,
         attack=attack,
         samples=samples,
-        limit=limit,
-        seed=seed,
-        arch=arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        budget=budget,
-        workers=workers,
-        out=out,
-        progress=True,
+        **options,
         **flags.chosen(rates=rates, edits=edits),
     )
     show_result(thresholds.result)
     recommended = thresholds.recommended
     print(f"Recommended threshold: {'none, see above' if isnan(recommended) else f'{recommended:.4f}'}")
-    if out:
+    if options["out"]:
         print(f"Report: {thresholds.run.report()}")
     return int(thresholds.result.planned is not None)  # a spent budget left out edited or attacked copies

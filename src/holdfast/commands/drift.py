@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Unpack
 
 from torch import Tensor
 
@@ -12,9 +12,9 @@ from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import NamedEncoder, NamedImages
 from holdfast.core.divergences import DIVERGENCES, Divergence
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.options import Workers
+from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Result
 from holdfast.core.settings import names_of, read
 from holdfast.encoders.by_name import load
@@ -37,6 +37,7 @@ class Drifted:
         return self.result.findings.verdicts[0].status == "refuted"
 
 
+@takes(LocalOptions)
 def drift(
     before: NamedImages | Embeddings,
     after: NamedImages | Embeddings,
@@ -47,18 +48,7 @@ def drift(
     divergence: str | Divergence = "l2",
     permutations: int = Drift.permutations,
     edits: str | Sequence[str] = EDITS + FIFTEEN,
-    limit: int | None = None,
-    seed: int = 0,
-    arch: str | None = None,
-    size: int | None = None,
-    trust_remote_code: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
-    batch_size: int = 256,
-    budget: float | None = None,
-    workers: Workers = "auto",
-    out: str | Path | None = None,
-    progress: bool | None = None,
+    **options: Unpack[LocalOptions],
 ) -> Drifted:
     """Return whether the images ``after`` come from where those ``before`` came from, as ``holdfast drift`` does.
 
@@ -73,19 +63,9 @@ def drift(
         divergence: the distance of codes: l2, unit_l2, cosine, rank, wasserstein or tokens.
         permutations: random divisions of all images into two sets; more are drawn where ``alpha`` needs more.
         edits: everyday edits and common corruptions that may explain the change, separated by commas.
-        limit: at most so many images of each set, chosen by ``seed``.
-        seed: of every random choice.
-        arch: ``package.module:factory``, which builds the module of a checkpoint.
-        size: height and width of the inputs of an encoder by reference, instead of its own.
-        trust_remote_code: whether a model repository may run its own code.
-        device: where torch computes codes.
-        precision: float32, float64, bfloat16 or float16.
-        batch_size: at most so many images at a time; changes no result.
-        budget: seconds after which no new work begins.
-        workers: compute in so many processes of this machine.
         out: folder of the run with its report, for ``holdfast check``; with the same folder an interrupted one continues,
             and codes of the same images are read instead of computed. By default nothing is kept.
-        progress: show it on stderr; by default in terminals and notebooks.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or the sets are too small to ever
@@ -99,7 +79,6 @@ def drift(
         >>> drift(images[:30], images[30:] / 2, encoder, edits="brightness", progress=False).moved
         True
     """
-    refuse_blanks(locals())
     if encoder is None:
         measured: NamedImages | None = None
         encoder, bank = _stored(before, after)
@@ -121,19 +100,8 @@ def drift(
                 "edits": names_of(edits, "edits"),
             }
         },
-        limit=limit,
-        bank_limit=limit,
-        seed=seed,
-        arch=() if arch is None else arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        budget=budget,
-        workers=workers,
-        out=out,
-        progress=progress,
+        bank_limit=options["limit"],
+        **options,
     )
     return Drifted(run, run.results[0])
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Unpack
 from weakref import finalize
 
 from holdfast.commands.evaluated_run import EvaluatedRun, write_report
@@ -24,9 +24,9 @@ from holdfast.commands.inputs import (
 )
 from holdfast.commands.log import tracker_of
 from holdfast.core.balls import Ball
-from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
-from holdfast.core.options import Workers
+from holdfast.core.options import EvaluateOptions, takes
 from holdfast.core.settings import listed, names_of
 from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
@@ -40,6 +40,7 @@ class MissingResultsWarning(HoldfastWarning):
     """Some cells have no result, or only that of fewer samples than planned."""
 
 
+@takes(EvaluateOptions)
 def evaluate(
     encoders: NamedEncoder | Sequence[NamedEncoder] = (),
     images: NamedImages | None = None,
@@ -50,25 +51,14 @@ def evaluate(
     eps: str | float | Sequence[str | float] = (),
     ball: str | Ball | Sequence[str | Ball] = (),
     baselines: str | Sequence[str] = (),
-    limit: int | None = None,
     bank_limit: int | None = None,
-    seed: int = 0,
     attack_seed: int | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     arch: str | Sequence[str] = (),
-    size: int | None = None,
-    trust_remote_code: bool = False,
     black_box: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
-    batch_size: int = 256,
-    budget: float | None = None,
-    cluster: str | None = None,
-    workers: Workers = "auto",
     rehash: bool = False,
-    out: str | Path | None = None,
     log: str | Sequence[str] = (),
-    progress: bool | None = None,
+    **options: Unpack[EvaluateOptions],
 ) -> EvaluatedRun:
     """Return what evaluations find of encoders on unlabelled images.
 
@@ -82,33 +72,25 @@ def evaluate(
             .2 and .8 of the images, else the evaluations' own.
         ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         baselines: what to measure beside the encoders: pixels, random.
-        limit: at most so many images, chosen by ``seed``.
         bank_limit: at most so many images of the bank, chosen by ``seed``.
-        seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
         attack_seed: decides what is random inside attacks and sampling.
         settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
         arch: ``package.module:factory``, which builds the module of a checkpoint; one for all, or one for each.
-        size: height and width of the inputs, instead of the encoder's own.
-        trust_remote_code: whether a model repository may run its own Python code here.
         black_box: use no gradients: the attack square everywhere.
-        device: where torch computes.
-        precision: float32, float64, bfloat16 or float16.
-        batch_size: at most so many images at a time; changes no result.
-        budget: seconds for everything: all have their share, and what is seen by then is reported.
-        cluster: compute on a Ray cluster: auto, local or its address.
-        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; ``auto``: in this one,
-            and of small encoders soon in one for each core.
         rehash: read all image files again, unchanged ones too.
-        out: folder of the run, with its report in the end; with the same folder an interrupted run continues. By default it
-            is kept in memory, and ``run.report(folder)`` writes the report.
         log: where the numbers, intervals, report and table are kept as well: ``mlflow``, ``wandb``, ``tensorboard`` or
             ``trackio``; a colon and an experiment, a project or a folder may follow, as in ``wandb:encoders``.
-        progress: show it on stderr; by default in terminals and notebooks.
+        seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
+        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; ``auto``: in this one,
+            and of small encoders soon in one for each core.
+        out: folder of the run, with its report in the end; with the same folder an interrupted run continues. By default it
+            is kept in memory, and ``run.report(folder)`` writes the report.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
-    refuse_blanks(locals())
+    out, cluster = options["out"], options["cluster"]
     refuse_jobs("evaluate", cluster)
     _require_tables(settings)
     require_folder(out, cluster)
@@ -119,7 +101,10 @@ def evaluate(
     bank_at_hand = None if bank is None else at_hand(bank)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
+        asked: dict[str, Any] = {**options, "out": folder}
+        progress = asked.pop("progress")
         request = Request.of(
+            **asked,
             encoders=tuple(map(reference_of, named_encoders)),
             images=None if images_at_hand is None else reference_of(images_at_hand),
             bank=None if bank_at_hand is None else reference_of(bank_at_hand),
@@ -128,23 +113,12 @@ def evaluate(
             eps=tuple(listed(eps)),
             ball=tuple(listed(ball)),
             baselines=tuple(names_of(baselines, "baselines")),
-            limit=limit,
             bank_limit=bank_limit,
-            seed=seed,
             attack_seed=attack_seed,
             settings=settings or {},
             arch=tuple(listed(arch)),
-            size=size,
-            trust_remote_code=trust_remote_code,
             black_box=black_box,
-            device=device,
-            precision=precision,
-            batch_size=batch_size,
-            budget=budget,
-            cluster=cluster,
-            workers=workers,
             rehash=rehash,
-            out=folder,
             log=tuple(trackers),
         )
         ready = AtHand(by_reference(named_encoders), _images(images_at_hand), _images(bank_at_hand))
@@ -158,7 +132,7 @@ def evaluate(
     for tracker in () if follows else trackers:
         run.log(tracker)
     for sentence in _gaps(run):
-        warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
+        warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
     return run
 
 
@@ -170,7 +144,7 @@ def evaluate_one(encoder: NamedEncoder, images: NamedImages | None, **keywords: 
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingResultsWarning)
-        run = evaluate(encoder, images, **keywords)
+        run = evaluate(encoder, images, **{**keywords, "arch": keywords["arch"] or ()})
     if not run.results:
         raise HoldfastError(run.failures[0].reason)
     return run

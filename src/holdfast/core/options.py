@@ -35,7 +35,12 @@ class Option:
 
 
 # What is looked at.
-Limit = Annotated[int | None, Option("At most so many images, chosen by the seed.", least=1)]
+Limit = Annotated[
+    int | None,
+    Option(
+        "At most so many images, chosen by the seed.", least=1, python="at most so many images, chosen by ``seed``."
+    ),
+]
 Seed = Annotated[int, Option("Decides every random choice.", 0)]
 Arch = Annotated[
     str | None,
@@ -44,13 +49,35 @@ Arch = Annotated[
         python="``package.module:factory``, which builds the module of a checkpoint.",
     ),
 ]
-Size = Annotated[int | None, Option("Input height and width, instead of the encoder's own.")]
-TrustRemoteCode = Annotated[bool, Option("Let a model repository run its own code.", False)]
+Size = Annotated[
+    int | None,
+    Option(
+        "Input height and width, instead of the encoder's own.",
+        python="height and width of the inputs of an encoder by reference, instead of its own.",
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    Option(
+        "Let a model repository run its own code.", False, python="whether a model repository may run its own code."
+    ),
+]
 
 # How it is computed.
-Device = Annotated[str, Option("cpu, cuda, cuda:1, mps.", "cpu", COMPUTES)]
+Device = Annotated[
+    str, Option("cpu, cuda, cuda:1, mps.", "cpu", COMPUTES, python="where torch computes: cpu, cuda, cuda:1 or mps.")
+]
 Precision = Annotated[str, Option("float32, float64, bfloat16, float16.", "float32", COMPUTES)]
-BatchSize = Annotated[int, Option("At most so many images at a time.", 256, COMPUTES, least=1)]
+BatchSize = Annotated[
+    int,
+    Option(
+        "At most so many images at a time.",
+        256,
+        COMPUTES,
+        least=1,
+        python="at most so many images at a time; changes no result.",
+    ),
+]
 Budget = Annotated[float | None, Option("Seconds after which no new work begins.", None, COMPUTES)]
 Cluster = Annotated[
     str | None,
@@ -58,7 +85,7 @@ Cluster = Annotated[
         "Compute on a Ray cluster (auto, local or its address) or as Slurm jobs (slurm:ranks=8).",
         None,
         COMPUTES,
-        python="compute on a Ray cluster: auto, local or its address; or as one of several ``ranks``.",
+        python="compute on a Ray cluster: auto, local or its address; or ``ranks``, started by torchrun or srun.",
     ),
 ]
 Processes = Annotated[
@@ -71,7 +98,14 @@ Processes = Annotated[
 ]
 
 # What is left of it, and what is shown.
-Out = Annotated[str | Path | None, Option("Folder of the run and its report, for check; running again continues it.")]
+Out = Annotated[
+    str | Path | None,
+    Option(
+        "Folder of the run and its report, for check; running again continues it.",
+        python="folder of the run with its report, for ``holdfast check``; with the same folder an interrupted one "
+        "continues. By default nothing is kept.",
+    ),
+]
 Progress = Annotated[bool | None, Option("Show it on stderr; by default in terminals and notebooks.")]
 
 
@@ -131,10 +165,50 @@ class CertifyOptions(Seeding, Loading, Running, Sharing, Keeping, total=False):
     """Those of ``certify``, which always has a limit."""
 
 
+class EvaluateOptions(Picking, Running, Sharing, Keeping, total=False):
+    """Those of ``evaluate``, which takes an ``arch`` for each checkpoint."""
+
+    size: Size
+    trust_remote_code: TrustRemoteCode
+
+
+class DoctorOptions(Loading, total=False):
+    """Those of ``doctor``, which computes a few codes."""
+
+    device: Device
+    precision: Precision
+
+
+class HardenOptions(Picking, Loading, Sharing, Keeping, total=False):
+    """Those of ``harden``, whose recipe has a precision and a batch of its own."""
+
+    device: Device
+    budget: Budget
+
+
+class TrainOptions(TypedDict, total=False):
+    """Those of ``train``, whose recipe has a seed, a precision and a batch, and may name a device."""
+
+    limit: Limit
+    size: Size
+    budget: Budget
+    out: Out
+    progress: Progress
+
+
+class CorruptOptions(Picking, Sharing, total=False):
+    """Those of ``corrupt``, which needs no encoder."""
+
+    batch_size: BatchSize
+    workers: Processes
+    progress: Progress
+
+
 class Observing(Running, Keeping, total=False):
     """What decides where a verb computes, and where it goes."""
 
 
+UNFINISHED = "Seconds after which training stops with a checkpoint; the same command goes on."
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "attack": {"limit": {"default": 64}, "workers": {"default": None}},
     "certify": {
@@ -143,7 +217,15 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "batch_size": {"default": 8},
         "workers": {"default": None},
     },
+    "corrupt": {"batch_size": {"default": 64}, "workers": {"default": None}},
+    "drift": {"limit": {"help": "At most so many images of each set, chosen by the seed."}},
+    "evaluate": {
+        "batch_size": {"help": "At most so many images at a time; changes no result."},
+        "budget": {"help": "Seconds for everything: all have their share, and what is seen by then is reported."},
+    },
+    "harden": {"budget": {"help": UNFINISHED}},
     "parity": {"workers": {"default": None}},
+    "train": {"budget": {"help": UNFINISHED}, "size": {"help": "Height and width of the inputs.", "least": 1}},
 }
 """What verbs say otherwise, by verb and option: another default, other words."""
 
@@ -151,9 +233,13 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 @cache
 def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
     """Return the type and the declaration of each option of ``kind``, as ``verb`` has it."""
-    hints, own = get_type_hints(kind, include_extras=True), OWN.get(verb, {})
-    options = {name: get_args(hint) for name, hint in hints.items()}
-    return {name: (of, replace(option, **own.get(name, {}))) for name, (of, option) in options.items()}
+    options = {name: get_args(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    return {name: (of, _changed(option, OWN.get(verb, {}).get(name, {}))) for name, (of, option) in options.items()}
+
+
+def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
+    """Return ``option`` with ``changes``: where it is explained in other words, docstrings say them too."""
+    return replace(option, **{"python": "" if "help" in changes else option.python, **changes})
 
 
 def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
