@@ -11,7 +11,7 @@ import typer
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
-from holdfast.core.options import CertifyOptions
+from holdfast.core.options import CertifyOptions, Limit
 
 if TYPE_CHECKING:
     from holdfast.bounds.certificates import CertificateRecord
@@ -49,7 +49,7 @@ def command(
     attack: Annotated[
         str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
     ] = "adaptive",
-    limit: flags.Limit[int] = 64,
+    limit: Annotated[int, flags.said(Limit)] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
     arithmetic: Annotated[
         str, typer.Option(help="real, or executed: as a machine may compute it in the precision.", rich_help_panel=HOW)
@@ -71,7 +71,7 @@ def command(
     ] = None,
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
-    values = {name: value for name, value in (locals() | options).items() if name not in ("options", "progress")}
+    values: dict[str, Any] = {**locals(), **options}
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
     if vnnlib is not None:
@@ -119,7 +119,7 @@ def command(
 def _refuse_idle(instead: str, values: dict[str, Any]) -> None:
     """Raise if a flag was given, other than as its default, that changes nothing beside the flag ``instead``."""
     defaults = signature(command).parameters
-    others = [name for name in values if name not in {instead, *TAKEN[instead]}]
+    others = [name for name in defaults if name not in {instead, *TAKEN[instead]}]
     if idle := [_spelled(name) for name in others if values[name] != defaults[name].default]:
         taken = ", ".join(map(_spelled, TAKEN[instead]))
         raise HoldfastError(

@@ -10,10 +10,12 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.core.options import CorruptOptions
 
 STOPPED = "the images written so far are kept; run the same command again to continue"
 
 
+@flags.options(CorruptOptions, "corrupt")
 def command(
     images: Annotated[str, typer.Argument(help=flags.like(flags.Images).help)],
     transform: Annotated[
@@ -22,27 +24,20 @@ def command(
     out: Annotated[Path, typer.Option(help="Folder for the images, one below it for each transform.")],
     size: Annotated[int, typer.Option(help="Height and width of the images, before they are changed.", min=1)] = 224,
     channels: flags.Channels[int] = 3,
-    limit: flags.Limit[int | None] = None,
-    seed: flags.Seed = 0,
-    batch_size: flags.BatchSize = 64,
-    cluster: flags.Cluster = None,
-    workers: flags.Workers = None,
+    *,
+    options: CorruptOptions,
 ) -> None:
     """Write images as corruptions and edits change them, 8-bit PNG files in the folders they came from."""
     from holdfast.commands.corrupt import corrupt  # loaded here, because it needs torch
 
+    options["cluster"] = cluster_of(options["cluster"], options["workers"], out)
     manifests = corrupt(
         images,
         transform,
         out,
         size=size,
         channels=channels,
-        limit=limit,
-        seed=seed,
-        batch_size=batch_size,
-        cluster=cluster_of(cluster, workers, out),
-        workers=workers,
-        progress=True,
+        **options,
     )
     for manifest in manifests:
         print(

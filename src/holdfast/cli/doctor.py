@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from holdfast.cli import flags
+from holdfast.core.options import DoctorOptions
 
 
+@flags.options(DoctorOptions, "doctor")
 def command(
     encoder: flags.Encoder,
     images: Annotated[
@@ -18,11 +20,8 @@ def command(
             show_default="noise",
         ),
     ] = None,
-    arch: flags.Arch = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool] = False,
-    device: flags.Device = "cpu",
-    precision: flags.Precision = "float32",
+    *,
+    options: DoctorOptions,
 ) -> int:
     """Examine an encoder: does it load the same twice, ignore the batch, pass gradients, tell images apart?"""
     from rich.table import Table
@@ -36,11 +35,7 @@ def command(
     checks = doctor(
         encoder,
         images,
-        arch=arch,
-        size=size,
-        trust_remote_code=trust_remote_code,
-        device=device,
-        precision=precision,
+        **options,
     )
     table = Table.grid(padding=(0, 2))
     colours = {"ok": "green", "warning": "yellow", "failed": "red"}

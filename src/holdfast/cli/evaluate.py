@@ -14,7 +14,7 @@ import typer
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
-from holdfast.core.options import EvaluateOptions
+from holdfast.core.options import COMPUTES, EvaluateOptions
 from holdfast.core.settings import names_of
 from holdfast.run.engines.ranks import RANKS, process_rank
 
@@ -75,9 +75,7 @@ def command(
     options: EvaluateOptions,
     rehash: Annotated[
         bool | None,
-        typer.Option(
-            "--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=flags.COMPUTES
-        ),
+        typer.Option("--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=COMPUTES),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with these flags as keys and a table per evaluation.")

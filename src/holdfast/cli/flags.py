@@ -10,12 +10,12 @@ from copy import copy
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.models import ParameterInfo
 
-from holdfast.core.options import Option, declared
+from holdfast.core.options import Option, Out, declared
 from holdfast.core.settings import seconds
 
 T = TypeVar("T")
@@ -24,16 +24,13 @@ CONTINUES = "everything finished is kept, and the same command continues from th
 CHECKPOINTED = "a checkpoint was written; run the same command again to go on from it"
 """What a command that was stopped leaves behind, for its ``STOPPED``."""
 
-COMPUTES = "How it is computed"
-"""The panel of ``--help`` with flags that change no result, or only its rounding."""
-
 
 def like(flag: Any, **changes: Any) -> ParameterInfo:
     """Return how ``flag`` is declared, with ``changes``: other words of help, another panel, a default in words.
 
     Example:
-        >>> like(Seed, show_default="0").help
-        'Decides every random choice.'
+        >>> like(Eps, show_default="1/255").help
+        'Radius of a linf ball, as in 8/255.'
     """
     declared = copy(flag.__metadata__[0])
     assert set(changes) <= set(vars(declared)), f"options have no {sorted(set(changes) - set(vars(declared)))}"
@@ -41,37 +38,30 @@ def like(flag: Any, **changes: Any) -> ParameterInfo:
     return declared
 
 
+def said(option: Any) -> ParameterInfo:
+    """Return the flag of an ``option`` of ``core/options.py`` that a command declares itself.
+
+    Example:
+        >>> said(Out).help
+        'Folder of the run and its report, for check; running again continues it.'
+    """
+    return _info(get_args(option)[1])
+
+
+def _info(option: Option, *names: str) -> ParameterInfo:
+    declared: ParameterInfo = typer.Option(*names, help=option.help, rich_help_panel=option.panel, min=option.least)
+    return declared
+
+
 # What is looked at.
 Encoder = Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")]
 Images = Annotated[T, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")]
-Limit = Annotated[T, typer.Option(help="At most so many images, chosen by the seed.", min=1)]
-Seed = Annotated[int, typer.Option(help="Decides every random choice.")]
-Arch = Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")]
-Size = Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")]
 Channels = Annotated[T, typer.Option(help="3, or 1 for gray images.")]
-TrustRemoteCode = Annotated[T, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")]
-
 # What is asked.
 Eps = Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.")]
 Ball = Annotated[str | None, typer.Option(help="Any ball instead, as in l2:0.5.")]
 BlackBox = Annotated[
     T, typer.Option("--black-box", help="Attack without gradients, by square: quantised networks have none.")
-]
-
-# How it is computed.
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", rich_help_panel=COMPUTES)]
-Precision = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16.", rich_help_panel=COMPUTES)]
-BatchSize = Annotated[int, typer.Option(help="At most so many images at a time.", min=1, rich_help_panel=COMPUTES)]
-Budget = Annotated[
-    float | None,
-    typer.Option(parser=seconds, help="Seconds after which no new work begins.", rich_help_panel=COMPUTES),
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        help="Compute on a Ray cluster (auto, local or its address) or as Slurm jobs (slurm:ranks=8).",
-        rich_help_panel=COMPUTES,
-    ),
 ]
 
 
@@ -84,21 +74,7 @@ def _workers(text: str) -> int | str:
     raise typer.BadParameter(f"--workers is a number of processes, at least 1, or auto; got {text!r}")
 
 
-Workers = Annotated[
-    Any,
-    typer.Option(
-        parser=_workers,
-        metavar="N|auto",
-        help="Compute in so many processes of this machine, or on so many of its GPUs; auto: as many as pay.",
-        rich_help_panel=COMPUTES,
-    ),
-]
-
 # Of training.
-TrainingBudget = Annotated[
-    float | None,
-    like(Budget, help="Seconds after which training stops with a checkpoint; the same command goes on."),
-]
 TrainingBank = Annotated[
     str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
 ]
@@ -107,9 +83,7 @@ RecipeSettings = Annotated[
 ]
 
 # Of stored runs.
-RunFolder = Annotated[
-    Path | None, typer.Option(help="Folder of the run and its report, for check; running again continues it.")
-]
+RunFolder = Annotated[Path | None, said(Out)]
 StoredRun = Annotated[Path, typer.Argument(help="Folder of a run, as given to evaluate --out.")]
 StoredRuns = Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")]
 Only = Annotated[str | None, typer.Option(help="These evaluations alone, separated by commas.")]
@@ -151,10 +125,12 @@ def options(kind: type, verb: str, optional: bool = False) -> Callable[[Callable
             ]
         )
 
+        shows = {"progress": True} if "progress" in declared(kind, verb) else {}
+
         @wraps(command)
         def called(**given: Any) -> T:
             values = {flag.name: given.pop(flag.name) for flag in flags}
-            return command(**given, options=chosen(**values) if optional else {**values, "progress": True})
+            return command(**given, options=chosen(**values) if optional else {**values, **shows})
 
         called.__signature__ = shown  # type: ignore[attr-defined]
         called.__annotations__ = {each.name: each.annotation for each in shown.parameters.values()}
@@ -166,7 +142,7 @@ def options(kind: type, verb: str, optional: bool = False) -> Callable[[Callable
 def _flag(name: str, of: Any, option: Option, optional: bool) -> dict[str, Any]:
     """Return default and annotation of the flag of an option."""
     spelled = [f"--{name.replace('_', '-')}"] if of is bool else []  # no --no-...
-    how = typer.Option(*spelled, help=option.help, rich_help_panel=option.panel, min=option.least)
+    how = _info(option, *spelled)
     vars(how).update(SHELL.get(name, {}))
     if optional and option.default is not None and name not in SHELL and of is not bool:
         how.show_default = str(option.default)

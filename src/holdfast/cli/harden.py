@@ -14,6 +14,7 @@ import typer
 from holdfast.cli import compare, flags
 from holdfast.cli.cluster import Slurm
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.options import HardenOptions
 from holdfast.core.settings import pairs
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 STOPPED = flags.CONTINUES
 
 
+@flags.options(HardenOptions, "harden")
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str],
@@ -49,15 +51,8 @@ def command(
     ] = None,
     bank: flags.TrainingBank = None,
     set_: flags.RecipeSettings = None,
-    limit: flags.Limit[int | None] = None,
-    seed: flags.Seed = 0,
-    device: flags.Device = "cpu",
-    budget: flags.TrainingBudget = None,
-    cluster: flags.Cluster = None,
-    workers: flags.Workers = None,
-    arch: flags.Arch = None,
-    size: flags.Size = None,
-    trust_remote_code: flags.TrustRemoteCode[bool] = False,
+    *,
+    options: HardenOptions,
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
     from holdfast.cli.terminal import announce
@@ -66,6 +61,7 @@ def command(
     from holdfast.commands.harden import FOLDER, harden
     from holdfast.report.overview.alerts import SPENT, by_budget
 
+    options["out"], cluster = out, options["cluster"]
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
         raise HoldfastError(
             "harden trains in one process, so it cannot be several jobs; name a Ray cluster or --workers"
@@ -84,17 +80,7 @@ def command(
             noise=noise,
             bank=bank,
             settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
-            limit=limit,
-            seed=seed,
-            device=device,
-            budget=budget,
-            cluster=cluster,
-            arch=arch,
-            size=size,
-            trust_remote_code=trust_remote_code,
-            out=out,
-            progress=True,
-            **flags.chosen(workers=workers),
+            **options,
         )
     kept = hardened.agreement
     print(

@@ -9,8 +9,10 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.terminal import show_result
+from holdfast.core.options import Seeding
 
 
+@flags.options(Seeding, "spade")
 def command(
     inputs: Annotated[Path, typer.Option(help="A .npy or .npz file with one row per sample.")],
     outputs: Annotated[Path, typer.Option(help="The representations of the same samples, in the same order.")],
@@ -22,7 +24,8 @@ def command(
     ] = "none",
     subsets: Annotated[int, typer.Option(help="Random subsets that the intervals come from; 0: none.", min=0)] = 8,
     certify: Annotated[bool, typer.Option(help="Prove an upper bound of the score by a factorisation.")] = True,
-    seed: flags.Seed = 0,
+    *,
+    options: Seeding,
     out: Annotated[Path | None, typer.Option(help="Folder for the report and for scores.npz.")] = None,
 ) -> int:
     """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""
@@ -37,8 +40,8 @@ def command(
         repair=repair,
         subsets=subsets,
         certify=certify,
-        seed=seed,
         out=out,
+        **options,
     )
     show_result(stretch.result)
     if stretch.report:

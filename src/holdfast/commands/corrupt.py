@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from holdfast.commands.inputs import NamedImages, at_hand, refuse_jobs, shown
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.options import Workers
+from holdfast.core.options import CorruptOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.corruptions.files import Batch, CorruptedImage, Folder, Manifest, file_names_of, made_files, plain
@@ -33,6 +33,7 @@ from holdfast.run.progress import Shown
 from holdfast.transforms.base import Transform, transform_of, transformed, versions
 
 
+@takes(CorruptOptions)
 def corrupt(
     images: NamedImages,
     transform: str | Transform | Sequence[str | Transform],
@@ -40,12 +41,7 @@ def corrupt(
     *,
     size: int = 224,
     channels: int = 3,
-    limit: int | None = None,
-    seed: int = 0,
-    batch_size: int = 64,
-    cluster: str | None = None,
-    workers: Workers = None,
-    progress: bool | None = None,
+    **options: Unpack[CorruptOptions],
 ) -> tuple[Manifest, ...]:
     """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.
 
@@ -55,26 +51,23 @@ def corrupt(
         out: a folder of its own for each transform is made in it.
         size: height and width to which images of a reference are resized and cropped, as an encoder would.
         channels: 3, or 1 for gray ones.
-        limit: at most so many images, chosen by ``seed``.
         seed: of what is drawn for each image.
-        batch_size: so many images at a time.
         cluster: compute on a Ray cluster: auto, local or its address; or ``ranks``, of which the first alone writes and
             returns manifests.
-        workers: compute in so many processes of this machine.
-        progress: show it on stderr; by default in terminals and notebooks.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
     """
-    refuse_blanks(locals())
+    seed, batch_size, cluster = options["seed"], options["batch_size"], options["cluster"]
     refuse_jobs("corrupt", cluster)
-    where, run = engine_of(cluster, "cpu", workers, Path(out)), RunSettings(seed, batch_size=batch_size)
+    where, run = engine_of(cluster, "cpu", options["workers"], Path(out)), RunSettings(seed, batch_size=batch_size)
     transforms = [transform_of(each) for each in listed(transform)]
     paths = [plain(str(each)) for each in transforms]
     if not transforms or len(set(paths)) < len(paths):
         names = ", ".join(map(str, transforms)) or "none"
         raise HoldfastError(f"each transform is written once, got {names}; name others")
-    loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
+    loaded, store = _loaded(images, size, channels, options["limit"], seed), Store(Path(out))
     file_names, batches = file_names_of(loaded), _batches(len(loaded), batch_size)
     for path, each in zip(paths, transforms, strict=True):
         _require_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
@@ -89,7 +82,7 @@ def corrupt(
         where.end()
     if not leads(where):
         return ()
-    with shown(progress) as show:
+    with shown(options["progress"]) as show:
         return tuple(
             _written(folder, store, where, batches, run, _part(show, place, len(folders)))
             for place, folder in enumerate(folders)

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float
@@ -25,19 +25,27 @@ from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked, refuse_jobs, require_folder
+from holdfast.commands.inputs import (
+    NamedEncoder,
+    NamedImages,
+    at_hand,
+    ball_of,
+    checked,
+    loading_of,
+    refuse_jobs,
+    require_folder,
+)
 from holdfast.commands.train import UnfinishedError, deadline, train
 from holdfast.commands.train_folder import require_trainable
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.clock import beginning
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.core.options import Workers
+from holdfast.core.options import HardenOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.data.reading.remembered import FILE, Remembered
-from holdfast.encoders.by_name import Options
 from holdfast.encoders.trained import ASKED, CHECKPOINT
 from holdfast.measure.findings import collapsed
 from holdfast.run.engines.ranks import process_rank
@@ -145,6 +153,7 @@ class Hardened:
     """How far training came, where the budget ended it: then all of this is of the encoder as it is so far."""
 
 
+@takes(HardenOptions)
 def harden(
     encoder: NamedEncoder,
     images: NamedImages,
@@ -157,17 +166,7 @@ def harden(
     noise: float | None = None,
     bank: NamedImages | None = None,
     settings: Mapping[str, Any] | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    budget: float | None = None,
-    cluster: str | None = None,
-    workers: Workers = "auto",
-    arch: str | None = None,
-    size: int | None = None,
-    trust_remote_code: bool = False,
-    out: str | Path | None = None,
-    progress: bool | None = None,
+    **options: Unpack[HardenOptions],
 ) -> Hardened:
     """Return ``encoder`` trained to keep its codes inside ``ball``, as ``holdfast harden`` does.
 
@@ -185,18 +184,12 @@ def harden(
             what is certified of the smoothed encoder. With a ``ball``, as ``"l2:0.25"``, it is attacked in it as well.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
         settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
-        limit: at most so many images, chosen by ``seed``.
-        seed: decides every random choice.
-        device: where torch computes.
         budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
             it ends early, ``out`` holds the encoder so far, which is measured; the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
         workers: measure in so many processes of this machine; ``auto``: in as many as pay.
-        arch: ``package.module:factory``, which builds the module of a checkpoint.
-        size: height and width of the inputs of an encoder by reference, instead of its own.
-        trust_remote_code: whether a model repository may run its own code.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
-        progress: show it on stderr; by default in terminals and notebooks.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the encoder passes no gradient, has no weights or gives one code to all images, there are too few
@@ -204,14 +197,14 @@ def harden(
         AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the
             last epoch in which it had not.
     """
-    refuse_blanks(locals())
-    refuse_jobs("harden", cluster)
-    require_folder(out, cluster)
+    out, seed, device = options["out"], options["seed"], options["device"]
+    refuse_jobs("harden", options["cluster"])
+    require_folder(out, options["cluster"])
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     began = beginning()
-    until = deadline(budget, began)
-    devices: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
+    until = deadline(options["budget"], began)
+    devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
 
     def left(share: float = 1.0) -> float | None:
         return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
@@ -222,13 +215,13 @@ def harden(
     if out is not None:
         require_trainable(Path(out))
         remembered = Remembered.at(Path(out) / FILE)
-    loaded = load_encoder(checked(encoder), Options(arch, size, trust_remote_code))
+    loaded = load_encoder(checked(encoder), loading_of(options))
     original = loaded.to("cpu", torch.float32)
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
     if resisted is not None:
         resisted.check(original.domain)
     selected = select(at_hand(images), original.domain, original.geometry, remembered=remembered)
-    taught, held_out = parted(selected, limit, seed)
+    taught, held_out = parted(selected, options["limit"], seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
     recipe_of = partial(
@@ -252,7 +245,7 @@ def harden(
                 f"budget: {fitting} of {recipe.epochs} epochs fit, and the schedule ends with them. Give a larger budget "
                 "or the number of epochs for more",
                 HoldfastWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
             recipe = recipe_of(epochs=fitting)
     hardened, unfinished = _trained(
@@ -263,7 +256,7 @@ def harden(
         device=device,
         budget=left(TRAINING_SHARE),
         out=out,
-        progress=progress,
+        progress=options["progress"],
         watch=watch,
     )
     if hardened.name == original.name:
@@ -275,7 +268,7 @@ def harden(
         seed=seed,
         budget=left(),
         out=None if out is None else Path(out) / FOLDER,
-        progress=progress,
+        progress=options["progress"],
         **devices,
     )
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
@@ -299,7 +292,7 @@ def _trained(recipe: Recipe, images: Images, **options: Any) -> tuple[Encoder, s
         return train(recipe, images, **options), ""
     except UnfinishedError as error:
         sentence = f"{error}; what is measured now is the encoder so far"
-        warnings.warn(sentence, HoldfastWarning, stacklevel=3)
+        warnings.warn(sentence, HoldfastWarning, stacklevel=4)
         return error.encoder, str(error)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload, runtime_checkable
 
 from rich.console import Console
 from torch import Tensor
@@ -15,9 +15,9 @@ from holdfast.bounds.pairs import require_few
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.core.balls import Ball, balls_of
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.options import Loading
+from holdfast.core.options import Loading, Picking, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.data import by_name as data
@@ -109,29 +109,25 @@ def ball_of(eps: str | float | None, ball: str | Ball | None) -> Ball | None:
     return next(iter(balls_of([] if eps is None else [eps], [] if ball is None else [ball])), None)
 
 
-def load_encoder(
-    reference: str, *, arch: str | None = None, size: int | None = None, trust_remote_code: bool = False
-) -> Encoder:
+@takes(Loading)
+def load_encoder(reference: str, **options: Unpack[Loading]) -> Encoder:
     """Return the encoder that ``reference`` names, in the form ``source:name`` or ``mine=source:name?setting=value``.
 
     Args:
         reference: as on the command line, ``timm:resnet50.a1_in1k`` or ``onnx:model.onnx``.
-        arch: ``package.module:factory``, which builds the module of a checkpoint.
-        size: height and width of the inputs, instead of the source's own.
-        trust_remote_code: whether a model repository may run its own Python code here.
+        **options: as other verbs take them.
     """
-    refuse_blanks(locals())
-    return encoders.load(reference, Options(arch, size, trust_remote_code))
+    return encoders.load(reference, loading_of(options))
 
 
-def load_images(reference: str | Path, encoder: Encoder, *, limit: int | None = None, seed: int = 0) -> Images:
+@takes(Picking)
+def load_images(reference: str | Path, encoder: Encoder, **options: Unpack[Picking]) -> Images:
     """Return the images in a folder, a file or a data set as inputs of ``encoder``; ``seed`` chooses ``limit`` of them."""
-    refuse_blanks(locals())
     if not isinstance(reference, str | Path):
         raise HoldfastError(f"images are named by a folder, a file or a reference, got {type(reference).__name__}")
     if not isinstance(encoder, Encoder):
         raise HoldfastError(f"images are loaded for an Encoder, got {type(encoder).__name__}; load_encoder makes one")
-    return data.load(str(reference), encoder.domain, encoder.geometry, limit=limit, seed=seed)
+    return data.load(str(reference), encoder.domain, encoder.geometry, **options)
 
 
 def population_of(

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from holdfast.bounds.proofs.files import INDEX, NETWORK, unpacked
 from holdfast.bounds.proofs.making import plain_network
 from holdfast.bounds.proofs.proof import Array, PlainNetwork, Proof
 from holdfast.bounds.rounding.executed import executes
-from holdfast.commands.inputs import NamedEncoder, NamedImages, population_of
+from holdfast.commands.inputs import NamedEncoder, NamedImages, loading_of, population_of
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
+from holdfast.core.options import Loading, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.loading.reference import first_line
@@ -49,14 +50,12 @@ OUTSIDE = ("network", "pixels", "negatives")
 """What only the encoder and the images can tell."""
 
 
+@takes(Loading)
 def recheck(
     folder: str | Path,
     encoder: NamedEncoder | None = None,
     images: NamedImages | None = None,
-    *,
-    arch: str | None = None,
-    size: int | None = None,
-    trust_remote_code: bool = False,
+    **options: Unpack[Loading],
 ) -> tuple[Recheck, ...]:
     """Return for each certified image of a run whether its proof holds, as ``holdfast certify --recheck`` does.
 
@@ -69,18 +68,15 @@ def recheck(
         folder: of ``certify(..., proofs=True, out=folder)``.
         encoder: the encoder that was certified; what is in the folder must be its network.
         images: the images that were certified; those in the proofs must be the same.
-        arch: ``package.module:factory``, which builds the module of a checkpoint.
-        size: height and width of the inputs of an encoder by reference, instead of its own.
-        trust_remote_code: whether a model repository may run its own code.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: the folder holds no proofs, damaged ones, or those of another encoder or of other images.
     """
-    refuse_blanks(locals())
     if (encoder is None) != (images is None):
         raise HoldfastError("give both the encoder and the images that were certified, or neither")
-    options = Options(arch, size, trust_remote_code)
-    if encoder is None and options != Options():
+    loading = loading_of(options)
+    if encoder is None and loading != Options():
         raise HoldfastError(
             "arch, size and trust_remote_code say how to load an encoder, and none is given; name it and the images, or "
             "leave them out"
@@ -99,7 +95,7 @@ def recheck(
         raise HoldfastError(f"{folder / NETWORK} is not the file that was written; certify again with --proofs")
     network = PlainNetwork.of_arrays(unpacked(content))
     if encoder is not None and images is not None:
-        population = _as_drawn(population_of(encoder, images, _run(record), options, neurons=None), record)
+        population = _as_drawn(population_of(encoder, images, _run(record), loading, neurons=None), record)
         network = _own(population, network, record)
     results = tuple(_rechecked(folder, index, record, each, network, known, population) for each in certified)
     if count := sum("hashes" in result.unchecked for result in results):
@@ -107,7 +103,7 @@ def recheck(
             f"{count} of {len(results)} proofs hold no hashes of their network and images, so changed weights, names or "
             "fingerprints may pass; certify again with --proofs, or give the encoder and the images",
             HoldfastWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return results
 

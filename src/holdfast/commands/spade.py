@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from torch import Tensor
 
-from holdfast.core.errors import refuse_blanks
+from holdfast.core.options import Seeding, takes
 from holdfast.core.records import Result
 from holdfast.measure.evaluation import settings
 from holdfast.measure.keys import Key
@@ -42,6 +42,7 @@ class Stretch:
         return self._scores()
 
 
+@takes(Seeding)
 def spade(
     inputs: object,
     outputs: object,
@@ -52,8 +53,8 @@ def spade(
     repair: str = "none",
     subsets: int = 8,
     certify: bool = True,
-    seed: int = 0,
     out: str | Path | None = None,
+    **options: Unpack[Seeding],
 ) -> Stretch:
     """Return how the map from ``inputs`` to ``outputs`` stretches neighbourhoods, as ``holdfast spade`` does.
 
@@ -66,8 +67,8 @@ def spade(
         repair: what to do about an infinite score: ``none``, ``increase_k``, ``largest`` or ``mst``.
         subsets: random subsets that the intervals come from; 0: no intervals.
         certify: prove an upper bound of the score, by a factorisation that may cost more than the score itself.
-        seed: of start vectors, sketches and samples; it changes nothing but what those approximate.
         out: folder for the report and ``scores.npz``; what is there already is read. By default nothing is kept.
+        seed: of start vectors, sketches and samples; it changes nothing but what those approximate.
 
     Raises:
         HoldfastError: the arrays cannot be measured, there is no such graph or repair, or the folder is in use.
@@ -78,7 +79,7 @@ def spade(
         >>> 1 < stretch.scores.stretch < stretch.scores.score
         True
     """
-    refuse_blanks(locals())
+    seed = options["seed"]
     evaluation = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
     assert isinstance(evaluation, Spectral)
     if out is not None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from holdfast.core.clock import beginning
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, did_you_mean, refuse_blanks
 from holdfast.core.images import Images
+from holdfast.core.options import TrainOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
 from holdfast.data.reading.remembered import FILE, Remembered
@@ -52,6 +53,7 @@ class UnfinishedError(BudgetSpentError):
         self.encoder = encoder
 
 
+@takes(TrainOptions)
 def train(
     recipe: Recipe | str | Path | Mapping[str, Any],
     images: str | Path | Images | Tensor | None = None,
@@ -59,17 +61,13 @@ def train(
     bank: str | Path | Images | None = None,
     start: Encoder | None = None,
     transform: str | Transform | None = None,
-    limit: int | None = None,
-    size: int | None = None,
     channels: int | None = None,
     device: str | None = None,
     keep_epochs: int | None = None,
-    budget: float | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
-    progress: bool | None = None,
     watch: Watch | None = None,
+    **options: Unpack[TrainOptions],
 ) -> Encoder:
     """Return an encoder trained by ``recipe`` on ``images``, as ``holdfast train`` does.
 
@@ -80,17 +78,17 @@ def train(
         start: train this encoder further, whatever architecture the recipe names. All its weights are trained: an Encoder
             holds all of them still, so which of them its module had frozen before is not known.
         transform: what the images are changed by before anything else, the same in every epoch: ``fog-c:3``.
-        limit: at most so many images, chosen by the recipe's seed.
-        size: height and width of the inputs; needed where images are files of any size.
         channels: 3, or 1 for gray images, where images are files.
         device: cpu or cuda; processes of torchrun take a GPU each.
         keep_epochs: keep the weights after every so many epochs, for ``trained:OUT?epoch=N``; 0 keeps none.
-        budget: seconds from now after which training stops at the end of a step, with a checkpoint in ``out``.
         resume: insist that there is something in ``out`` to go on from. Without it, too, training goes on if there is.
         settings: settings of the recipe by name, instead of its own.
-        out: folder for the encoder and the checkpoints; by default nothing is kept.
-        progress: show it on stderr; by default in terminals and notebooks.
         watch: measures the module in training before the first and after each epoch: numbers by name, kept with the others.
+        size: height and width of the inputs; needed where images are files of any size.
+        limit: at most so many images, chosen by the recipe's seed.
+        budget: seconds from now after which training stops at the end of a step, with a checkpoint in ``out``.
+        out: folder for the encoder and the checkpoints; by default nothing is kept.
+        **options: as other verbs take them.
 
     Raises:
         HoldfastError: something does not exist or does not fit, the loss is not finite, or codes collapse; everything up to
@@ -100,12 +98,10 @@ def train(
         BudgetSpentError: the budget ended before training did; the same call goes on. If it trains an encoder further,
             ``out`` holds the encoder so far.
     """
-    refuse_blanks(locals())
     keep_freed_memory()
     began = beginning()
-    settings_of_inputs: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "limit": limit}
-    settings_of_inputs |= {"size": size, "channels": channels, "device": device}
-    settings_of_inputs |= {"keep_epochs": keep_epochs, "budget": budget, "out": out}
+    settings_of_inputs: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "channels": channels}
+    settings_of_inputs |= {"device": device, "keep_epochs": keep_epochs, **options}
     recipe, place = read_recipe(recipe, settings or {}, settings_of_inputs)
     refuse_blanks(place)
     until = deadline(place["budget"], began)
@@ -126,7 +122,7 @@ def train(
         inputs = load_inputs(recipe, place, start, Remembered.at(folder / FILE if folder else None))
         recipe = replace(recipe, mode=mode_of(recipe, inputs.start))
         module = module_of(recipe, inputs)
-        show = stack.enter_context(shown(progress if rank() == 0 else False))
+        show = stack.enter_context(shown(options["progress"] if rank() == 0 else False))
         record = TrainingFolder(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
         kept = (folder, record.asked, show or _silent, record.after_epoch)

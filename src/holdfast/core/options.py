@@ -179,27 +179,32 @@ class DoctorOptions(Loading, total=False):
     precision: Precision
 
 
-class HardenOptions(Picking, Loading, Sharing, Keeping, total=False):
-    """Those of ``harden``, whose recipe has a precision and a batch of its own."""
+class Training(TypedDict, total=False):
+    """Where an encoder is trained, and until when; its recipe has a precision and a batch of its own."""
 
     device: Device
     budget: Budget
 
 
+class HardenOptions(Picking, Loading, Training, Sharing, Keeping, total=False):
+    """Those of ``harden``."""
+
+
 class TrainOptions(TypedDict, total=False):
     """Those of ``train``, whose recipe has a seed, a precision and a batch, and may name a device."""
 
-    limit: Limit
     size: Size
+    limit: Limit
     budget: Budget
     out: Out
     progress: Progress
 
 
-class CorruptOptions(Picking, Sharing, total=False):
+class CorruptOptions(Picking, total=False):
     """Those of ``corrupt``, which needs no encoder."""
 
     batch_size: BatchSize
+    cluster: Cluster
     workers: Processes
     progress: Progress
 
