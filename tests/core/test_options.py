@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from inspect import getdoc, signature
@@ -11,6 +12,7 @@ from typing import Any, Unpack
 import pytest
 
 import holdfast as hf
+from holdfast import commands
 from holdfast.cli.app import application
 from holdfast.core import options
 from holdfast.core.errors import HoldfastError
@@ -103,3 +105,17 @@ def test_an_option_has_one_type_and_one_declaration_in_all_kinds() -> None:
 def test_declarations_load_no_torch() -> None:
     code = "import sys, holdfast.core.options; assert not {'torch', 'typer', 'pydantic', 'numpy'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_warnings_point_at_who_called_the_verb() -> None:
+    """Every decorator is one more call between a verb and its caller."""
+    warned = {}
+    for path in Path(str(commands.__path__[0])).glob("*.py"):
+        for verb in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(verb, ast.FunctionDef) and any("takes" in ast.unparse(each) for each in verb.decorator_list):
+                for call in ast.walk(verb):
+                    if isinstance(call, ast.Call) and ast.unparse(call.func) == "warnings.warn":
+                        (level,) = [ast.literal_eval(each.value) for each in call.keywords if each.arg == "stacklevel"]
+                        assert level == 2 + len(verb.decorator_list), f"{path.name}:{call.lineno}"
+                        warned[verb.name] = level
+    assert {"attack": 4, "evaluate": 3}.items() <= warned.items()
