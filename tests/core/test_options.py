@@ -16,7 +16,8 @@ from holdfast import commands
 from holdfast.cli.app import application
 from holdfast.core import options
 from holdfast.core.errors import HoldfastError
-from holdfast.core.options import OWN, LocalOptions, Picking, RunOptions, declared, takes
+from holdfast.core.options import OWN, EvaluateOptions, LocalOptions, Picking, RunOptions, declared, takes
+from holdfast.run.request import Request
 
 
 @takes(LocalOptions)
@@ -100,6 +101,15 @@ def test_an_option_has_one_type_and_one_declaration_in_all_kinds() -> None:
         for name, (of, option) in declared(kind, "").items():
             assert (of, option) == declared(RunOptions, "")[name]
     assert set(declared(Picking, "")) < set(declared(RunOptions, ""))
+
+
+def test_a_request_takes_the_options_of_evaluate() -> None:
+    asked = Request.model_fields
+    for name, (_, option) in declared(EvaluateOptions, "evaluate").items():
+        assert name == "progress" or asked[name].default == option.default
+    for name, value in {"batch_size": "8", "seed": 0.5, "device": 1, "trust_remote_code": 2}.items():
+        with pytest.raises(HoldfastError, match=name):
+            Request.of(**{name: [value]})
 
 
 def test_declarations_load_no_torch() -> None:

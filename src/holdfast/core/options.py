@@ -35,56 +35,22 @@ class Option:
 
 
 # What is looked at.
-Limit = Annotated[
-    int | None,
-    Option(
-        "At most so many images, chosen by the seed.", least=1, python="at most so many images, chosen by ``seed``."
-    ),
-]
+Limit = Annotated[int | None, Option("At most so many images, chosen by the seed.", least=1)]
 Seed = Annotated[int, Option("Decides every random choice.", 0)]
-Arch = Annotated[
-    str | None,
-    Option(
-        "package.module:factory, for checkpoints.",
-        python="``package.module:factory``, which builds the module of a checkpoint.",
-    ),
-]
-Size = Annotated[
-    int | None,
-    Option(
-        "Input height and width, instead of the encoder's own.",
-        python="height and width of the inputs of an encoder by reference, instead of its own.",
-    ),
-]
-TrustRemoteCode = Annotated[
-    bool,
-    Option(
-        "Let a model repository run its own code.", False, python="whether a model repository may run its own code."
-    ),
-]
+Arch = Annotated[str | None, Option("package.module:factory, for checkpoints.")]
+Size = Annotated[int | None, Option("Input height and width, instead of the encoder's own.")]
+TrustRemoteCode = Annotated[bool, Option("Let a model repository run its own code.", False)]
 
 # How it is computed.
-Device = Annotated[
-    str, Option("cpu, cuda, cuda:1, mps.", "cpu", COMPUTES, python="where torch computes: cpu, cuda, cuda:1 or mps.")
-]
+Device = Annotated[str, Option("cpu, cuda, cuda:1, mps.", "cpu", COMPUTES)]
 Precision = Annotated[str, Option("float32, float64, bfloat16, float16.", "float32", COMPUTES)]
-BatchSize = Annotated[
-    int,
-    Option(
-        "At most so many images at a time.",
-        256,
-        COMPUTES,
-        least=1,
-        python="at most so many images at a time; changes no result.",
-    ),
-]
+BatchSize = Annotated[int, Option("At most so many images at a time.", 256, COMPUTES, least=1)]
 Budget = Annotated[float | None, Option("Seconds after which no new work begins.", None, COMPUTES)]
 Cluster = Annotated[
     str | None,
     Option(
         "Compute on a Ray cluster (auto, local or its address) or as Slurm jobs (slurm:ranks=8).",
-        None,
-        COMPUTES,
+        panel=COMPUTES,
         python="compute on a Ray cluster: auto, local or its address; or ``ranks``, started by torchrun or srun.",
     ),
 ]
@@ -102,8 +68,7 @@ Out = Annotated[
     str | Path | None,
     Option(
         "Folder of the run and its report, for check; running again continues it.",
-        python="folder of the run with its report, for ``holdfast check``; with the same folder an interrupted one "
-        "continues. By default nothing is kept.",
+        python="folder of the run with its report, for ``check``; running again continues it. By default nothing is kept.",
     ),
 ]
 Progress = Annotated[bool | None, Option("Show it on stderr; by default in terminals and notebooks.")]

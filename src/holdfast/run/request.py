@@ -19,6 +19,19 @@ from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.presets import attack_fields, attacks_in_balls
 from holdfast.core.balls import Ball, balls_of, read_ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks, refuse_twice
+from holdfast.core.options import (
+    BatchSize,
+    Budget,
+    Cluster,
+    Device,
+    EvaluateOptions,
+    Limit,
+    Precision,
+    Seed,
+    Size,
+    TrustRemoteCode,
+    declared,
+)
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, seconds, types_of
 from holdfast.encoders.by_name import sources
@@ -30,6 +43,9 @@ from holdfast.run.catalog import SUITES, evaluations, left_out, suite_settings
 Settings = Mapping[str, Mapping[str, Any]]
 BLIND = SquareAttack()
 """The attack of a request for a black box."""
+
+
+DEFAULTS = {name: option.default for name, (_, option) in declared(EvaluateOptions, "evaluate").items()}
 
 
 def _several(value: Any) -> Any:
@@ -56,21 +72,21 @@ class Request(Record):
     only: tuple[str, ...] = ()
     eps: tuple[str | float, ...] = ()
     ball: tuple[Annotated[Ball, PlainValidator(read_ball), PlainSerializer(str)], ...] = ()
-    seed: int = 0
+    seed: Seed = DEFAULTS["seed"]
     attack_seed: int | None = None
-    device: str = "cpu"
-    precision: str = "float32"
-    batch_size: int = 256
-    limit: int | None = Field(default=None, ge=1)
+    device: Device = DEFAULTS["device"]
+    precision: Precision = DEFAULTS["precision"]
+    batch_size: BatchSize = DEFAULTS["batch_size"]
+    limit: Limit = Field(default=DEFAULTS["limit"], ge=1)
     bank_limit: int | None = Field(default=None, ge=1)
-    budget: Annotated[float | None, BeforeValidator(_budget)] = None
+    budget: Annotated[Budget, BeforeValidator(_budget)] = DEFAULTS["budget"]
     baselines: tuple[str, ...] = ()
     arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
-    size: int | None = Field(default=None, ge=1)
-    trust_remote_code: bool = False
+    size: Size = Field(default=DEFAULTS["size"], ge=1)
+    trust_remote_code: TrustRemoteCode = DEFAULTS["trust_remote_code"]
     black_box: bool = False
-    cluster: str | None = None
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
+    cluster: Cluster = DEFAULTS["cluster"]
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = DEFAULTS["workers"]
     rehash: bool = False
     out: str | None = None
     log: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
