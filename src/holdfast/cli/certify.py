@@ -49,7 +49,7 @@ def command(
     attack: Annotated[
         str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
     ] = "adaptive",
-    limit: Annotated[int, flags.said(Limit)] = 64,
+    limit: Annotated[int, flags.like(Limit)] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
     arithmetic: Annotated[
         str, typer.Option(help="real, or executed: as a machine may compute it in the precision.", rich_help_panel=HOW)

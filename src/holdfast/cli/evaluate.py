@@ -14,7 +14,7 @@ import typer
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
-from holdfast.core.options import COMPUTES, EvaluateOptions
+from holdfast.core.options import COMPUTES, EvaluateOptions, Limit, Out
 from holdfast.core.settings import names_of
 from holdfast.run.engines.ranks import RANKS, process_rank
 
@@ -55,7 +55,7 @@ def command(
         str | None, typer.Option(help="Encoders to compare with: pixels, random or both.", rich_help_panel=MEASURES)
     ] = None,
     bank_limit: Annotated[
-        int | None, typer.Option(help="At most so many images of the bank, chosen by the seed.", min=1)
+        int | None, flags.like(Limit, help="At most so many images of the bank, chosen by the seed.")
     ] = None,
     attack_seed: Annotated[int | None, typer.Option(help="Other random starts of attacks on the same images.")] = None,
     settings: Annotated[
@@ -80,7 +80,7 @@ def command(
     config: Annotated[
         Path | None, typer.Option(help="TOML file with these flags as keys and a table per evaluation.")
     ] = None,
-    out: Annotated[Path | None, flags.like(flags.RunFolder, show_default="under runs/")] = None,
+    out: Annotated[Path | None, flags.like(Out, show_default="under runs/")] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(help="Keep the numbers with mlflow, wandb, tensorboard or trackio, too; repeatable."),

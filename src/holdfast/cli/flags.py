@@ -10,12 +10,12 @@ from copy import copy
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.models import ParameterInfo
 
-from holdfast.core.options import Option, Out, declared
+from holdfast.core.options import Option, declared
 from holdfast.core.settings import seconds
 
 T = TypeVar("T")
@@ -26,53 +26,35 @@ CHECKPOINTED = "a checkpoint was written; run the same command again to go on fr
 
 
 def like(flag: Any, **changes: Any) -> ParameterInfo:
-    """Return how ``flag`` is declared, with ``changes``: other words of help, another panel, a default in words.
+    """Return how ``flag`` is declared, here or as an option, with ``changes``: other words, another panel or default.
 
     Example:
         >>> like(Eps, show_default="1/255").help
         'Radius of a linf ball, as in 8/255.'
     """
-    declared = copy(flag.__metadata__[0])
-    assert set(changes) <= set(vars(declared)), f"options have no {sorted(set(changes) - set(vars(declared)))}"
-    vars(declared).update(changes)
-    return declared
-
-
-def said(option: Any) -> ParameterInfo:
-    """Return the flag of an ``option`` of ``core/options.py`` that a command declares itself.
-
-    Example:
-        >>> said(Out).help
-        'Folder of the run and its report, for check; running again continues it.'
-    """
-    return _info(get_args(option)[1])
+    known = flag.__metadata__[0]
+    info = _info(known) if isinstance(known, Option) else copy(known)
+    assert set(changes) <= set(vars(info)), f"options have no {sorted(set(changes) - set(vars(info)))}"
+    vars(info).update(changes)
+    return info
 
 
 def _info(option: Option, *names: str) -> ParameterInfo:
-    declared: ParameterInfo = typer.Option(*names, help=option.help, rich_help_panel=option.panel, min=option.least)
-    return declared
+    info: ParameterInfo = typer.Option(*names, help=option.help, rich_help_panel=option.panel, min=option.least)
+    return info
 
 
 # What is looked at.
 Encoder = Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")]
 Images = Annotated[T, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")]
 Channels = Annotated[T, typer.Option(help="3, or 1 for gray images.")]
+
 # What is asked.
 Eps = Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.")]
 Ball = Annotated[str | None, typer.Option(help="Any ball instead, as in l2:0.5.")]
 BlackBox = Annotated[
     T, typer.Option("--black-box", help="Attack without gradients, by square: quantised networks have none.")
 ]
-
-
-def _workers(text: str) -> int | str:
-    """Return a number of processes, or ``auto``."""
-    if text == "auto":
-        return text
-    if text.isdigit() and int(text) >= 1:
-        return int(text)
-    raise typer.BadParameter(f"--workers is a number of processes, at least 1, or auto; got {text!r}")
-
 
 # Of training.
 TrainingBank = Annotated[
@@ -83,7 +65,6 @@ RecipeSettings = Annotated[
 ]
 
 # Of stored runs.
-RunFolder = Annotated[Path | None, said(Out)]
 StoredRun = Annotated[Path, typer.Argument(help="Folder of a run, as given to evaluate --out.")]
 StoredRuns = Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")]
 Only = Annotated[str | None, typer.Option(help="These evaluations alone, separated by commas.")]
@@ -91,6 +72,15 @@ Where = Annotated[
     list[str] | None,
     typer.Option(help="These conditions alone, as in attack=adaptive or linf:8/255; repeatable."),
 ]
+
+
+def _workers(text: str) -> int | str:
+    """Return a number of processes, or ``auto``."""
+    if text == "auto":
+        return text
+    if text.isdigit() and int(text) >= 1:
+        return int(text)
+    raise typer.BadParameter(f"--workers is a number of processes, at least 1, or auto; got {text!r}")
 
 
 SHELL: dict[str, dict[str, Any]] = {
