@@ -26,9 +26,24 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
+def heard() -> None:
+    """Stop ignoring signals, as background shells and nohup make everything that they start ignore them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def started(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     with Path("said").open("w") as said:
-        return subprocess.Popen([sys.executable, "-m", "holdfast", *arguments], stderr=said)
+        return subprocess.Popen([sys.executable, "-m", "holdfast", *arguments], stderr=said, preexec_fn=heard)
+
+
+def stopped(process: subprocess.Popen[bytes], number: signal.Signals, seconds: float) -> int:
+    """Send a signal and return the status; a process that does not end by it is killed."""
+    process.send_signal(number)
+    try:
+        return process.wait(seconds)
+    finally:
+        process.kill()  # nothing happens to one that has ended
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
@@ -71,8 +86,7 @@ def test_workers_end_with_the_command(number: signal.Signals) -> None:
         family = descendants(process.pid)
         assert len(family) >= 2, "vacuous: there are no workers"
     finally:
-        process.send_signal(number)
-        status = process.wait(30)
+        status = stopped(process, number, 30)
     assert status == (-9 if number == signal.SIGKILL else 128 + number)
     assert until(lambda: not family & set(parents()), 20), family & set(parents())
 
@@ -83,8 +97,7 @@ def test_a_signal_stops_a_command_as_an_interrupt_does(number: signal.Signals) -
     try:
         assert until(shards, 90), Path("said").read_text()
     finally:
-        process.send_signal(number)
-        status = process.wait(30)
+        status = stopped(process, number, 30)
     said = Path("said").read_text()
     assert status == 128 + number
     assert said.splitlines()[-1] == KEPT
@@ -102,8 +115,7 @@ def test_what_was_stopped_leaves_a_report_of_what_was_seen() -> None:
         assert until(lambda: Path("run", "report.html").exists(), 240), Path("said").read_text()
         assert 'http-equiv="refresh"' in Path("run", "report.html").read_text()
     finally:
-        process.send_signal(signal.SIGINT)
-        status = process.wait(60)
+        status = stopped(process, signal.SIGINT, 60)
     said = Path("said").read_text().splitlines()
     assert status == 130
     assert said[-1] == KEPT

@@ -56,7 +56,7 @@ class Searched:
         """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
 
         Both are floats, nan where that is undefined and for copies of another image. The latter is None where there is a
-        bank: nobody passes an image that is not in it. With groups, it is scaled as if all ``rows`` could pass each image.
+        bank, which does not hold these images. With groups, it is scaled as if all ``rows`` could pass each image.
         """
         population, divergence = self.population, self.population.fitted(divergence)
         clean = population.codes[list(rows)]

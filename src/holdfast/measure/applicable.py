@@ -30,7 +30,7 @@ def restricted(evaluation: Evaluation, excluded: Collection[Change]) -> Evaluati
 
 
 def changes_by_default(evaluation: Evaluation) -> bool:
-    """Return whether the transforms of ``evaluation`` are those of its default, which nobody named."""
+    """Return whether the transforms of ``evaluation`` are the default ones, not chosen by the user."""
     return _chosen(evaluation) == _default(evaluation)
 
 
