@@ -34,7 +34,7 @@ def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:
     evaluations = []
     for kind in catalog.evaluations().values():
         cheap = {field.name: CHEAP[field.name] for field in fields(kind) if field.name in CHEAP}
-        if kind.__module__.split(".")[2] in ("spectral", "synthetic"):  # which say nothing of so few
+        if kind.__module__.split(".")[1] in ("spectral", "synthetic"):  # which say nothing of so few
             cheap.pop("samples", None)
         evaluations.append(build(kind, cheap))
     encoder = load("builtin:digits-random")

@@ -154,7 +154,7 @@ def margin_of_logits(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunct
     answer is an error.
 
     Example:
-        >>> margin(lambda codes: codes, torch.tensor([0, 1]))(torch.tensor([[2.0, 0.5, 1.0], [2.0, 0.5, 1.0]]))
+        >>> margin_of_logits(lambda codes: codes, torch.tensor([0, 1]))(torch.tensor([[2.0, 0.5, 1.0], [2.0, 0.5, 1.0]]))
         tensor([-1.0000,  1.5000])
     """
 
