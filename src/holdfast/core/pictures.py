@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from io import BytesIO
+from textwrap import wrap
 
 import numpy as np
 from torch import Tensor
@@ -52,27 +53,32 @@ def ends(values: Sequence[float], count: int = SHOWN) -> list[int]:
     return worst + [position for position in defined[:count][::-1] if position not in worst]
 
 
-INCHES = 1.6
-"""The side of one picture."""
+SIDE, GAP = 180, 12
+"""Pixels of one picture on a sheet, and between two."""
 
 
 def draw(pictures: Sequence[Picture]) -> bytes:
-    """Return ``pictures`` as a PNG file, a row each with its caption beside it, small images enlarged."""
-    from matplotlib.figure import Figure
-    from PIL import Image
+    """Return ``pictures`` as a PNG file, a row each with its caption on the left, small images enlarged."""
+    from PIL import Image, ImageDraw, ImageFont
 
-    columns = max(len(picture.pngs) for picture in pictures)
-    # The captions take the width of a picture and a half.
-    figure = Figure(figsize=(INCHES * (columns + 1.5), INCHES * len(pictures) + 0.4), layout="constrained")
-    grid = figure.subplots(len(pictures), columns + 1, squeeze=False, width_ratios=[1.5, *[1] * columns])
-    for axes, picture in zip(grid, pictures, strict=True):
-        for axis in axes:
-            axis.axis("off")
-        axes[0].text(0, 0.5, picture.caption, va="center", ha="left", fontsize=8, wrap=True)
-        for axis, label, png in zip(axes[1:], picture.labels, picture.pngs, strict=False):
-            axis.imshow(Image.open(BytesIO(b64decode(png))).convert("RGB"), interpolation="nearest")
-            if picture is pictures[0]:
-                axis.set_title(label, fontsize=9)
-    file = BytesIO()
-    figure.savefig(file, dpi=120)
-    return file.getvalue()
+    font = ImageFont.load_default(14)
+    columns, captions = max(len(picture.pngs) for picture in pictures), 3 * SIDE // 2
+    step, top = SIDE + GAP, 30
+    sheet = Image.new("RGB", (captions + columns * step + GAP, top + len(pictures) * step), "white")
+    pen = ImageDraw.Draw(sheet)
+    for column, label in enumerate(pictures[0].labels):
+        pen.text((captions + column * step + SIDE // 2, top // 2), label, "black", font, anchor="mm")
+    for line, picture in enumerate(pictures):
+        # The font that comes with Pillow has Latin letters; others would all look alike.
+        caption = picture.caption.encode("latin-1", "backslashreplace").decode("latin-1")
+        broken = "\n".join(part for words in caption.split("\n") for part in wrap(words, captions // 8))
+        pen.multiline_text((GAP, top + line * step + SIDE // 2), broken, "black", font, anchor="lm")
+        for column, file in enumerate(picture.pngs):
+            image = Image.open(BytesIO(b64decode(file))).convert("RGB")
+            scale = SIDE / max(image.size)
+            size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+            enlarged = image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX)
+            sheet.paste(enlarged, (captions + column * step, top + line * step))
+    file_ = BytesIO()
+    sheet.save(file_, format="PNG")
+    return file_.getvalue()

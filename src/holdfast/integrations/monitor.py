@@ -206,11 +206,7 @@ def _encoder(module: nn.Module, domain: Domain, mean: Sequence[float] | None, st
 
 def _estimates(evaluation: Evaluation, population: Population) -> Iterator[tuple[str, Estimate]]:
     """Yield the worst of each headline quantity that has a number."""
-    observation = evaluation.observation()
-    rows = observation.rows(population)
-    observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
-    observed = {name: values.to(population.run.device) for name, values in observed.items()}
-    result = evaluation.result(population, rows, observed, illustrated=False)
+    result = evaluation.measured(population, illustrated=False)
     for quantity in result.headline:
         estimate = worst(result.model_copy(update={"headline": (quantity,)}))
         if estimate is not None:

@@ -160,12 +160,15 @@ class Evaluation(ABC):
         beside = alongside if self.compares_bank else apart
         bank_population = None if bank is None else Population(encoder, beside(bank, images), run)
         population = Population(encoder, images, run, bank=bank_population, other_encoders=others)
-        evaluation = self.among((encoder, *others)) if others else self
-        observation = evaluation.observation()
+        return (self.among((encoder, *others)) if others else self).measured(population)
+
+    def measured(self, population: Population, illustrated: bool = True) -> Result:
+        """Return what a run of ``population`` keeps, computed in this process and in memory alone; pictures if wanted."""
+        observation = self.observation()
         rows = observation.rows(population)
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
         observed = {name: values.to(population.run.device) for name, values in observed.items()}  # as runs read them
-        return evaluation.result(population, rows, observed)
+        return self.result(population, rows, observed, illustrated)
 
     @whole_float32()
     def result(
