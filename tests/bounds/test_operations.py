@@ -14,7 +14,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import fields_of
 from tests.bounds.checks import lowest, points
-from tests.bounds.networks import OPERATIONS, SHAPE, Apply, build, shared
+from tests.bounds.networks import OPERATIONS, SHAPE, Apply, shared
 from tests.marks import rest_slow
 
 every = pytest.mark.parametrize("name", OPERATIONS)
@@ -84,12 +84,14 @@ def test_no_point_lies_below_a_bound_of_any_method(method: Method) -> None:
 
 @pytest.mark.slow
 @every
-@pytest.mark.parametrize("seed", range(2))
-def test_no_point_of_many_lies_below_a_bound(name: str, seed: int) -> None:
-    torch.manual_seed(seed)
-    encoder, x = build(name, seed), torch.rand(1, *SHAPE, dtype=torch.float64)
+def test_no_point_of_many_lies_below_a_bound(name: str) -> None:
+    encoder = shared(name)
+    torch.manual_seed(0)  # after the network, which only the first test of it builds
+    x = torch.rand(1, *SHAPE, dtype=torch.float64)
     specifications = torch.randn(1, 4, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
-    for ball in (Linf(0.003), Linf(0.03), Linf(0.3), L2(0.1), L2(1.0), L1(0.2), L1(3.0)):
+    # Each network meets every norm and every method; the radii take turns, since they are equal members of one law.
+    turn = list(OPERATIONS).index(name)
+    for ball in (Linf([0.003, 0.03, 0.3][turn % 3]), L2([0.1, 1.0][turn % 2]), L1([0.2, 3.0][turn // 2 % 2])):
         least = lowest(encoder, x, specifications[0], ball, 5000)
         for method in FAST:
             assert (lower_bound(encoder, x, specifications, ball, method)[0] <= least + 1e-9).all()
