@@ -217,11 +217,18 @@ def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypat
         os.utime(photos / f"{k}.png", (0, 0))  # what changed just now is not remembered
     read = list[Any]()
     complain, hashed = survey.complain, survey.Survey._hashed
+
     # What training shows is read again each time; what tells that no file has changed is not.
-    monkeypatch.setattr(
-        survey, "complain", lambda content, thorough: read.append(content) or complain(content, thorough)
-    )
-    monkeypatch.setattr(survey.Survey, "_hashed", lambda self, row: read.append(row) or hashed(self, row))
+    def complaining(content: Any, thorough: bool) -> None:
+        read.append(content)
+        complain(content, thorough)
+
+    def hashing(self: survey.Survey, row: int) -> bytes:
+        read.append(row)
+        return hashed(self, row)
+
+    monkeypatch.setattr(survey, "complain", complaining)
+    monkeypatch.setattr(survey.Survey, "_hashed", hashing)
     for _ in range(2):
         train({**SMALL, "batch": 16, "epochs": 1}, photos, size=8, channels=1, out=tmp_path / "made")
         assert len(read) == 16
