@@ -25,7 +25,7 @@ from holdfast.commands import train as training
 from holdfast.commands.train import read_recipe, train
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.reading import survey
+from holdfast.data.reading import decode, survey
 from holdfast.training import loop as loop
 from holdfast.training.adversaries.attacks import OnLoss
 from holdfast.training.learner import Learner
@@ -216,7 +216,7 @@ def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypat
         Image.fromarray(pixels).save(photos / f"{k}.png")
         os.utime(photos / f"{k}.png", (0, 0))  # what changed just now is not remembered
     read = list[Any]()
-    complain, hashed = survey.complain, survey.Survey._hashed
+    complain, hashed = decode.complain, survey.Survey._hashed
 
     # What training shows is read again each time; what tells that no file has changed is not.
     def complaining(content: Any, thorough: bool) -> None:
