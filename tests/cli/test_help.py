@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from holdfast.cli.app import application, run
 from holdfast.cli.helping import GROUPS
 from holdfast.core.options import PANELS
 
-COMMANDS = application().commands
+COMMANDS: dict[str, Any] = dict(application().commands)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
