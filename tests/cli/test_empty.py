@@ -61,7 +61,7 @@ def test_no_option_with_one_value_is_taken_twice(command, flag, option, capsys, 
     if not option.multiple:
         assert status == 2
         assert said.count("\n") == 1
-        assert ("separate its values by commas" in said) == ("separated by commas" in (option.help or ""))
+        assert ("separate its values by commas" in said) == ("comma-separated" in (option.help or ""))
         assert not list(tmp_path.iterdir()), "something was written"
         assert run([command, f"{flag}=1", flag, "2"]) == 2
         assert "is given 2 times" in capsys.readouterr().err

@@ -31,13 +31,14 @@ from typer.main import get_command
 
 from holdfast import cli
 from holdfast.cli.cluster import JobsRequestedError, submit
-from holdfast.cli.terminal import UNREAD, Command, UnreadError, drop, prepare
+from holdfast.cli.terminal import UNREAD, Command, Group, UnreadError, drop, prepare
 from holdfast.core.clock import LOADED, running_since
 from holdfast.core.discovery import loaded
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.run.engines.ranks import process_rank
 
 INTERRUPTED = 130
+OPTIONS = "Options"
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that end a command as Ctrl-C does: a scheduler's, and that of a terminal that is closed."""
 
@@ -46,8 +47,10 @@ ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(sig
 def application() -> TyperGroup:
     """Return the group of every command there is, made once: that takes longer than most mistakes take to refuse."""
     app = typer.Typer(
-        help="Measure how robust representation encoders are, without labels.",
-        no_args_is_help=True,
+        cls=Group,
+        help="Measure, prove and improve the robustness of image encoders, without labels.\n"
+        "First time: holdfast evaluate          (built-in encoders, about a minute)",
+        epilog="Docs: docs/index.md. Write encoders as source:name, for example timm:resnet50.a1_in1k.",
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
@@ -114,8 +117,6 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except typer.TyperException as error:
-        if not error.format_message():  # no command was named, and the help has been shown
-            return 2
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "holdfast"
         return _say(f"{error.format_message().rstrip('.')} ({command} --help lists what there is)", 2)
@@ -168,7 +169,9 @@ def _stopping(stopped_by: list[int]) -> Iterator[None]:
 def _run_command(arguments: list[str]) -> Any:
     """Run the command that ``arguments`` name, here or as jobs elsewhere."""
     try:
-        return application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
+        words = [part for part in arguments if part != "--debug"]
+        status = application()(words or ["--help"], "holdfast", standalone_mode=False)
+        return status if words else 2
     except JobsRequestedError as asked:
         return submit(asked, arguments)
 
@@ -183,9 +186,14 @@ def _version(wanted: bool) -> bool:
 
 
 def _common(
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks and the log.", rich_help_panel=OPTIONS)
+    ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit.", rich_help_panel=OPTIONS
+        ),
     ] = False,
 ) -> None:
     """Options that come before the command; ``run`` itself looks for ``--debug``, wherever it stands."""

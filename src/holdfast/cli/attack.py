@@ -1,4 +1,4 @@
-"""``holdfast attack``: one attack on some images, and everything it found on disk."""
+"""``holdfast attack``: attack images and save what the attack found."""
 
 from __future__ import annotations
 
@@ -11,39 +11,55 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
-from holdfast.core.options import RunOptions
+from holdfast.core.options import MEASURED, OUTPUT, RunOptions
 
 if TYPE_CHECKING:
     from holdfast.attacks.adversarial import AttackRecord
 
 STOPPED = flags.CONTINUES
 
-HOW = "How it is attacked"
-
 
 @flags.options(RunOptions, "attack")
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str],
-    out: Annotated[Path, typer.Option(help="Folder for what the attack finds; running again continues it.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Write the adversarial examples here; rerun to continue.", metavar="DIR", rich_help_panel=OUTPUT
+        ),
+    ],
     preset: Annotated[
-        str, typer.Option(help="An attack of the literature (holdfast list attacks).", rich_help_panel=HOW)
+        str,
+        typer.Option(help="Use a published attack (holdfast list presets).", metavar="NAME", rich_help_panel=MEASURED),
     ] = "adaptive",
-    eps: Annotated[str | None, flags.like(flags.Eps, show_default="the preset's", rich_help_panel=HOW)] = None,
-    ball: Annotated[str | None, flags.like(flags.Ball, rich_help_panel=HOW)] = None,
+    eps: Annotated[str | None, flags.like(flags.Eps, show_default="the preset's")] = None,
+    ball: Annotated[str | None, flags.like(flags.Ball)] = None,
     attack: Annotated[
-        str | None, typer.Option(help="Instead of the preset's, as in pgd:steps=40.", rich_help_panel=HOW)
+        str | None,
+        typer.Option(
+            help="Replace the preset's search, as in pgd:steps=40.", metavar="ATTACK", rich_help_panel=MEASURED
+        ),
     ] = None,
     objective: Annotated[
-        str | None, typer.Option(help="Instead of the preset's, as in away or toward.", rich_help_panel=HOW)
+        str | None,
+        typer.Option(
+            help="Replace the preset's objective, as in away or toward.", metavar="OBJECTIVE", rich_help_panel=MEASURED
+        ),
     ] = None,
     divergence: Annotated[
-        str | None, typer.Option(help="What the objective measures with, as in cosine.", rich_help_panel=HOW)
+        str | None,
+        typer.Option(
+            help="Measure the objective by this distance, as in cosine.", metavar="DISTANCE", rich_help_panel=MEASURED
+        ),
     ] = None,
     *,
     options: RunOptions,
 ) -> int:
-    """Attack images: keep what they become, how far their codes move, and a check of both."""
+    """Attack images and save the adversarial examples.
+
+    holdfast attack builtin:digits-random --images builtin:digits --out attacked
+    """
     from holdfast.commands.attack import attack as run  # loaded here, because it needs torch
 
     options["out"], options["cluster"] = out, cluster_of(options["cluster"], options["workers"], out)

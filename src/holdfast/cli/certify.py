@@ -1,4 +1,4 @@
-"""``holdfast certify``: a proof for every image, or a witness against it, or the reason for neither."""
+"""``holdfast certify``: a proof, a counterexample or the reason for neither, for each image."""
 
 from __future__ import annotations
 
@@ -11,66 +11,95 @@ import typer
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
-from holdfast.core.options import CertifyOptions, Limit
+from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, CertifyOptions, Limit
 
 if TYPE_CHECKING:
     from holdfast.bounds.certificates import CertificateRecord
 
 STOPPED = flags.CONTINUES
 
-HOW = "What is certified"
-INSTEAD = "Instead of images"
 TAKEN = {
     "vnnlib": ("method", "attack", "neurons", "seed", "out"),
     "recheck": ("encoder", "images", "arch", "size", "trust_remote_code"),
 }
-"""What else is taken where a flag asks for something instead; all other flags would change nothing."""
+"""Flags that ``--vnnlib`` and ``--recheck`` accept; other flags would have no effect."""
 
 
 @flags.options(CertifyOptions, "certify")
 def command(
-    encoder: Annotated[str | None, typer.Argument(help="source:name, as in builtin:digits-robust.")] = None,
+    encoder: Annotated[
+        str | None, typer.Argument(help="Encoder as source:name, such as builtin:digits-robust.", metavar="ENCODER")
+    ] = None,
     images: flags.Images[str | None] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for certificates and witnesses; running again continues it.")
+        Path | None,
+        typer.Option(
+            help="Write certificates and witnesses here; rerun to continue.", metavar="DIR", rich_help_panel=OUTPUT
+        ),
     ] = None,
-    eps: Annotated[str | None, flags.like(flags.Eps, rich_help_panel=HOW)] = None,
-    ball: Annotated[str | None, flags.like(flags.Ball, rich_help_panel=HOW)] = None,
+    eps: Annotated[str | None, flags.like(flags.Eps)] = None,
+    ball: Annotated[str | None, flags.like(flags.Ball)] = None,
     negatives: Annotated[
-        int, typer.Option(help="How many of the other images each must stay apart from.", min=1, rich_help_panel=HOW)
+        int, typer.Option(help="Compare each image with N other images.", metavar="N", min=1, rich_help_panel=MEASURED)
     ] = 9,
     method: Annotated[
         str,
         typer.Option(
-            help="interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite, exact or smoothing.",
-            rich_help_panel=HOW,
+            help="Prove by this method (holdfast list bounds), or by smoothing.",
+            metavar="METHOD",
+            rich_help_panel=MEASURED,
         ),
     ] = "crown",
     attack: Annotated[
-        str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
+        str,
+        typer.Option(
+            help="Search counterexamples by this attack, as in adaptive:steps=100.",
+            metavar="ATTACK",
+            rich_help_panel=MEASURED,
+        ),
     ] = "adaptive",
     limit: Annotated[int, flags.like(Limit)] = 64,
-    neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
+    neurons: Annotated[
+        int,
+        typer.Option(
+            help="Refuse encoders with more than N nonlinear units.", metavar="N", min=1, rich_help_panel=ADVANCED
+        ),
+    ] = 50_000,
     arithmetic: Annotated[
-        str, typer.Option(help="real, or executed: as a machine may compute it in the precision.", rich_help_panel=HOW)
+        str,
+        typer.Option(
+            help="Prove for exact (real) or floating-point (executed) arithmetic.",
+            metavar="NAME",
+            rich_help_panel=MEASURED,
+        ),
     ] = "real",
     *,
     options: CertifyOptions,
     export: Annotated[
-        str | None, typer.Option(help="vnnlib: write every query for other verifiers, too.", rich_help_panel=HOW)
+        str | None,
+        typer.Option(
+            help="Also write queries for other verifiers; format: vnnlib.", metavar="FORMAT", rich_help_panel=OUTPUT
+        ),
     ] = None,
     proofs: Annotated[
         bool,
-        typer.Option("--proofs", help="Keep what --recheck needs to check certificates again.", rich_help_panel=HOW),
+        typer.Option("--proofs", help="Also write proofs that --recheck can check.", rich_help_panel=OUTPUT),
     ] = False,
     vnnlib: Annotated[
-        Path | None, typer.Option(help="Answer the queries of a list of instances instead.", rich_help_panel=INSTEAD)
+        Path | None,
+        typer.Option(
+            help="Answer VNN-LIB queries of this instance list instead.", metavar="CSV", rich_help_panel=INPUT
+        ),
     ] = None,
     recheck: Annotated[
-        Path | None, typer.Option(help="Check the proofs in the folder of a run instead.", rich_help_panel=INSTEAD)
+        Path | None,
+        typer.Option(help="Check the stored proofs of a run instead.", metavar="DIR", rich_help_panel=INPUT),
     ] = None,
 ) -> int:
-    """Certify that no change of an image makes it more similar to other images, or show one that does."""
+    """Prove for each image that no small change confuses it, or find one that does.
+
+    holdfast certify builtin:digits-robust --images builtin:digits --eps 2/255 --out certified
+    """
     values: dict[str, Any] = {**locals(), **options}
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
@@ -88,7 +117,7 @@ def command(
             trust_remote_code=options["trust_remote_code"],
         )
     if encoder is None or images is None or out is None:
-        raise typer.BadParameter("certify takes an ENCODER, --images and --out, or else --vnnlib or --recheck")
+        raise typer.BadParameter("certify needs ENCODER, --images and --out, or --vnnlib, or --recheck")
     options["out"], options["cluster"] = out, cluster_of(options["cluster"], options["workers"], out)
     record = certify(
         encoder,
@@ -123,7 +152,7 @@ def _refuse_idle(instead: str, values: dict[str, Any]) -> None:
     if idle := [_spelled(name) for name in others if values[name] != defaults[name].default]:
         taken = ", ".join(map(_spelled, TAKEN[instead]))
         raise HoldfastError(
-            f"{_spelled(instead)} takes {taken} alone, and {', '.join(idle)} would change nothing; leave it out"
+            f"{_spelled(instead)}: {', '.join(idle)} would have no effect. Leave it out; only {taken} are allowed."
         )
 
 

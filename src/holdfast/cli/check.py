@@ -1,4 +1,4 @@
-"""``holdfast check``: bounds that stored results must keep, for continuous integration."""
+"""``holdfast check``: thresholds for stored results, for continuous integration."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import flags
+from holdfast.core.options import MEASURED, OUTPUT
 
 
 def command(
@@ -16,24 +17,38 @@ def command(
     require: Annotated[
         list[str],
         typer.Option(
-            help="A bound for every encoder, as in 'breakaway.breakaway_risk@8/255<=0.05'; also "
-            "'breakaway.breakaway_risk@linf:8/255,attack=adaptive,encoder=NAME<=0.05'. Repeatable."
+            help="Require a threshold of every encoder, as in 'breakaway_risk@8/255<=0.05'; repeatable.",
+            metavar="GATE",
+            rich_help_panel=MEASURED,
         ),
     ],
     strict: Annotated[
-        bool, typer.Option("--strict", help="Require that the whole interval keeps the bound, not only the value.")
+        bool,
+        typer.Option("--strict", help="Require the whole interval to meet the threshold.", rich_help_panel=MEASURED),
     ] = False,
     allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Judge results of fewer samples than planned, which fail otherwise.")
+        bool,
+        typer.Option(
+            "--allow-partial", help="Accept partial results; without this flag they fail.", rich_help_panel=MEASURED
+        ),
     ] = False,
     markdown: Annotated[
-        Path | None, typer.Option(help="Write the answers as a Markdown table, too, failures first.")
+        Path | None,
+        typer.Option(help="Also write a Markdown table, failures first.", metavar="FILE", rich_help_panel=OUTPUT),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option(help="Write the answers as JUnit XML, too, a test for each gate and encoder.")
+        Path | None,
+        typer.Option(
+            help="Also write JUnit XML, one test per gate and encoder.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
     ] = None,
 ) -> int:
-    """Check a run against bounds. Exits with 1 if a bound is broken or its number is missing or partial."""
+    """Check a run against thresholds; exit 1 if one is violated (for CI).
+
+    A missing or partial metric counts as violated.
+
+    holdfast check runs/demo --require 'breakaway_risk@linf:0.1<=0.5'
+    """
     from holdfast.commands.check import check
 
     answers = check(runs, require, strict=strict, allow_partial=allow_partial, markdown=markdown, junit=junit)

@@ -1,4 +1,4 @@
-"""``holdfast clean``: remove what no result of a run needs."""
+"""``holdfast clean``: delete the intermediate files of a run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import flags
+from holdfast.core.options import ADVANCED
 
 
 def command(
     folder: flags.StoredRun,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.", rich_help_panel=ADVANCED)] = False,
 ) -> int:
-    """Remove what finished cells were made from, failures, abandoned partial files and leases; results always stay."""
+    """Delete intermediate files of a run; results stay.
+
+    Intermediate files are shards of finished results, failures, abandoned partial files and leases.
+    """
     from holdfast.cli.terminal import size
     from holdfast.commands.clean import clean
     from holdfast.core.errors import HoldfastError
 
     removables = clean(folder)
     if not removables:
-        print(f"nothing in {folder} can be spared")
+        print(f"{folder} has no intermediate files to delete")
         return 0
     for removable_kind in removables:
         print(f"{removable_kind.kind:9} {len(removable_kind.files):6} files {size(removable_kind.bytes):>10}")
     total = size(sum(removable_kind.bytes for removable_kind in removables))
     if not yes:
         if not sys.stdin.isatty():
-            raise HoldfastError(f"{total} in {folder} can be removed; --yes does so")
+            raise HoldfastError(f"{folder}: {total} can be deleted. Pass --yes to delete them.")
         typer.confirm(f"remove {total} from {folder}?", abort=True)
     clean(folder, yes=True)
     print(f"removed {total}")

@@ -1,4 +1,4 @@
-"""``holdfast compare``: stored results of one or several runs side by side, image by image."""
+"""``holdfast compare``: compare stored results of one or several runs, image by image."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.options import MEASURED, OUTPUT
 from holdfast.core.settings import names_of
 
 if TYPE_CHECKING:
@@ -22,28 +23,39 @@ if TYPE_CHECKING:
     from holdfast.report.overview.scorecard import Scorecard
 
 ABREAST = 3
-"""So many differences stand side by side on a terminal."""
+"""Number of differences side by side on a terminal."""
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 
 
 def command(
     runs: flags.StoredRuns,
-    html: Annotated[Path | None, typer.Option(help="Write the comparison as one page, too.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write the comparison as an HTML page.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None,
     format_: Annotated[
-        str, typer.Option("--format", help="How to print it: table, markdown, csv, latex or json.")
+        str,
+        typer.Option(
+            "--format", help="Print as table, markdown, csv, latex or json.", metavar="FORMAT", rich_help_panel=OUTPUT
+        ),
     ] = "table",
     only: flags.Only = None,
     where: flags.Where = None,
     relative_to: Annotated[
         str | None,
         typer.Option(
-            help="The encoder whose errors under common corruptions are 1; default: a baseline, or the first."
+            help="Scale corruption errors by this encoder's (default: baseline, or first).",
+            metavar="ENCODER",
+            rich_help_panel=MEASURED,
         ),
     ] = None,
 ) -> int:
-    """Compare encoders, image by image, on what earlier runs have measured."""
+    """Compare encoders from stored runs.
+
+    holdfast compare runs/mine runs/theirs --html compared.html
+    """
     if format_ not in FORMATS:
-        raise HoldfastError(f"unknown format {format_!r}; {did_you_mean(format_, list(FORMATS))}")
+        raise HoldfastError(f"--format: unknown format, got {format_!r}; {did_you_mean(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
     from holdfast.commands.compare import compare
     from holdfast.report.comparison.compare import incomparable

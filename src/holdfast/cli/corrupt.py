@@ -1,4 +1,4 @@
-"""``holdfast corrupt``: images as a transform changes them, as files."""
+"""``holdfast corrupt``: write transformed copies of images."""
 
 from __future__ import annotations
 
@@ -10,24 +10,41 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
-from holdfast.core.options import CorruptOptions
+from holdfast.core.options import INPUT, MEASURED, OUTPUT, CorruptOptions
 
-STOPPED = "the images written so far are kept; run the same command again to continue"
+STOPPED = "images written so far are kept; run the same command again to continue"
 
 
 @flags.options(CorruptOptions, "corrupt")
 def command(
-    images: Annotated[str, typer.Argument(help=flags.like(flags.Images).help)],
-    transform: Annotated[
-        list[str], typer.Option(help="As in fog-c:3 or jpeg:30+gamma:0.5 (holdfast list transforms); repeat it.")
+    images: Annotated[
+        str, typer.Argument(help="Folder, array file, tar shards, URL or source:name.", metavar="IMAGES")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the images, one below it for each transform.")],
-    size: Annotated[int, typer.Option(help="Height and width of the images, before they are changed.", min=1)] = 224,
+    transform: Annotated[
+        list[str],
+        typer.Option(
+            help="Apply fog-c:3, jpeg:30+gamma:0.5 ... (holdfast list transforms); repeatable.",
+            metavar="TRANSFORM",
+            rich_help_panel=MEASURED,
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="Write the images here, one subfolder per transform.", metavar="DIR", rich_help_panel=OUTPUT),
+    ],
+    size: Annotated[
+        int, typer.Option(help="Resize images to N × N pixels first.", metavar="N", min=1, rich_help_panel=INPUT)
+    ] = 224,
     channels: flags.Channels[int] = 3,
     *,
     options: CorruptOptions,
 ) -> None:
-    """Write images as corruptions and edits change them, 8-bit PNG files in the folders they came from."""
+    """Write edited or corrupted copies of images.
+
+    The copies are 8-bit PNG files and keep their folders of classes.
+
+    holdfast corrupt photos/ --transform fog-c:3 --transform rotation:5 --out changed
+    """
     from holdfast.commands.corrupt import corrupt  # loaded here, because it needs torch
 
     options["cluster"] = cluster_of(options["cluster"], options["workers"], out)

@@ -1,4 +1,4 @@
-"""``holdfast doctor``: may this encoder's numbers be trusted?"""
+"""``holdfast doctor``: check an encoder before it is measured."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ def command(
         str | None,
         flags.like(
             flags.Images,
-            help="A folder, an array file, tar shards, an address or source:name; pixels of up to 1,000 images are checked "
-            "and codes of 4 computed.",
+            help="Check these images: pixels of 1,000, embeddings of 4.",
             show_default="noise",
         ),
     ] = None,
     *,
     options: DoctorOptions,
 ) -> int:
-    """Examine an encoder: does it load the same twice, ignore the batch, pass gradients, tell images apart?"""
+    """Check that an encoder is fit to be measured.
+
+    The checks cover reloading, batches, gradients and whether the embeddings differ between images.
+
+    holdfast doctor timm:resnet50 --images photos/
+    """
     from rich.table import Table
     from rich.text import Text
 
     from holdfast.cli.terminal import announce, show
 
-    announce(f"loading and examining {encoder}")
+    announce(f"loading and checking {encoder}")
     from holdfast.commands.doctor import doctor  # loaded here, because it needs torch
 
     checks = doctor(

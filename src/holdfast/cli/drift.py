@@ -1,4 +1,4 @@
-"""``holdfast drift``: whether images still come from where they came from."""
+"""``holdfast drift``: test whether new images differ from reference images."""
 
 from __future__ import annotations
 
@@ -8,34 +8,58 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.terminal import show_result
-from holdfast.core.options import LocalOptions
+from holdfast.core.options import ADVANCED, INPUT, MEASURED, LocalOptions
 
 
 @flags.options(LocalOptions, "drift")
 def command(
-    before: Annotated[str, typer.Argument(help="The images that are as they should be: a folder or a reference.")],
-    after: Annotated[str, typer.Argument(help="Those in question.")],
+    before: Annotated[str, typer.Argument(help="Reference images: a folder or source:name.", metavar="BEFORE")],
+    after: Annotated[str, typer.Argument(help="New images to test: a folder or source:name.", metavar="AFTER")],
     encoder: Annotated[
         str | None,
-        typer.Option(help="source:name, as in timm:resnet50 (default: both sets are files of embeddings)."),
+        typer.Option(
+            help="Embed images by source:name (default: both sets are embeddings).",
+            metavar="ENCODER",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="The share of false alarms among sets that are alike.")] = 0.05,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            help="Set the false-alarm rate (significance level), from 0 to 1.", metavar="RATE", rich_help_panel=MEASURED
+        ),
+    ] = 0.05,
     sequential: Annotated[
-        bool, typer.Option("--sequential", help="Let the test decide that may be looked at after every image.")
+        bool,
+        typer.Option("--sequential", help="Use the test that stays valid after every image.", rich_help_panel=MEASURED),
     ] = False,
     divergence: Annotated[
-        str, typer.Option(help="The distance of codes: l2, unit_l2, cosine, rank, wasserstein or tokens.")
+        str,
+        typer.Option(
+            help="Measure distances by l2, unit_l2, cosine, rank, wasserstein or tokens.",
+            metavar="DISTANCE",
+            rich_help_panel=MEASURED,
+        ),
     ] = "l2",
     permutations: Annotated[
-        int, typer.Option(help="Random divisions into two sets; more where alpha needs more.", min=1)
+        int,
+        typer.Option(help="Draw at least N random splits into two sets.", metavar="N", min=1, rich_help_panel=ADVANCED),
     ] = 1000,
     edits: Annotated[
-        str | None, typer.Option(help="What may explain the change, separated by commas (holdfast list transforms).")
+        str | None,
+        typer.Option(
+            help="Try these edits as explanations, comma-separated (holdfast list transforms).",
+            metavar="NAMES",
+            rich_help_panel=MEASURED,
+        ),
     ] = None,
     *,
     options: LocalOptions,
 ) -> int:
-    """Have the inputs moved? The exit status is 1 if they have; no labels are needed."""
+    """Test whether new images differ from reference images; exit 1 if so.
+
+    holdfast drift photos/may photos/june --encoder timm:resnet50
+    """
     from holdfast.commands.drift import drift  # loaded here, because it needs torch
 
     drifted = drift(

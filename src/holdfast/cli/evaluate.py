@@ -14,79 +14,115 @@ import typer
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.core.errors import HoldfastError
-from holdfast.core.options import COMPUTES, EvaluateOptions, Limit, Out
+from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, Arch, EvaluateOptions, Limit, Out
 from holdfast.core.settings import names_of
 from holdfast.run.engines.ranks import RANKS, process_rank
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
 
-MEASURES = "What is measured"
 STOPPED = flags.CONTINUES
 
 
 @flags.options(EvaluateOptions, "evaluate", optional=True)
 def command(
     encoders: Annotated[
-        list[str] | None, typer.Argument(help="source:name, as in timm:resnet50; none: the built-in encoders.")
+        list[str] | None,
+        typer.Argument(help="One or more as source:name (default: four built-in encoders).", metavar="ENCODERS..."),
     ] = None,
     images: flags.Images[str | None] = None,
     bank: Annotated[
         str | None,
-        typer.Option(help="Other images, usually labelled: probes learn from them, retrieval searches them."),
+        typer.Option(
+            help="Reference set: retrieval searches it, probes train on its labels.",
+            metavar="DIR",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(help="quick, standard or full.", show_default="quick", rich_help_panel=MEASURES)
+        str | None,
+        typer.Option(
+            help="Run quick (minutes), standard or full (to publish).",
+            show_default="quick",
+            metavar="NAME",
+            rich_help_panel=MEASURED,
+        ),
     ] = None,
-    only: Annotated[str | None, flags.like(flags.Only, rich_help_panel=MEASURES)] = None,
+    only: Annotated[
+        str | None,
+        flags.like(flags.Only, help="Run only these evaluations, comma-separated (holdfast list evaluations)."),
+    ] = None,
     eps: Annotated[
         list[str] | None,
         flags.like(
             flags.Eps,
-            help="Radius of a linf ball, as in 8/255; repeatable.",
-            show_default="where encoders differ",
-            rich_help_panel=MEASURES,
+            help="Bound perturbations by R in linf, as in 8/255; repeatable.",
+            show_default="from data",
         ),
     ] = None,
     ball: Annotated[
-        list[str] | None, flags.like(flags.Ball, help="Any ball, as in l2:0.5; repeatable.", rich_help_panel=MEASURES)
+        list[str] | None, flags.like(flags.Ball, help="Bound perturbations in another norm, as in l2:0.5; repeatable.")
     ] = None,
     baselines: Annotated[
-        str | None, typer.Option(help="Encoders to compare with: pixels, random or both.", rich_help_panel=MEASURES)
+        str | None,
+        typer.Option(
+            help="Add reference encoders, comma-separated: pixels, random.", metavar="NAMES", rich_help_panel=MEASURED
+        ),
     ] = None,
     bank_limit: Annotated[
-        int | None, flags.like(Limit, help="At most so many images of the bank, chosen by the seed.")
+        int | None,
+        flags.like(
+            Limit, help="Use at most N reference images, sampled with --seed (default: all).", rich_help_panel=ADVANCED
+        ),
     ] = None,
-    attack_seed: Annotated[int | None, typer.Option(help="Other random starts of attacks on the same images.")] = None,
+    attack_seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Seed attacks with N; images stay the same (default: --seed).", metavar="N", rich_help_panel=ADVANCED
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting, as in breakaway.samples=500; repeat it to give a list.",
-            rich_help_panel=MEASURES,
+            help="Override a setting, as in breakaway.samples=500; repeat for a list.",
+            metavar="NAME.KEY=V",
+            rich_help_panel=MEASURED,
         ),
     ] = None,
     arch: Annotated[
         list[str] | None,
-        typer.Option(help="package.module:factory, for checkpoints; one for all, or one for each."),
+        flags.like(Arch, help="Build checkpoint modules by one factory, or one each; repeatable."),
     ] = None,
-    black_box: Annotated[bool | None, flags.like(flags.BlackBox, rich_help_panel=MEASURES)] = None,
+    black_box: Annotated[bool | None, flags.like(flags.BlackBox)] = None,
     *,
     options: EvaluateOptions,
     rehash: Annotated[
         bool | None,
-        typer.Option("--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=COMPUTES),
+        typer.Option("--rehash", help="Read all image files again, even unchanged ones.", rich_help_panel=ADVANCED),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML file with these flags as keys and a table per evaluation.")
+        Path | None,
+        typer.Option(
+            help="Read flags as keys and a table per evaluation from TOML.", metavar="FILE", rich_help_panel=ADVANCED
+        ),
     ] = None,
-    out: Annotated[Path | None, flags.like(Out, show_default="under runs/")] = None,
+    out: Annotated[Path | None, flags.like(Out, show_default="runs/IMAGES-SUITE")] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(help="Keep the numbers with mlflow, wandb, tensorboard or trackio, too; repeatable."),
+        typer.Option(
+            help="Also log to mlflow, wandb, tensorboard or trackio; repeatable.",
+            metavar="TRACKER",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
 ) -> int:
-    """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
+    """Measure encoders on images and write a report.
+
+    Images need no labels. Without arguments, the command measures built-in encoders on built-in images.
+
+    holdfast evaluate timm:resnet50.a1_in1k --images photos/ --eps 8/255 --out runs/photos
+    """
     chosen = flags.chosen(
         encoders=encoders,
         images=images,
@@ -131,7 +167,7 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
 
 
 def _print_so_far(folder: Path) -> None:
-    """Say what a stopped run leaves to look at."""
+    """Print how many results a stopped run has, and the path of its report."""
     from holdfast.measure.store import Store
 
     results = Store(folder).results()
@@ -156,7 +192,7 @@ def _print(run: EvaluatedRun) -> int:
     if spent or run.partial:
         sentences.append(SPENT)
     if failed:
-        sentences.append("mend the cause and run the same command again, which computes only what is missing")
+        sentences.append("fix the cause and rerun the same command; it computes only what is missing")
     for alert in alerts(groups(run.results)):
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
@@ -200,10 +236,12 @@ def _settings(texts: list[str], only: list[str] | None) -> dict[str, dict[str, A
         where, equals, value = text.partition("=")
         evaluation, dot, name = where.partition(".")
         if not (equals and dot and name):
-            raise HoldfastError(f"--set takes evaluation.setting=value, as in breakaway.samples=500; got {text!r}")
+            raise HoldfastError(f"--set: expected evaluation.setting=value, as in breakaway.samples=500; got {text!r}")
         values = settings.setdefault(evaluation, {})
         before = values.get(name)
         values[name] = value if before is None else [*(before if isinstance(before, list) else [before]), value]
     if idle := sorted(set(settings) - set(only or settings)):
-        raise HoldfastError(f"--set {idle[0]}... changes nothing, because --only leaves {idle[0]} out")
+        raise HoldfastError(
+            f"--set {idle[0]}...: has no effect, because --only excludes {idle[0]}. Add it to --only, or leave --set out."
+        )
     return settings

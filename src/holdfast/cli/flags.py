@@ -1,6 +1,6 @@
-"""Flags that several commands share, each declared once: ``Flag[type]`` where types differ, ``like`` where words do.
+"""Flags that several commands share, declared once: ``Flag[type]`` if types differ, ``like`` if texts differ.
 
-Those of options that functions take too are declared in ``core/options.py``; ``options`` makes flags of them.
+``core/options.py`` declares options that functions have too; ``options`` turns these into flags.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.models import ParameterInfo
 
-from holdfast.core.options import Option, declared
+from holdfast.core.options import INPUT, MEASURED, Option, declared
 from holdfast.core.settings import seconds
 
 T = TypeVar("T")
 
 CONTINUES = "everything finished is kept, and the same command continues from there"
 CHECKPOINTED = "a checkpoint was written; run the same command again to go on from it"
-"""What a command that was stopped leaves behind, for its ``STOPPED``."""
+"""Texts for ``STOPPED``: what a stopped command leaves on disk."""
 
 
 def like(flag: Any, **changes: Any) -> ParameterInfo:
-    """Return how ``flag`` is declared, here or as an option, with ``changes``: other words, another panel or default.
+    """Return the declaration of ``flag`` with ``changes`` of help, panel or default.
 
     Example:
         >>> like(Eps, show_default="1/255").help
-        'Radius of a linf ball, as in 8/255.'
+        'Bound perturbations by R in linf, as in 8/255.'
     """
     known = flag.__metadata__[0]
     info = _info(known) if isinstance(known, Option) else copy(known)
@@ -40,37 +40,73 @@ def like(flag: Any, **changes: Any) -> ParameterInfo:
 
 
 def _info(option: Option, *names: str) -> ParameterInfo:
-    info: ParameterInfo = typer.Option(*names, help=option.help, rich_help_panel=option.panel, min=option.least)
+    info: ParameterInfo = typer.Option(
+        *names, help=option.help, rich_help_panel=option.panel, metavar=option.metavar, min=option.least
+    )
     return info
 
 
-# What is looked at.
-Encoder = Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")]
-Images = Annotated[T, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")]
-Channels = Annotated[T, typer.Option(help="3, or 1 for gray images.")]
-
-# What is asked.
-Eps = Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.")]
-Ball = Annotated[str | None, typer.Option(help="Any ball instead, as in l2:0.5.")]
-BlackBox = Annotated[
-    T, typer.Option("--black-box", help="Attack without gradients, by square: quantised networks have none.")
+# Input.
+Encoder = Annotated[str, typer.Argument(help="Encoder as source:name, such as timm:resnet50.", metavar="ENCODER")]
+Images = Annotated[
+    T,
+    typer.Option(
+        help="Read a folder, array file, tar shards, URL or source:name.", metavar="DIR", rich_help_panel=INPUT
+    ),
+]
+Channels = Annotated[
+    T, typer.Option(help="Read N channels: 3, or 1 for grey images.", metavar="N", rich_help_panel=INPUT)
 ]
 
-# Of training.
+# What to measure.
+Eps = Annotated[
+    str | None,
+    typer.Option(help="Bound perturbations by R in linf, as in 8/255.", metavar="R", rich_help_panel=MEASURED),
+]
+Ball = Annotated[
+    str | None,
+    typer.Option(help="Bound perturbations in another norm, as in l2:0.5.", metavar="NORM:R", rich_help_panel=MEASURED),
+]
+BlackBox = Annotated[
+    T,
+    typer.Option("--black-box", help="Attack without gradients (for quantised models).", rich_help_panel=MEASURED),
+]
+
+# Training.
 TrainingBank = Annotated[
-    str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
+    str | None,
+    typer.Option(
+        help="Check nearest neighbours in these labelled images after each epoch.", metavar="DIR", rich_help_panel=INPUT
+    ),
 ]
 RecipeSettings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of the recipe, as in epochs=10; repeat it.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Override a setting of the recipe, as in epochs=10; repeatable.",
+        metavar="KEY=V",
+        rich_help_panel=MEASURED,
+    ),
 ]
 
-# Of stored runs.
-StoredRun = Annotated[Path, typer.Argument(help="Folder of a run, as given to evaluate --out.")]
-StoredRuns = Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")]
-Only = Annotated[str | None, typer.Option(help="These evaluations alone, separated by commas.")]
+# Stored runs.
+StoredRun = Annotated[Path, typer.Argument(help="Folder of a run, as given to evaluate --out.", metavar="RUN")]
+StoredRuns = Annotated[
+    list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.", metavar="RUNS...")
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        help="Use only these evaluations, comma-separated (default: all).", metavar="NAMES", rich_help_panel=MEASURED
+    ),
+]
 Where = Annotated[
     list[str] | None,
-    typer.Option(help="These conditions alone, as in attack=adaptive or linf:8/255; repeatable."),
+    typer.Option(
+        help="Use only these settings, as in attack=adaptive or linf:8/255; repeatable.",
+        metavar="KEY=V",
+        rich_help_panel=MEASURED,
+    ),
 ]
 
 
@@ -80,26 +116,26 @@ def _workers(text: str) -> int | str:
         return text
     if text.isdigit() and int(text) >= 1:
         return int(text)
-    raise typer.BadParameter(f"--workers is a number of processes, at least 1, or auto; got {text!r}")
+    raise typer.BadParameter(f"--workers: expected a number of processes, at least 1, or auto; got {text!r}")
 
 
 SHELL: dict[str, dict[str, Any]] = {
     "budget": {"parser": seconds},
-    "workers": {"parser": _workers, "metavar": "N|auto"},
+    "workers": {"parser": _workers},
 }
 READ: dict[str, Any] = {"out": Path | None, "workers": Any}
-"""How the command line reads options whose types it does not know, and what it makes of them."""
+"""Parsers and types of options that typer does not know."""
 
 
 def options(kind: type, verb: str, optional: bool = False) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Let a command of ``verb`` have a flag for each option of ``kind``, and be given all of them as its ``options``.
+    """Give a command one flag per option of ``kind``, and pass their values as its ``options``.
 
-    A flag that the command declares itself is its own. What the command line shows is not asked: it always shows progress.
+    A flag that the command declares itself takes precedence. Commands always show progress.
 
     Args:
         kind: a TypedDict of ``core/options.py``.
-        verb: whose defaults and words the flags have.
-        optional: flags have no defaults, and the command is given only what somebody chose.
+        verb: name of the function whose defaults and help texts the flags have.
+        optional: if true, flags have no defaults, and the command receives only values that the user gave.
     """
 
     def decorate(command: Callable[..., T]) -> Callable[..., T]:
@@ -144,7 +180,7 @@ def _flag(name: str, of: Any, option: Option, optional: bool) -> dict[str, Any]:
 
 
 def chosen(**flags: object) -> dict[str, Any]:
-    """Return the ``flags`` that somebody gave: what was left out has the default of the function that is called.
+    """Return the ``flags`` that the user gave; the called function has defaults for the others.
 
     Example:
         >>> chosen(seed=0, limit=None, eps=[])

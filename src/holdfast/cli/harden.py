@@ -1,4 +1,4 @@
-"""``holdfast harden``: an encoder and images to a more robust encoder, and what that gained and cost."""
+"""``holdfast harden``: fine-tune an encoder for robustness, and measure gain and cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from holdfast.cli import compare, flags
 from holdfast.cli.cluster import Slurm
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.core.options import HardenOptions
+from holdfast.core.options import MEASURED, OUTPUT, HardenOptions
 from holdfast.core.settings import pairs
 
 if TYPE_CHECKING:
@@ -27,26 +27,43 @@ STOPPED = flags.CONTINUES
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str],
-    out: Annotated[Path, typer.Option(help="Folder for the encoder and the report; trained:OUT then loads it.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Write encoder and report here; trained:DIR loads the encoder.", metavar="DIR", rich_help_panel=OUTPUT
+        ),
+    ],
     eps: Annotated[
-        str | None, flags.like(flags.Eps, help="Radius of the linf ball to resist, as in 8/255.", show_default="1/255")
+        str | None,
+        flags.like(flags.Eps, help="Train against perturbations up to R in linf, as in 8/255.", show_default="1/255"),
     ] = None,
     ball: flags.Ball = None,
     epochs: Annotated[
-        int | None, typer.Option(help="How often training sees each image; more often where there are few.", min=1)
+        int | None,
+        typer.Option(
+            help="Train N epochs (default: 10; more below 1,000 images).", metavar="N", min=1, rich_help_panel=MEASURED
+        ),
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(help="The largest learning rate; 1e-5 for large transformers, 1e-3 for a few layers."),
+        typer.Option(
+            help="Set the largest learning rate (default: 3e-4 with batch norm, else 2e-5).",
+            metavar="RATE",
+            rich_help_panel=MEASURED,
+        ),
     ] = None,
     certified: Annotated[
         bool,
-        typer.Option("--certified", help="Train against the worst codes that bounds allow; measure what is proved."),
+        typer.Option(
+            "--certified", help="Train with proved bounds, and measure the certified radius.", rich_help_panel=MEASURED
+        ),
     ] = False,
     noise: Annotated[
         float | None,
         typer.Option(
-            help="Hold codes still under noise of this deviation; measure what is certified of the smoothed one."
+            help="Train under Gaussian noise of this std; certify by smoothing.",
+            metavar="STD",
+            rich_help_panel=MEASURED,
         ),
     ] = None,
     bank: flags.TrainingBank = None,
@@ -54,7 +71,12 @@ def command(
     *,
     options: HardenOptions,
 ) -> int:
-    """Make an encoder more robust with images alone, and measure it before and after."""
+    """Fine-tune an encoder for robustness, from images alone.
+
+    The command measures the encoder before and after, on images that training does not use.
+
+    holdfast harden timm:resnet50.a1_in1k --images photos/ --eps 4/255 --out hardened
+    """
     from holdfast.cli.terminal import announce
 
     announce(f"loading {encoder} and images")
@@ -64,9 +86,9 @@ def command(
     options["out"], cluster = out, options["cluster"]
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
         raise HoldfastError(
-            "harden trains in one process, so it cannot be several jobs; name a Ray cluster or --workers"
+            "--cluster: harden trains in one process, so it cannot be several Slurm jobs. Use a Ray cluster or --workers."
         )
-    # What this warning says in the words of Python is said below.
+    # This warning is for Python; the command prints the same facts below.
     warnings.filterwarnings("ignore", r"\d+ of \d+ cells ", HoldfastWarning)
     with _stopped_while_measuring(out):
         hardened = harden(
@@ -79,21 +101,21 @@ def command(
             certified=certified,
             noise=noise,
             bank=bank,
-            settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
+            settings=pairs(set_ or [], "--set: expected setting=value, as in epochs=10"),
             **options,
         )
     kept = hardened.agreement
     print(
-        f"On clean images the codes have a cosine similarity of {kept['agreement']:.3f} to what they were, and "
-        f"{kept['neighbours_kept']:.1%} of the images have the same nearest neighbour."
+        f"Clean images: cosine similarity {kept['agreement']:.3f} between embeddings before and after; "
+        f"{kept['neighbours_kept']:.1%} of the images keep their nearest neighbour."
     )
     print(f"Encoder: trained:{out}")
     print(f"Report: {hardened.run.report()}")
     spent, failed = by_budget(hardened.run.failures)
     if failed:
-        print("not all was measured; the report says why", file=sys.stderr)
+        print("some measurements failed; the report gives the reasons", file=sys.stderr)
     if spent or hardened.run.partial:
-        print(f"not all was measured yet: {SPENT}", file=sys.stderr)
+        print(f"some measurements are missing: {SPENT}", file=sys.stderr)
     _compare(out / FOLDER, hardened.run)
     return int(bool(hardened.unfinished or hardened.run.failures or hardened.run.partial))
 
@@ -118,5 +140,5 @@ def _stopped_while_measuring(out: Path) -> Iterator[None]:
         from holdfast.encoders.trained import CARD  # loaded here, because it needs torch
 
         if (out / CARD).exists():
-            print(f"trained:{out} loads the encoder so far; the same command goes on", file=sys.stderr)
+            print(f"trained:{out} loads the encoder so far; rerun the same command to continue", file=sys.stderr)
         raise

@@ -1,4 +1,4 @@
-"""``holdfast list``: everything there is."""
+"""``holdfast list``: names of everything that a command accepts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import typer
 
 
 def command(
-    kind: Annotated[str | None, typer.Argument(help="encoders, images, attacks, bounds ...; none: all.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="Kind to list: encoders, attacks, suites ... (default: all).", metavar="KIND")
+    ] = None,
 ) -> None:
-    """List encoders, images, evaluations, attacks, presets, bounds, probes, transforms, objectives, balls, divergences,
-    training objectives, adversaries, architectures, recipes and suites; or one of these kinds in full.
+    """List encoders, evaluations, attacks, transforms and their settings.
+
+    Kinds: encoders, images, evaluations, attacks, presets, bounds, probes, transforms, objectives, balls,
+    divergences, training, adversaries, architectures, recipes, suites.
     """
     from rich.text import Text
 
@@ -21,9 +25,9 @@ def command(
 
     catalogue = everything()
     if kind is not None and kind not in catalogue:
-        raise HoldfastError(f"cannot list {kind!r}; {did_you_mean(kind, list(catalogue))}")
+        raise HoldfastError(f"KIND: cannot list {kind!r}; {did_you_mean(kind, list(catalogue))}")
     out = console()
-    # Whoever asks for attacks wants those of the literature, too.
+    # Presets are attacks too: those of published papers.
     titles = ["attacks", "presets"] if kind == "attacks" else [kind] if kind else list(catalogue)
     for title in titles:
         out.print(Text(title, style="bold"))

@@ -1,4 +1,4 @@
-"""``holdfast parity``: whether another runtime, precision, export or version of an encoder still has its space."""
+"""``holdfast parity``: compare versions, exports or precisions of an encoder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import flags
-from holdfast.core.options import LocalOptions
+from holdfast.core.options import INPUT, MEASURED, LocalOptions
 
 if TYPE_CHECKING:
     from holdfast.commands.parity import Parity
@@ -22,22 +22,40 @@ COLUMNS = ("neighbours_kept", "neighbours_kept_mixed", "distance", "cka", "attac
 
 @flags.options(LocalOptions, "parity")
 def command(
-    reference: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50, or a file of codes.")],
+    reference: Annotated[
+        str, typer.Argument(help="Encoder as source:name, or a file of embeddings.", metavar="REFERENCE")
+    ],
     candidates: Annotated[
-        list[str], typer.Argument(help="The same, or a precision in which the reference is computed, as in float16.")
+        list[str],
+        typer.Argument(
+            help="Encoders or files like REFERENCE, or precisions of it, such as float16.", metavar="CANDIDATES..."
+        ),
     ],
     images: flags.Images[str | None] = None,
-    bank: Annotated[str | None, typer.Option(help="Other images, searched instead of the images themselves.")] = None,
-    k: Annotated[int, typer.Option(help="Nearest images that are compared.")] = 10,
+    bank: Annotated[
+        str | None,
+        typer.Option(
+            help="Search neighbours in these images (default: the images).", metavar="DIR", rich_help_panel=INPUT
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option(help="Compare the K nearest images.", metavar="K", rich_help_panel=MEASURED)] = 10,
     divergence: Annotated[
-        str, typer.Option(help="Compare by cosine, as most indexes and threshold do, or by l2.")
+        str, typer.Option(help="Measure distances by cosine or l2.", metavar="DISTANCE", rich_help_panel=MEASURED)
     ] = "cosine",
-    radii: Annotated[int, typer.Option(help="Attack so many images on every encoder, and compare the radii.")] = 0,
+    radii: Annotated[
+        int,
+        typer.Option(
+            help="Attack N images per encoder and compare attack radii.", metavar="N", rich_help_panel=MEASURED
+        ),
+    ] = 0,
     *,
     options: LocalOptions,
     black_box: flags.BlackBox[bool] = False,
 ) -> int:
-    """Say whether other versions of an encoder still have its space, and what to do if not."""
+    """Compare two versions, exports or precisions of an encoder.
+
+    holdfast parity timm:resnet50 float16 onnx:resnet50.onnx --images photos/
+    """
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning
     from holdfast.commands.parity import parity

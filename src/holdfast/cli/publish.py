@@ -1,4 +1,4 @@
-"""``holdfast publish``: stored results as the evaluation-result files of a model repository."""
+"""``holdfast publish``: write stored results for a Hugging Face model page."""
 
 from __future__ import annotations
 
@@ -8,21 +8,35 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import flags
+from holdfast.core.options import INPUT, MEASURED, OUTPUT
 from holdfast.core.settings import names_of
 
 
 def command(
     run: flags.StoredRun,
-    dataset: Annotated[str, typer.Option(help="The benchmark these results are of, as OWNER/NAME on the hub.")],
-    out: Annotated[Path, typer.Option(help="Folder to write .eval_results/ into, such as a clone of the model's.")],
-    encoder: Annotated[str | None, typer.Option(help="Which encoder, if the run has several.")] = None,
+    dataset: Annotated[
+        str, typer.Option(help="Name the benchmark dataset on the hub.", metavar="OWNER/NAME", rich_help_panel=INPUT)
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Write .eval_results/ into this folder, such as a clone.", metavar="DIR", rich_help_panel=OUTPUT
+        ),
+    ],
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Publish this encoder (default: the only one).", metavar="NAME", rich_help_panel=MEASURED),
+    ] = None,
     only: flags.Only = None,
     where: flags.Where = None,
     push: Annotated[
-        str | None, typer.Option(help="Propose the files to this model, OWNER/NAME on the hub, as a pull request.")
+        str | None,
+        typer.Option(
+            help="Open a pull request at this model on the hub.", metavar="OWNER/NAME", rich_help_panel=OUTPUT
+        ),
     ] = None,
 ) -> None:
-    """Write an encoder's main numbers as evaluation results of its Hugging Face model page."""
+    """Write metrics for a Hugging Face model page."""
     # Loaded here, because these need torch.
     from holdfast.commands.publish import publish
     from holdfast.report.text import counted

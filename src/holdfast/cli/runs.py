@@ -1,4 +1,4 @@
-"""``holdfast runs``: what is in the folder of a run."""
+"""``holdfast runs``: show what stored runs contain."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.core.options import OUTPUT
+
 if TYPE_CHECKING:
     from holdfast.commands.runs import Inventory, UnfinishedCell
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run, or one with several runs in it.")],
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder of one run, or folder of several runs.", metavar="FOLDER")],
+    json: Annotated[
+        bool, typer.Option("--json", help="Print as JSON, a list of runs.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Say what runs hold: encoders, images, evaluations, what is not finished, how large it is, what cannot be read."""
+    """Show what stored runs contain.
+
+    The output lists encoders, images, evaluations, unfinished results, sizes and unreadable files.
+    """
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""``holdfast spade``: spectral scores of a map given by its inputs and outputs."""
+"""``holdfast spade``: SPADE scores of a map, from arrays of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,65 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.terminal import show_result
-from holdfast.core.options import Seeding
+from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, Seeding
 
 
 @flags.options(Seeding, "spade")
 def command(
-    inputs: Annotated[Path, typer.Option(help="A .npy or .npz file with one row per sample.")],
-    outputs: Annotated[Path, typer.Option(help="The representations of the same samples, in the same order.")],
-    labels: Annotated[Path | None, typer.Option(help="One integer per sample, for scores by label.")] = None,
-    k: Annotated[int, typer.Option("--k", help="Neighbours of each sample in both graphs.")] = 10,
-    graph: Annotated[str, typer.Option(help="knn, pca:components=50, cknn or sparsified.")] = "knn",
+    inputs: Annotated[
+        Path,
+        typer.Option(help="Read inputs from .npy or .npz, one row per sample.", metavar="FILE", rich_help_panel=INPUT),
+    ],
+    outputs: Annotated[
+        Path,
+        typer.Option(help="Read the embeddings of the same samples, in order.", metavar="FILE", rich_help_panel=INPUT),
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Read one integer per sample, for scores by label.", metavar="FILE", rich_help_panel=INPUT),
+    ] = None,
+    k: Annotated[
+        int,
+        typer.Option(
+            "--k", help="Connect each sample to K neighbours in both graphs.", metavar="K", rich_help_panel=MEASURED
+        ),
+    ] = 10,
+    graph: Annotated[
+        str,
+        typer.Option(
+            help="Build a knn, pca:components=50, cknn or sparsified graph.", metavar="GRAPH", rich_help_panel=MEASURED
+        ),
+    ] = "knn",
     repair: Annotated[
-        str, typer.Option(help="What to do about an infinite score: none, increase_k, largest or mst.")
+        str,
+        typer.Option(
+            help="Repair a disconnected graph by none, increase_k, largest or mst.",
+            metavar="NAME",
+            rich_help_panel=MEASURED,
+        ),
     ] = "none",
-    subsets: Annotated[int, typer.Option(help="Random subsets that the intervals come from; 0: none.", min=0)] = 8,
-    certify: Annotated[bool, typer.Option(help="Prove an upper bound of the score by a factorisation.")] = True,
+    subsets: Annotated[
+        int,
+        typer.Option(
+            help="Draw N random subsets for intervals; 0: no intervals.", metavar="N", min=0, rich_help_panel=ADVANCED
+        ),
+    ] = 8,
+    certify: Annotated[
+        bool, typer.Option(help="Prove an upper bound of the score (default: yes).", rich_help_panel=MEASURED)
+    ] = True,
     *,
     options: Seeding,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report and for scores.npz.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write report and scores.npz here (default: nothing).", metavar="DIR", rich_help_panel=OUTPUT
+        ),
+    ] = None,
 ) -> int:
-    """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""
+    """Compute SPADE scores from two arrays.
+
+    holdfast spade --inputs X.npy --outputs Y.npy
+    """
     from holdfast.commands.spade import spade  # loaded here, because it needs torch
 
     stretch = spade(

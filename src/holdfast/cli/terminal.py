@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from io import TextIOWrapper
 from math import isnan
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, final
 
 from rich.console import Console
 from rich.table import Table
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from holdfast.cli.helping import signature, write_commands, write_parameters
 from holdfast.core.errors import HoldfastError, refuse_blank
 
 if TYPE_CHECKING:
@@ -151,13 +153,69 @@ class Command(TyperCommand):
                 refuse_blank(max(parameter.opts, key=len), texts.get(parameter.name or ""))
         return super().parse_args(ctx, args)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return arguments, required flags and then ``[OPTIONS]``."""
+        arguments = [
+            part if each.required else f"[{part}]"
+            for each in self.params
+            if each.param_type_name == "argument"
+            for part in [signature(each)]
+        ]
+        needed = [signature(each) for each in self.params if each.required and each.param_type_name == "option"]
+        return [*arguments, *needed, "[OPTIONS]"]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and flags in panels."""
+        write_parameters(formatter, self.get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, description and flags as plain text."""
+        formatter.width = _width()
+        _written_plainly(self, ctx, formatter)
+
+
+@final
+class Group(TyperGroup):
+    """All commands, shown in groups by ``holdfast --help``."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return where command and options stand."""
+        return ["COMMAND", "[OPTIONS]"]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in groups, then the options before a command."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        write_commands(
+            formatter, {name: ((each and each.help) or "").partition("\n")[0] for name, each in commands.items()}
+        )
+        write_parameters(formatter, self.get_params(ctx), ("Options",))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, commands and options as plain text."""
+        formatter.width = _width()
+        _written_plainly(self, ctx, formatter)
+
+
+def _width() -> int:
+    """Return the width of help: that of the terminal, between 60 and 120 characters."""
+    return min(max(get_terminal_size((100, 24)).columns, 60), 120)
+
+
+def _written_plainly(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    command.format_usage(ctx, formatter)
+    for line in (command.help or "").splitlines():
+        formatter.write(f"\n{line.rstrip()}" if line.strip() else "\n")
+    formatter.write("\n")
+    command.format_options(ctx, formatter)
+    command.format_epilog(ctx, formatter)
+
 
 def _refuse_repeated(given: Sequence[Any]) -> None:
     """Raise HoldfastError if an option with one value is ``given`` twice: the last one would win without a word."""
     for parameter, times in Counter(given).items():
         switch = getattr(parameter, "is_flag", False) and not parameter.secondary_opts  # says the same twice
         if times > 1 and parameter.param_type_name == "option" and not (parameter.multiple or switch):
-            listed = "separated by commas" in (parameter.help or "")
+            listed = "comma-separated" in (parameter.help or "")
             advice = "separate its values by commas" if listed else "it takes one value, so keep one"
             raise HoldfastError(f"{max(parameter.opts, key=len)} is given {times} times; {advice}")
 

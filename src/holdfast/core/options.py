@@ -1,4 +1,4 @@
-"""Options that several verbs share, each declared once: for Python, the command line and TOML. Loads no torch."""
+"""Options that several commands share, declared once for Python, the command line and TOML. Loads no torch."""
 
 from __future__ import annotations
 
@@ -15,80 +15,99 @@ from holdfast.core.errors import HoldfastError, did_you_mean, refuse_blanks
 
 P = ParamSpec("P")
 T = TypeVar("T")
-COMPUTES = "How it is computed"
-"""The panel of ``--help`` with flags that change no result, or only its rounding."""
+INPUT, MEASURED, OUTPUT, COMPUTE, ADVANCED = PANELS = (
+    "Input",
+    "What to measure",
+    "Output",
+    "Compute",
+    "Advanced",
+)
+"""Panels of ``--help``, in their order."""
 Workers = int | Literal["auto"] | None
-"""How many processes compute; ``auto``: as many as are of use; None or 1: this one."""
+"""Number of worker processes; ``auto``: as many as speed the run up; None or 1: this process only."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What is said of an option, once, beside its type."""
+    """Help text, default and presentation of an option."""
 
     help: str
+    """Sentence of ``--help``: verb, unit or format, default or range; at most 12 words."""
     default: Any = None
     panel: str | None = None
+    """Panel of ``--help``, one of ``PANELS``."""
+    metavar: str | None = None
+    """Unit or form of the value, as in SECONDS."""
     least: int | None = None
-    """The least value that the command line takes."""
+    """Smallest value that the command line accepts."""
     python: str = ""
-    """What docstrings say, where it differs from ``help``."""
+    """Text for docstrings, where it differs from ``help``."""
 
 
-# What is looked at.
-Limit = Annotated[int | None, Option("At most so many images, chosen by the seed.", least=1)]
-Seed = Annotated[int, Option("Decides every random choice.", 0)]
-Arch = Annotated[str | None, Option("package.module:factory, for checkpoints.")]
-Size = Annotated[int | None, Option("Input height and width, instead of the encoder's own.")]
-TrustRemoteCode = Annotated[bool, Option("Let a model repository run its own code.", False)]
-
-# How it is computed.
-Device = Annotated[str, Option("cpu, cuda, cuda:1, mps.", "cpu", COMPUTES)]
-Precision = Annotated[str, Option("float32, float64, bfloat16, float16.", "float32", COMPUTES)]
-BatchSize = Annotated[int, Option("At most so many images at a time.", 256, COMPUTES, least=1)]
-Budget = Annotated[float | None, Option("Seconds after which no new work begins.", None, COMPUTES)]
-Cluster = Annotated[
-    str | None,
-    Option(
-        "Compute on a Ray cluster (auto, local or its address) or as Slurm jobs (slurm:ranks=8).",
-        panel=COMPUTES,
-        python="compute on a Ray cluster: auto, local or its address; or ``ranks``, started by torchrun or srun.",
-    ),
+# Input.
+Limit = Annotated[
+    int | None, Option("Use at most N images, sampled with --seed (default: all).", None, INPUT, "N", least=1)
 ]
-Processes = Annotated[
-    Workers,
-    Option(
-        "Compute in so many processes of this machine, or on so many of its GPUs; auto: as many as pay.",
-        "auto",
-        COMPUTES,
-    ),
+Arch = Annotated[
+    str | None, Option("Build the module of a checkpoint with this factory.", None, INPUT, "MODULE:FACTORY")
 ]
+Size = Annotated[int | None, Option("Resize inputs to N × N pixels (default: the encoder's size).", None, INPUT, "N")]
 
-# What is left of it, and what is shown.
+# Output.
 Out = Annotated[
     str | Path | None,
     Option(
-        "Folder of the run and its report, for check; running again continues it.",
-        python="folder of the run with its report, for ``check``; running again continues it. By default nothing is kept.",
+        "Write the run and its report here; rerun to continue.",
+        None,
+        OUTPUT,
+        "DIR",
+        python="folder of the run and its report, readable by ``check``; rerun to continue (default: keep nothing).",
     ),
 ]
-Progress = Annotated[bool | None, Option("Show it on stderr; by default in terminals and notebooks.")]
+Progress = Annotated[bool | None, Option("Show progress on stderr (default: in terminals and notebooks).")]
+
+# Compute.
+Device = Annotated[str, Option("Compute on cpu, cuda, cuda:1 or mps.", "cpu", COMPUTE, "DEVICE")]
+Precision = Annotated[str, Option("Compute in float32, float64, bfloat16 or float16.", "float32", COMPUTE, "TYPE")]
+BatchSize = Annotated[int, Option("Process at most N images at a time.", 256, COMPUTE, "N", least=1)]
+Budget = Annotated[
+    float | None, Option("Start no new work after this many seconds (default: unlimited).", None, COMPUTE, "SECONDS")
+]
+Processes = Annotated[
+    Workers,
+    Option("Use N worker processes, or GPUs with --device cuda.", "auto", COMPUTE, "N|auto"),
+]
+
+# Advanced.
+Seed = Annotated[int, Option("Seed every random choice with N.", 0, ADVANCED, "N")]
+Cluster = Annotated[
+    str | None,
+    Option(
+        "Use Ray (auto, local, ADDRESS) or Slurm jobs (slurm:ranks=8).",
+        None,
+        ADVANCED,
+        "CLUSTER",
+        python="Ray cluster (``auto``, ``local`` or its address), or ``ranks`` under torchrun or srun.",
+    ),
+]
+TrustRemoteCode = Annotated[bool, Option("Allow a model repository to run its own code.", False, ADVANCED)]
 
 
 class Seeding(TypedDict, total=False):
-    """What is drawn."""
+    """Seed of random choices."""
 
     seed: Seed
 
 
 class Picking(TypedDict, total=False):
-    """Which images are looked at."""
+    """Choice of images."""
 
     limit: Limit
     seed: Seed
 
 
 class Loading(TypedDict, total=False):
-    """How encoders by reference are loaded."""
+    """Loading of encoders by name."""
 
     arch: Arch
     size: Size
@@ -96,7 +115,7 @@ class Loading(TypedDict, total=False):
 
 
 class Running(TypedDict, total=False):
-    """Where one process computes, with what and until when."""
+    """Device, precision, batch size and time budget of a process."""
 
     device: Device
     precision: Precision
@@ -105,13 +124,13 @@ class Running(TypedDict, total=False):
 
 
 class Sharing(TypedDict, total=False):
-    """Which other machines share the work."""
+    """Other machines that share the work."""
 
     cluster: Cluster
 
 
 class Keeping(TypedDict, total=False):
-    """Who computes on this machine, what is left of a run, and what is shown of it."""
+    """Worker processes, output folder and progress display."""
 
     workers: Processes
     out: Out
@@ -119,44 +138,44 @@ class Keeping(TypedDict, total=False):
 
 
 class LocalOptions(Picking, Loading, Running, Keeping, total=False):
-    """The options of a verb that measures encoders on this machine."""
+    """Options of a command that measures encoders on this machine."""
 
 
 class RunOptions(Picking, Loading, Running, Sharing, Keeping, total=False):
-    """The options of a verb that measures encoders on images."""
+    """Options of a command that measures encoders on images."""
 
 
 class CertifyOptions(Seeding, Loading, Running, Sharing, Keeping, total=False):
-    """Those of ``certify``, which always has a limit."""
+    """Options of ``certify``, which always has a limit."""
 
 
 class EvaluateOptions(Picking, Running, Sharing, Keeping, total=False):
-    """Those of ``evaluate``, which takes an ``arch`` for each checkpoint."""
+    """Options of ``evaluate``, which accepts one ``arch`` per checkpoint."""
 
     size: Size
     trust_remote_code: TrustRemoteCode
 
 
 class DoctorOptions(Loading, total=False):
-    """Those of ``doctor``, which computes a few codes."""
+    """Options of ``doctor``, which computes a few embeddings."""
 
     device: Device
     precision: Precision
 
 
 class Training(TypedDict, total=False):
-    """Where an encoder is trained, and until when; its recipe has a precision and a batch of its own."""
+    """Device and time budget of training; precision and batch size are settings of the recipe."""
 
     device: Device
     budget: Budget
 
 
 class HardenOptions(Picking, Loading, Training, Sharing, Keeping, total=False):
-    """Those of ``harden``."""
+    """Options of ``harden``."""
 
 
 class TrainOptions(TypedDict, total=False):
-    """Those of ``train``, whose recipe has a seed, a precision and a batch, and may name a device."""
+    """Options of ``train``; seed, precision, batch size and device are settings of the recipe."""
 
     size: Size
     limit: Limit
@@ -166,7 +185,7 @@ class TrainOptions(TypedDict, total=False):
 
 
 class CorruptOptions(Picking, total=False):
-    """Those of ``corrupt``, which needs no encoder."""
+    """Options of ``corrupt``, which needs no encoder."""
 
     batch_size: BatchSize
     cluster: Cluster
@@ -175,50 +194,48 @@ class CorruptOptions(Picking, total=False):
 
 
 class Observing(Running, Keeping, total=False):
-    """What decides where a verb computes, and where it goes."""
+    """Options that decide where a command computes and writes."""
 
 
-UNFINISHED = "Seconds after which training stops with a checkpoint; the same command goes on."
+UNFINISHED = "Stop after this many seconds with a checkpoint; rerun to continue."
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "attack": {"limit": {"default": 64}, "workers": {"default": None}},
     "certify": {
-        "device": {"help": "cpu or cuda; bounds need float64."},
-        "precision": {"help": "In which the encoder is executed: float32, bfloat16 ..."},
+        "device": {"help": "Compute on cpu or cuda; bounds need float64."},
+        "precision": {"help": "Run the encoder in float32, float64, bfloat16 or float16."},
         "batch_size": {"default": 8},
         "workers": {"default": None},
     },
     "corrupt": {"batch_size": {"default": 64}, "workers": {"default": None}},
-    "drift": {"limit": {"help": "At most so many images of each set, chosen by the seed."}},
+    "drift": {"limit": {"help": "Use at most N images per set, sampled with --seed."}},
     "evaluate": {
-        "batch_size": {"help": "At most so many images at a time; changes no result."},
-        "budget": {"help": "Seconds for everything: all have their share, and what is seen by then is reported."},
+        "batch_size": {"help": "Process at most N images at a time; results stay equal."},
+        "budget": {"help": "Stop after this many seconds and report partial results."},
     },
     "harden": {"budget": {"help": UNFINISHED}},
     "parity": {"workers": {"default": None}},
-    "train": {"budget": {"help": UNFINISHED}, "size": {"help": "Height and width of the inputs.", "least": 1}},
+    "train": {"budget": {"help": UNFINISHED}, "size": {"help": "Resize inputs to N × N pixels.", "least": 1}},
 }
-"""What verbs say otherwise, by verb and option: another default, other words."""
+"""Defaults and help texts that differ for one command, by command and option."""
 
 
 @cache
 def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
-    """Return the type and the declaration of each option of ``kind``, as ``verb`` has it."""
+    """Return type and declaration of each option of ``kind``, with the changes of the command ``verb``."""
     options = {name: get_args(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
     return {name: (of, _changed(option, OWN.get(verb, {}).get(name, {}))) for name, (of, option) in options.items()}
 
 
 def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
-    """Return ``option`` with ``changes``: where it is explained in other words, docstrings say them too."""
+    """Return ``option`` with ``changes``; a changed help text also replaces the text of docstrings."""
     return replace(option, **{"python": "" if "help" in changes else option.python, **changes})
 
 
 def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a verb take the options of ``kind`` as keywords: it is given all of them, and shows them in its signature.
-
-    The docstring of the verb explains only what is its own; the other options are added to it.
+    """Add the options of ``kind`` to a function, as keywords in its signature and entries of its docstring.
 
     Raises:
-        HoldfastError: the verb was called with a keyword that it does not have, or an empty text.
+        HoldfastError: a call has an unknown keyword or an empty text.
     """
 
     def decorate(verb: Callable[P, T]) -> Callable[P, T]:
@@ -248,13 +265,24 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def explained(text: str, options: Mapping[str, tuple[Any, Option]]) -> str:
-    """Return the docstring ``text`` with all ``options`` below ``Args:``, those that it explains itself in its words."""
+    """Return the docstring ``text`` with all ``options`` added under ``Args:``; entries it already has stay."""
     before, args, rest = text.partition("Args:\n")
     block, end, after = rest.partition("\n\n")
     entries = {entry.partition(":")[0].strip(): entry.rstrip() for entry in re.split(r"\n(?= {4}\S)", block)}
     entries.pop("**options", None)
     for name, (_, option) in options.items():
-        words = option.python or option.help[:1].lower() + option.help[1:]
+        words = option.python or _in_python(option.help)
         given = fill(f"{name}: {words}", 120, initial_indent=" " * 4, subsequent_indent=" " * 8)
         entries[name] = entries.pop(name, given)  # at the end, as in the signature
     return before + args + "\n".join(entries.values()) + end + after if args else text
+
+
+def _in_python(sentence: str) -> str:
+    """Return the help ``sentence`` of a flag for a docstring.
+
+    Example:
+        >>> _in_python("Use at most N images, sampled with --seed (default: all).")
+        'use at most N images, sampled with ``seed`` (default: all).'
+    """
+    named = re.sub(r"--([a-z-]+)", lambda flag: f"``{flag[1].replace('-', '_')}``", sentence)
+    return named[:1].lower() + named[1:]
