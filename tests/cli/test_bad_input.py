@@ -323,7 +323,7 @@ def test_one_bad_encoder_costs_the_others_nothing(capsys):
     assert status == 1
     assert [result.encoder.name for result in results] == ["pixels"]
     assert [failure.encoder for failure in failures] == ["bad.safetensors"]
-    assert "mend the cause and run the same command again" in lines[-1]
+    assert "rerun the same command" in lines[-1]
     os.replace("good.safetensors", "bad.safetensors")
     assert evaluate(capsys, weights="bad.safetensors", more=["--baselines", "pixels"])[0] == 0
     assert load(Path("run"))[1] == []
