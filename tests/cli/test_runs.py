@@ -49,11 +49,11 @@ def test_clean_asks_before_it_removes_and_keeps_results(tmp_path, capsys):
     assert "--yes" in shown.err
     assert list(tmp_path.glob("shards/*/*"))
     assert run(["clean", str(tmp_path), "--yes"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("removed ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("deleted ")
     assert not list(tmp_path.glob("shards/*/*"))
     assert len(store.results()) == 1
     assert run(["clean", str(tmp_path), "--yes"]) == 0
-    assert "nothing in" in capsys.readouterr().out
+    assert "no intermediate files" in capsys.readouterr().out
 
 
 def test_clean_without_a_run_is_one_sentence(tmp_path, capsys):

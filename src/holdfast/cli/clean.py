@@ -35,5 +35,5 @@ def command(
             raise HoldfastError(f"{folder}: {total} can be deleted. Pass --yes to delete them.")
         typer.confirm(f"remove {total} from {folder}?", abort=True)
     clean(folder, yes=True)
-    print(f"removed {total}")
+    print(f"deleted {total}")
     return 0
