@@ -20,6 +20,7 @@ from holdfast.run.engines.ranks import RANKS, process_rank
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
+    from holdfast.report.contents import Contents
 
 STOPPED = flags.CONTINUES
 
@@ -178,10 +179,12 @@ def _print_so_far(folder: Path) -> None:
 
 
 def _print(run: EvaluatedRun) -> int:
-    """Write the report, say what is missing and what to beware of, and return the exit status."""
-    from holdfast.report.comparison.comparable import groups
+    """Write the report, print its first screen and what is missing, and return the exit status."""
+    from holdfast.report.comparison.comparable import groups, with_relative_errors
+    from holdfast.report.contents import Contents
     from holdfast.report.overview.alerts import SPENT, alerts, by_budget, counted_states, missing_sentences
-    from holdfast.report.text import listed
+    from holdfast.report.overview.first_screen import lines
+    from holdfast.report.text import counted, listed
 
     page = run.report()
     spent, failed = by_budget(run.failures)
@@ -193,12 +196,30 @@ def _print(run: EvaluatedRun) -> int:
         sentences.append(SPENT)
     if failed:
         sentences.append("fix the cause and rerun the same command; it computes only what is missing")
-    for alert in alerts(groups(run.results)):
+    contents = Contents(with_relative_errors(run.results), run.failures)
+    screens = contents.first_screens
+    notes = alerts(groups(run.results))
+    # Duplicates spoil every number and can be removed now; other warnings are notes in their sections.
+    for alert in [note for note in notes if not screens or note.of_duplicates]:
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
+    for line in lines(screens[0]) if screens else ():
+        print(line)
+    if screens and notes:
+        print(f"Notes: {counted(len(notes), 'note')}, in the report")
+    if screens and (command := _next(contents, page.parent)):
+        print(f"Next: {command}")
     print(f"Report: {page}")
     return 1 if run.failures or run.partial else 0
+
+
+def _next(contents: Contents, folder: Path) -> str:
+    """Return the command that notices if the advised encoder gets worse."""
+    from holdfast.report.overview.advice import gate_command
+
+    _, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.shown)
+    return command
 
 
 def _folder(images: str | None, suite: str) -> str:

@@ -12,7 +12,7 @@ from holdfast.core.records import Claim, Curve, Findings
 from holdfast.report.comparison.comparable import groups
 from holdfast.report.figures import plots as charts
 from holdfast.report.figures.plots import DOTS, POINTS, plates
-from holdfast.report.figures.svg import Line, draw
+from holdfast.report.figures.svg import LEVELS, Line, _frame, draw
 from tests.report.synthetic import breakaway, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}
@@ -46,7 +46,8 @@ def test_labels_keep_their_digits():
 def test_the_widest_label_of_the_vertical_axis_has_room(top):
     # Text stays text, so its end is where the drawing says and its width is that of its digits.
     svg = draw([Line(np.array([0.0, 1.0]), np.array([0.0, top]), 0)], "x", "y", alt="x")
-    labels = re.findall(r'text-anchor: end[^>]*?x="([\d.]+)"[^>]*>([^<]+)<', svg)
+    (end,) = re.findall(r'text-anchor: end">(.*?)</g>', svg)
+    labels = re.findall(r'x="([\d.]+)"[^>]*>([^<]+)<', end)
     assert labels
     assert all(float(x) >= 0.6 * 10.5 * len(said) for x, said in labels)
 
@@ -76,9 +77,9 @@ def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
     assert [panel.title for panel in plate.panels] == [
         f"encoder {name} · by {colouring}" for name in ("one", "two") for colouring in ("score", "label")
     ]
-    by_score, by_label = (re.findall(r"<circle[^>]*fill: (#\w{6})", panel.svg) for panel in plate.panels[:2])
-    assert len(by_score) == len(by_label) == DOTS
-    assert len(set(by_score)) > 100
+    by_score, by_label = (re.findall(r"stroke: (#\w{6})", panel.svg) for panel in plate.panels[:2])
+    assert [panel.svg.count("h0") for panel in plate.panels[:2]] == [DOTS, DOTS]
+    assert 32 < len(set(by_score)) <= LEVELS + 1
     assert len(set(by_label)) == 3
     # The brightest stay, on top.
     assert by_score[-1] == "#fde725"
@@ -90,6 +91,15 @@ def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
 def test_long_series_are_thinned_to_both_ends():
     svg = plates(group_of(np.linspace(1, 2, 50_000)), ["a"])[0].panels[0].svg
     assert len(svg) < 40 * POINTS + 10_000
+
+
+def test_rounded_steps_of_a_path_add_up_to_its_end():
+    svg = draw([Line(np.linspace(0, 1, 400), np.linspace(0, 1, 400) ** 2, 0)], "x", "", alt="x")
+    (path,) = re.findall(r'<path d="M([^"]*)" style="fill: none; stroke: var\(--e0\)', svg)
+    start, *steps = ([float(number) for number in part.split()] for part in path.split("l"))
+    ends = np.array(start) + np.sum(steps, axis=0)
+    frame = _frame([Line(np.linspace(0, 1, 2), np.linspace(0, 1, 2), 0)], "", False)
+    assert ends == pytest.approx([frame.x(np.ones(1))[0], frame.y(np.ones(1))[0]], abs=0.06)
 
 
 def test_shares_and_missing_series_are_not_drawn():
@@ -116,8 +126,9 @@ def test_certified_is_drawn_against_attacked_radius_from_the_stored_series():
     assert tightness.title == "Certified radius by attacked radius"
     (panel,) = tightness.panels
     # A dot for each image that has both radii, and no line through them.
-    assert len(re.findall(r"<circle [^>]*var\(--e0\)", panel.svg)) == 2
-    assert len(re.findall(r"<circle [^>]*var\(--e1\)", panel.svg)) == 2
+    for colour in ("--e0", "--e1"):
+        (dots,) = re.findall(rf'<path style="stroke: var\({colour}\)[^"]*" d="([^"]*)"', panel.svg)
+        assert dots.count("M") == dots.count("h0") == 2
     assert len(plates(groups([results[0]])[0], ["a"])) == 3
 
 

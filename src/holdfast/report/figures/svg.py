@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from math import ceil, floor, inf, log10
 from typing import final
 
@@ -154,6 +155,8 @@ SHADES = (
     (0xFD, 0xE7, 0x25),
 )
 """The colour map viridis, at equal distances; colours between are mixed."""
+LEVELS = 63
+"""Steps of the colour map: more than an eye tells apart in dots, and neighbours share a path."""
 
 
 @final
@@ -221,16 +224,16 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
     """Yield the marks of a line, from the lowest to the topmost."""
     colour = _colour(line)
     if line.shades is not None:
-        yield from _dots(line, frame, [f"fill: {shade}" for shade in _shades(line.shades)], 1.1)
+        yield from _dots(line, frame, _shades(line.shades), 1.1)
     elif line.scattered:
-        yield from _dots(line, frame, [f"fill: {colour}; fill-opacity: 0.7"] * len(line.x), 1.9)
+        yield from _dots(line, frame, [f"{colour}; stroke-opacity: 0.7"] * len(line.x), 1.9)
     else:
         for start, stop in _runs(line.x, line.y):
             dash = f"; stroke-dasharray: {PATTERNS[line.dash]}" if PATTERNS[line.dash] else ""
             path = _path(frame.x(line.x[start:stop]), frame.y(line.y[start:stop]), line.stepped)
             yield f'<path d="M{path}" style="fill: none; stroke: {colour}; stroke-width: 1.4{dash}"/>'
         if len(line.x) < FEW and not line.stepped and line.colour is not None:
-            yield from _dots(line, frame, [f"fill: {colour}"] * len(line.x), 1.9)
+            yield from _dots(line, frame, [colour] * len(line.x), 1.9)
     if line.band is not None:
         low, high = line.band
         for start, stop in _runs(line.x, low, high):
@@ -239,10 +242,14 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
             yield f'<path d="M{there}L{back}Z" style="fill: {colour}; fill-opacity: 0.15"/>'
 
 
-def _dots(line: Line, frame: Frame, styles: Sequence[str], radius: float) -> Iterator[str]:
-    for x, y, style in zip(frame.x(line.x).tolist(), frame.y(line.y).tolist(), styles, strict=True):
-        if np.isfinite(x + y):
-            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" style="{style}"/>'
+def _dots(line: Line, frame: Frame, colours: Sequence[str], radius: float) -> Iterator[str]:
+    """Yield a path for each run of dots of one colour: round ends of strokes without length."""
+    dots = zip(colours, frame.x(line.x).tolist(), frame.y(line.y).tolist(), strict=True)
+    paths = "".join(
+        f'<path style="stroke: {colour}" d="{"".join(f"M{_short(x)} {_short(y)}h0" for _, x, y in run)}"/>'
+        for colour, run in groupby((dot for dot in dots if np.isfinite(dot[1] + dot[2])), key=lambda dot: dot[0])
+    )
+    yield f'<g fill="none" stroke-width="{2 * radius:g}" stroke-linecap="round">{paths}</g>' if paths else ""
 
 
 def _runs(*values: Float[np.ndarray, "p"]) -> Iterator[tuple[int, int]]:
@@ -253,44 +260,63 @@ def _runs(*values: Float[np.ndarray, "p"]) -> Iterator[tuple[int, int]]:
 
 
 def _path(x: Float[np.ndarray, "p"], y: Float[np.ndarray, "p"], stepped: bool = False) -> str:
-    """Return points as a path goes through them, in tenths of a point; a stepped one goes across, then up."""
+    """Return points as a path goes through them, in tenths of a point; a stepped one goes across, then up.
+
+    Steps are relative, counted in whole tenths so that rounding does not add up.
+    """
+    across, up = (np.round(10 * part).astype(int) for part in (x, y))
+    start = f"{across[0] / 10:g} {up[0] / 10:g}"
+    steps = [(a, b) for a, b in zip(np.diff(across).tolist(), np.diff(up).tolist(), strict=True) if a or b]
     if not stepped:
-        return "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
-    return f"{x[0]:.1f} {y[0]:.1f}" + "".join(
-        f"H{a:.1f}V{b:.1f}" for a, b in zip(x[1:].tolist(), y[1:].tolist(), strict=True)
-    )
+        return start + "".join(f"l{_tenths(a)} {_tenths(b)}" for a, b in steps)
+    corners: list[tuple[int, int]] = []
+    for a, b in steps:  # a step that does not go across makes the last one higher
+        if corners and not a:
+            corners[-1] = (corners[-1][0], corners[-1][1] + b)
+        else:
+            corners.append((a, b))
+    return start + "".join((f"h{_tenths(a)}" if a else "") + (f"v{_tenths(b)}" if b else "") for a, b in corners)
+
+
+def _tenths(count: int) -> str:
+    return f"{count / 10:g}".replace("0.", ".", 1) if -10 < count < 10 else f"{count / 10:g}"
+
+
+def _short(value: float) -> str:
+    return f"{round(value, 1):g}"
 
 
 def _shades(values: Float[np.ndarray, "p"]) -> list[str]:
     """Return the colour of each value, from the darkest for the smallest to the brightest for the largest."""
     low, high = span([values])
-    places = np.clip((values - low) / ((high - low) or 1.0), 0, 1) * (len(SHADES) - 1)
+    places = np.round(np.clip((values - low) / ((high - low) or 1.0), 0, 1) * LEVELS) / LEVELS * (len(SHADES) - 1)
     channels = [np.interp(places, np.arange(len(SHADES)), channel) for channel in zip(*SHADES, strict=True)]
     return ["#{:02x}{:02x}{:02x}".format(*colour) for colour in np.stack(channels, 1).round().astype(int).tolist()]
 
 
 def _grid(frame: Frame) -> str:
-    across = "".join(f"M{x:.1f} {TOP}V{BOTTOM}" for x in frame.x(np.array(frame.across.ticks)).tolist())
-    up = "".join(f"M{frame.left:.1f} {y:.1f}H{RIGHT}" for y in frame.y(np.array(frame.up.ticks)).tolist())
+    across = "".join(f"M{_short(x)} {TOP}V{BOTTOM}" for x in frame.x(np.array(frame.across.ticks)).tolist())
+    up = "".join(f"M{_short(frame.left)} {_short(y)}H{RIGHT}" for y in frame.y(np.array(frame.up.ticks)).tolist())
     return f'<path d="{across}{up}" style="fill: none; stroke: {RULE}; stroke-width: 0.6"/>'
 
 
 def _words(frame: Frame, x_label: str, y_label: str, share: bool) -> str:
     """Return the labels of both axes."""
     below, right = BOTTOM + PAD + ASCENT, frame.left - PAD
-    texts = [
-        _text(x, below, "middle", said)
+    middle = [
+        _text(x, below, said)
         for x, said in zip(frame.x(np.array(frame.across.ticks)).tolist(), frame.across.labels, strict=True)
     ]
-    texts += [
-        _text(right, y + ASCENT / 2, "end", said)
+    middle.append(_text((frame.left + RIGHT) / 2, below + PAD + 1.2 * FONT, x_label))
+    end = [
+        _text(right, y + ASCENT / 2, said)
         for y, said in zip(frame.y(np.array(frame.up.ticks)).tolist(), frame.up.labels, strict=True)
     ]
-    texts.append(_text((frame.left + RIGHT) / 2, below + PAD + 1.2 * FONT, "middle", x_label))
-    if y_label and not share:
-        texts.append(_text(frame.left, TOP - PAD, "start", y_label))
-    return f'<g font-size="{FONT}" style="fill: {INK}">{"".join(texts)}</g>'
+    start = [_text(frame.left, TOP - PAD, y_label)] if y_label and not share else []
+    anchored = {"middle": middle, "end": end, "start": start}
+    groups = (f'<g style="text-anchor: {where}">{"".join(texts)}</g>' for where, texts in anchored.items() if texts)
+    return f'<g font-size="{FONT}" style="fill: {INK}">{"".join(groups)}</g>'
 
 
-def _text(x: float, y: float, anchor: str, words: str) -> str:
-    return f'<text style="text-anchor: {anchor}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>' if words else ""
+def _text(x: float, y: float, words: str) -> str:
+    return f'<text x="{_short(x)}" y="{_short(y)}">{escape(words)}</text>' if words else ""

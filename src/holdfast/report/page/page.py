@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from holdfast.report.figures.plots import Plate
 from holdfast.report.figures.svg import COLOURS
 from holdfast.report.overview.advice import advice
 from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.overview.first_rows import GROUPS
+from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.scorecard import Scorecard, sentences
 
 if TYPE_CHECKING:
@@ -146,6 +148,9 @@ class Page:
     lead: str
     colours: Mapping[str, str]
     """Of each encoder, as the style sheet names it."""
+    meta: str
+    """Images, suite, version and day on one line."""
+    first: tuple[FirstScreen, ...]
     notices: Notices
     scores: Scores
     advice: tuple[str, ...]
@@ -154,17 +159,60 @@ class Page:
     causes: tuple[Cause, ...]
     """Why results are missing."""
     measured: Measured
+    numbers: str = ""
+    """The file beside the page that holds all numbers, which the page then leaves out; empty: the page shows them."""
+
+    @property
+    def grouped(self) -> list[tuple[str, list[tuple[str, Sequence[Block]]]]]:
+        """Return the evaluations under the headings of the first screen."""
+        found: dict[str, list[tuple[str, Sequence[Block]]]] = {name: [] for name in (*GROUPS, OTHERS)}
+        for name, blocks in self.evaluations.items():
+            found[_under(blocks[0])].append((name, blocks))
+        return [(name, named) for name, named in found.items() if named]
 
 
-def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> str:
+OTHERS = "Other measures"
+PROOFS = (
+    "certified-",
+    "linear-radius",
+    "instance-accuracy",
+    "margin-distribution",
+    "smoothed-",
+    "center-",
+    "feature-",
+    "randomized-",
+)
+"""How the names of evaluations begin that prove."""
+EVERYDAY = ("common-", "corruption-error")
+LABELLED = ("probe-", "robust-accuracy", "grad-cam", "threshold")
+
+
+def _under(block: Block) -> str:
+    """Return the heading of the first screen under which an evaluation stands."""
+    name, first = block.group.first.evaluation, block.group.first
+    for under, prefixes in (("Proved and attacked", PROOFS), ("Everyday changes", EVERYDAY), ("Labels", LABELLED)):
+        if name.startswith(prefixes):
+            return under
+    if not first.robustness:
+        return "Space"
+    attacked = any("attack" in estimate.conditions for estimate in first.estimates)
+    return "Attacked" if attacked else OTHERS
+
+
+def render(
+    contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, numbers: str = "", suite: str = ""
+) -> str:
     """Return the page.
 
     Args:
         contents: what was measured, and what follows from it.
         runs: the folders of the results, which the page names in commands to copy.
         state: how far the run is, if it lasts: such a page reads itself again from time to time.
+        numbers: the file beside the page that holds all numbers; the page links to it instead of showing them.
+        suite: the name of the suite that was asked for, if it is known.
     """
-    return environment().get_template("page.html").render(page=page_of(contents, runs, state))
+    whole = page_of(contents, runs, state, suite)
+    return environment().get_template("page.html").render(page=replace(whole, numbers=numbers))
 
 
 @cache
@@ -188,7 +236,7 @@ def colours_of(comparison: Comparison) -> dict[str, str]:
     return {name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)}
 
 
-def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> Page:
+def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, suite: str = "") -> Page:
     """Return the sections of the page."""
     results, failures, comparison = contents.results, contents.failures, contents.comparison
     notices = _notices(contents)
@@ -197,12 +245,14 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
         headline=_headline(results, comparison, len(notices.absent)),
         lead=_lead(results),
         colours=colours_of(comparison),
+        meta=_meta(results, suite),
+        first=contents.first_screens,
         notices=notices,
         scores=Scores(
             contents.scorecards,
             tuple(dict.fromkeys(sentence for card in contents.scorecards for sentence in card.studied)),
         ),
-        advice=advice(contents.tables[0], contents.groups, failures, runs) if contents.tables else (),
+        advice=advice(contents.tables[0], contents.groups, failures, runs, contents.shown) if contents.tables else (),
         main_numbers=MainNumbers(
             tuple(zip(contents.tables, map(sentences, contents.tallies), strict=True)),
             incomparable(comparison.refusals),
@@ -245,6 +295,18 @@ def _headline(results: Sequence[Result], comparison: Comparison, absent: int) ->
     if absent:  # who was asked for and is not here belongs into the count
         who = f"{len(encoders)} of {text.counted(len(encoders) + absent, 'encoder')}"
     return heading(results, who)
+
+
+def _meta(results: Sequence[Result], suite: str) -> str:
+    """Return images, suite, version and day on one line."""
+    images = dict.fromkeys(
+        f"{text.counted(result.images.count, 'image')} of {result.images.name}" for result in results
+    )
+    facts = _facts(results)
+    version = f"Holdfast {facts['Holdfast']}" if "Holdfast" in facts else ""
+    return " · ".join(
+        filter(None, (*images, f"suite {suite}" if suite else "", version, facts.get("Measured", "")[:10]))
+    )
 
 
 def _lead(results: Sequence[Result]) -> str:
