@@ -41,6 +41,9 @@ def command(
     ] = "table",
     only: flags.Only = None,
     where: flags.Where = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print all tables and paired differences, not only the first screen.")
+    ] = False,
     relative_to: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +67,7 @@ def command(
     comparison = compare(runs, only=names_of(only or (), "--only"), where=where or (), relative_to=relative_to)
     if html:
         comparison.page(html)
-    _print(format_, comparison)
+    _print(format_, comparison, full)
     for sentence in incomparable(comparison.refusals):
         print(f"not compared: {sentence}", file=sys.stderr)
     for sentence in missing_sentences(comparison.failures):
@@ -72,13 +75,20 @@ def command(
     return 0
 
 
-def _print(form: str, comparison: ComparedRuns) -> None:
+def _print(form: str, comparison: ComparedRuns, full: bool) -> None:
     from holdfast.report.files import report
     from holdfast.report.overview.alerts import encoders_without_results
+    from holdfast.report.overview.first_screen import lines
     from holdfast.report.printed import csv, latex, markdown
 
     contents = comparison.contents
     if form == "table":
+        for screen in contents.first_screens:
+            print(screen.title)
+            print("\n".join(lines(screen, most=9)), end="\n\n")
+        if contents.first_screens and not full:
+            print("All tables, intervals and paired differences: add --full")
+            return
         _cards(contents.scorecards)
         _tables(contents.tables, len(encoders_without_results(contents.results, contents.failures)))
     elif form == "json":
@@ -86,7 +96,7 @@ def _print(form: str, comparison: ComparedRuns) -> None:
     elif form == "csv":
         print(csv(contents.groups, contents.comparison), end="")
     elif form == "markdown":
-        print(markdown(contents.tables, contents.scorecards), end="")
+        print(markdown(contents.tables, contents.scorecards, contents.first_screens), end="")
     else:
         print(latex(contents.tables), end="")
 

@@ -178,10 +178,12 @@ def _print_so_far(folder: Path) -> None:
 
 
 def _print(run: EvaluatedRun) -> int:
-    """Write the report, say what is missing and what to beware of, and return the exit status."""
-    from holdfast.report.comparison.comparable import groups
+    """Write the report, print its first screen and what is missing, and return the exit status."""
+    from holdfast.report.comparison.comparable import groups, with_relative_errors
+    from holdfast.report.contents import Contents
     from holdfast.report.overview.alerts import SPENT, alerts, by_budget, counted_states, missing_sentences
-    from holdfast.report.text import listed
+    from holdfast.report.overview.first_screen import lines
+    from holdfast.report.text import counted, listed
 
     page = run.report()
     spent, failed = by_budget(run.failures)
@@ -193,10 +195,16 @@ def _print(run: EvaluatedRun) -> int:
         sentences.append(SPENT)
     if failed:
         sentences.append("fix the cause and rerun the same command; it computes only what is missing")
-    for alert in alerts(groups(run.results)):
+    screens = Contents(with_relative_errors(run.results), run.failures).first_screens
+    notes = alerts(groups(run.results))
+    for alert in () if screens else notes:
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
+    for line in lines(screens[0]) if screens else ():
+        print(line)
+    if screens and notes:
+        print(f"Notes: {counted(len(notes), 'note')}, in the report")
     print(f"Report: {page}")
     return 1 if run.failures or run.partial else 0
 

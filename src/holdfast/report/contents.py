@@ -19,6 +19,7 @@ from holdfast.report.comparison.compare import Comparison, compare
 from holdfast.report.comparison.tables import Table, summary
 from holdfast.report.figures.plots import Plate, plates
 from holdfast.report.gate import fits, selectors
+from holdfast.report.overview.first_screen import FirstScreen, first_screens
 from holdfast.report.overview.scorecard import Scorecard, Tally, scorecards, tally
 from holdfast.report.text import listed
 
@@ -56,6 +57,11 @@ class Contents:
     def scorecards(self) -> tuple[Scorecard, ...]:
         """Return the answers to plain questions: one card per table that answers any."""
         return scorecards(self.groups, self.comparison, self.tables)
+
+    @cached_property
+    def first_screens(self) -> tuple[FirstScreen, ...]:
+        """Return what a reader sees first: one screen per table that has rows for it."""
+        return first_screens(self.groups, self.comparison, self.tables, self.failures)
 
     @cached_property
     def plates(self) -> dict[str, tuple[Plate, ...]]:

@@ -60,7 +60,7 @@ def write(
         "report.json": report(contents).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(contents.groups, contents.comparison),
-        "table.md": markdown(contents.tables, contents.scorecards),
+        "table.md": markdown(contents.tables, contents.scorecards, contents.first_screens),
         "table.tex": latex(contents.tables),
         **{
             f"charts/{name}.svg": svg

@@ -17,6 +17,7 @@ from holdfast.report.comparison.comparable import Group
 from holdfast.report.comparison.compare import Comparison, Pair
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import Answer
+from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.scorecard import Scorecard, sentences, tally
 
 FIXED = (
@@ -102,9 +103,9 @@ def _digits(value: float) -> str:
     return "" if isnan(value) else repr(value)
 
 
-def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = ()) -> str:
-    """Return the scorecards and the summary tables; the best value is bold, those tied for best are marked with ``=``."""
-    parts = [*map(_card, cards)]
+def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = (), screens: Sequence[FirstScreen] = ()) -> str:
+    """Return first screens, scorecards and summary tables; the best value is bold, those tied for best are marked with ``=``."""
+    parts = [*map(_screen, screens), *map(_card, cards)]
     for table in tables:
         names = [_markdown(name) for name in table.encoders]
         near, separate = differences.pairs_in_table(table), differences.table_of_differences(table)
@@ -173,6 +174,20 @@ def gates_junit(answers: Sequence[Answer], errors: Mapping[str, str] | None = No
         SubElement(SubElement(suite, "testcase", classname="holdfast", name=gate), "error", message=reason)
     indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(suite, encoding="unicode")}\n'
+
+
+def _screen(screen: FirstScreen) -> str:
+    heads = [*screen.encoders, *(["baselines"] if screen.baselines else [])]
+    table = [f"| | {' | '.join(map(_markdown, heads))} |", "|" + " --- |" * (1 + len(heads))]
+    for name, _, rows in screen.groups:
+        table.append(f"| **{_markdown(name)}** |" + " |" * len(heads))
+        for row in rows:
+            cells = [f"**{_markdown(c.said)}**" if c.best else _markdown(c.said) for c in screen.shown(row)]
+            cells += [_markdown(screen.beside(row))] if screen.baselines else []
+            table.append(f"| {_markdown(row.title)} ({_markdown(row.under)}) | {' | '.join(cells)} |")
+    said = [_markdown(sentence) for sentence in (*screen.verdict, screen.red, screen.amber) if sentence]
+    checks = [f"Checks: {_markdown(screen.checks)}"] if screen.checks else []
+    return "\n\n".join([f"### {_markdown(screen.title)}", *said, "\n".join(table), *checks])
 
 
 def _card(card: Scorecard) -> str:

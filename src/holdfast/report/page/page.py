@@ -18,6 +18,8 @@ from holdfast.report.figures.plots import Plate
 from holdfast.report.figures.svg import COLOURS
 from holdfast.report.overview.advice import advice
 from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.overview.first_rows import GROUPS
+from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.scorecard import Scorecard, sentences
 
 if TYPE_CHECKING:
@@ -146,6 +148,9 @@ class Page:
     lead: str
     colours: Mapping[str, str]
     """Of each encoder, as the style sheet names it."""
+    meta: str
+    """Images, suite, version and day on one line."""
+    first: tuple[FirstScreen, ...]
     notices: Notices
     scores: Scores
     advice: tuple[str, ...]
@@ -154,6 +159,42 @@ class Page:
     causes: tuple[Cause, ...]
     """Why results are missing."""
     measured: Measured
+
+    @property
+    def grouped(self) -> list[tuple[str, list[tuple[str, Sequence[Block]]]]]:
+        """Return the evaluations under the headings of the first screen."""
+        found: dict[str, list[tuple[str, Sequence[Block]]]] = {name: [] for name in (*GROUPS, OTHERS)}
+        for name, blocks in self.evaluations.items():
+            found[_under(blocks[0])].append((name, blocks))
+        return [(name, named) for name, named in found.items() if named]
+
+
+OTHERS = "Other measures"
+PROOFS = (
+    "certified-",
+    "linear-radius",
+    "instance-accuracy",
+    "margin-distribution",
+    "smoothed-",
+    "center-",
+    "feature-",
+    "randomized-",
+)
+"""How the names of evaluations begin that prove."""
+EVERYDAY = ("common-", "corruption-error")
+LABELLED = ("probe-", "robust-accuracy", "grad-cam", "threshold")
+
+
+def _under(block: Block) -> str:
+    """Return the heading of the first screen under which an evaluation stands."""
+    name, first = block.group.first.evaluation, block.group.first
+    for under, prefixes in (("Proved and attacked", PROOFS), ("Everyday changes", EVERYDAY), ("Labels", LABELLED)):
+        if name.startswith(prefixes):
+            return under
+    if not first.robustness:
+        return "Space"
+    attacked = any("attack" in estimate.conditions for estimate in first.estimates)
+    return "Attacked" if attacked else OTHERS
 
 
 def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> str:
@@ -197,6 +238,8 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
         headline=_headline(results, comparison, len(notices.absent)),
         lead=_lead(results),
         colours=colours_of(comparison),
+        meta=_meta(results),
+        first=contents.first_screens,
         notices=notices,
         scores=Scores(
             contents.scorecards,
@@ -245,6 +288,16 @@ def _headline(results: Sequence[Result], comparison: Comparison, absent: int) ->
     if absent:  # who was asked for and is not here belongs into the count
         who = f"{len(encoders)} of {text.counted(len(encoders) + absent, 'encoder')}"
     return heading(results, who)
+
+
+def _meta(results: Sequence[Result]) -> str:
+    """Return images, version and day on one line."""
+    images = dict.fromkeys(
+        f"{text.counted(result.images.count, 'image')} of {result.images.name}" for result in results
+    )
+    facts = _facts(results)
+    version = f"Holdfast {facts['Holdfast']}" if "Holdfast" in facts else ""
+    return " · ".join(filter(None, (*images, version, facts.get("Measured", "")[:10])))
 
 
 def _lead(results: Sequence[Result]) -> str:

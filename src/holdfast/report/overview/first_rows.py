@@ -1,0 +1,384 @@
+"""Rows of the report's first screen: one event each, on the same images, gallery, ball and distance.
+
+A proof and an attack share a cell only where all of these agree: proved <= true value <= attacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from math import inf, isfinite, isnan
+from typing import Literal, NamedTuple
+
+from holdfast.core.balls import in_print
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Estimate, Result
+from holdfast.report import text
+from holdfast.report.comparison.comparable import Group
+from holdfast.report.comparison.compare import Contest
+from holdfast.report.comparison.tables import Cell, Row, Table
+from holdfast.report.overview.study import study
+
+GROUPS = {
+    "Attacked": "White-box attacks. A stronger attack can only make these numbers worse.",
+    "Proved and attacked": "Same images, same change, same distance: proved ≤ true value ≤ attacked.",
+    "Everyday changes": "No attacker. All severities averaged.",
+    "Space": "Not robustness: is the embedding space used well?",
+    "Labels": "Measured with labelled images.",
+}
+"""The headings of the first screen, each with what it says of its rows."""
+ROBUSTNESS = ("Attacked", "Proved and attacked", "Everyday changes", "Labels")
+Form = Literal["percent", "radius", "score", "count"]
+SLACK = 1e-9
+"""Rounding that a lower bound may stand above an upper bound by."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a row shows: the quantity of an evaluation, or the two that bound it from both sides."""
+
+    group: str
+    title: str
+    short: str
+    """The title on a terminal."""
+    evaluation: str
+    quantities: tuple[str, ...]
+    """One, or the proved and the attacked bound of one event."""
+    form: Form
+    event: str
+    gallery: str = "all other images"
+    """What an image is told from; names of settings in braces."""
+    note: str = ""
+    """What the second line says besides ε, direction and n."""
+    counts: str = ""
+    """What n counts, where that is not images."""
+
+
+KINDS = (
+    Kind(
+        "Attacked", "Change that makes half of the images match another image", "change that makes half match another",
+        "attack-radius", ("attack_radius",), "radius", "another image becomes the nearest, median over images",
+    ),
+    Kind(
+        "Attacked", "Images that can be made to match a chosen other image", "made to match a chosen image",
+        "impersonation", ("impersonation_rate",), "percent", "a chosen other image is matched",
+        "one chosen other image", counts="pairs",
+    ),
+    Kind(
+        "Attacked", "Overlap margin left between two attacked images", "overlap margin left under attack",
+        "overlap", ("adversarial_margin",), "score", "distance left between two attacked images",
+        "one other image", "1 = nothing lost, below 0 = the two are confused", "pairs",
+    ),
+    Kind(
+        "Proved and attacked", "Images that keep their own nearest neighbour", "keep their own match",
+        "certified-breakaway", ("certified_nearest_neighbour_accuracy", "attacked_nearest_neighbour_accuracy"),
+        "percent", "no other image becomes nearer", "{others} other images",
+    ),
+    Kind(
+        "Proved and attacked", "Change up to which an image stays closer to itself than to a random other image",
+        "stays closer to itself than to a random image", "certified-radius",
+        ("average_certified_radius", "average_attacked_radius"), "radius",
+        "closer to itself than to a random other image, mean radius", "{negatives} random other images",
+    ),
+    Kind(
+        "Everyday changes", "Edited images that still match their original", "match their original after an edit",
+        "common-perturbations", ("edits_survived",), "percent", "nearest image after an everyday edit",
+    ),
+    Kind(
+        "Everyday changes", "Corrupted images that still match their original",
+        "match their original after a corruption", "common-corruptions", ("corruptions_survived",), "percent",
+        "nearest image after a common corruption",
+    ),
+    Kind(
+        "Space", "Effective dimensions (RankMe)", "effective dimensions", "geometry", ("rankme",), "count",
+        "dimensions that embeddings fill",
+    ),
+    Kind(
+        "Labels", "Attacked images that a probe classifies correctly", "classified correctly under attack",
+        "robust-accuracy", ("robust_accuracy",), "percent", "a probe is right under attack", "labelled reference set",
+    ),
+)  # fmt: skip
+"""At most nine rows, in the order of the page."""
+
+
+class Key(NamedTuple):
+    """What two numbers must share to speak of one thing."""
+
+    event: str
+    images: str
+    gallery: str
+    ball: str
+    divergence: str
+
+
+class Shown(NamedTuple):
+    """One encoder's cell: its number or both bounds in print."""
+
+    encoder: str
+    said: str
+    best: bool
+    ends: tuple[float, float] | None
+    """Where the proved and the attacked bound lie between 0 and the row's end, in percent."""
+    detail: str
+    """Intervals and method, for the tooltip."""
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class FirstRow:
+    """One event with the numbers of all encoders."""
+
+    kind: Kind
+    key: Key
+    under: str
+    """The second line: ε and norm, direction, n and what it counts."""
+    confirmed: bool
+    """Whether the number predicted robust probes on held-out encoders."""
+    cells: tuple[Shown, ...]
+    fewest: int
+    """Fewest samples of any of its numbers."""
+    ranks: Mapping[str, int]
+    """1 + how many encoders are better, at 95% for the whole screen."""
+
+    @property
+    def title(self) -> str:
+        """The noun phrase whose number the row is."""
+        return self.kind.title
+
+
+class Picked(NamedTuple):
+    """The rows of a table that one row of the screen shows: one, or the proved and the attacked one."""
+
+    kind: Kind
+    rows: tuple[Row, ...]
+    group: Group
+
+    @property
+    def contest(self) -> Contest | None:
+        """Who beats whom, by the proved end of a bracket."""
+        return self.rows[0].contest
+
+    @property
+    def like(self) -> Estimate:
+        """An estimate of the row."""
+        return next(cell.estimate for cell in self.rows[0].cells if cell)
+
+
+def key_of(kind: Kind, estimate: Estimate, result: Result) -> Key:
+    """Return event, images, gallery, ball and distance of ``estimate``."""
+    ball, settings = estimate.conditions.get("ball", ""), dict(result.settings)
+    for name in ("others", "negatives"):
+        if isinstance(settings.get(name), int):
+            settings[name] = min(settings[name], max(result.images.count - 1, 0))
+    gallery = kind.gallery
+    for name in ("others", "negatives"):
+        gallery = gallery.replace(f"{{{name}}}", str(settings.get(name, "all")))
+    return Key(
+        kind.event,
+        sha256("\n".join(result.findings.ids).encode()).hexdigest()[:12],
+        gallery,
+        ball.partition(":")[0] if kind.form == "radius" else ball,
+        estimate.conditions.get("divergence", str(settings.get("divergence", ""))),
+    )
+
+
+def picked(part: Sequence[Group], whole: Table) -> Iterator[Picked]:
+    """Yield for each kind the rows at the radius where the encoders differ most."""
+    groups = {group.first.evaluation: group for group in part}
+    for kind in KINDS:
+        candidates = list(_candidates(kind, whole))
+        if candidates:
+            rows = max(candidates, key=lambda rows: _told_apart(rows, whole))
+            yield Picked(kind, rows, groups[kind.evaluation])
+
+
+def _candidates(kind: Kind, whole: Table) -> Iterator[tuple[Row, ...]]:
+    """Yield per ball and distance the row of the strongest attack, with the proof of the same event before it."""
+    by_case: list[dict[tuple[str, str], list[Row]]] = []
+    for quantity in kind.quantities:
+        cases: dict[tuple[str, str], list[Row]] = {}
+        for section in whole.sections:
+            if (section.evaluation, section.like.quantity) == (kind.evaluation, quantity):
+                for row in section.rows:
+                    cases.setdefault(_case(row), []).append(row)
+        by_case.append(cases)
+    for case, rows in by_case[0].items():
+        if all(cases.get(case) for cases in by_case):
+            found = (_strongest(rows, whole), *(_strongest(cases[case], whole) for cases in by_case[1:]))
+            if any(cell and cell.defined for cell in found[0].cells):
+                yield found
+
+
+def _case(row: Row) -> tuple[str, str]:
+    conditions = next(cell.estimate.conditions for cell in row.cells if cell)
+    return conditions.get("ball", ""), conditions.get("divergence", "")
+
+
+def _numbers(row: Row, whole: Table) -> list[float]:
+    cells = zip(whole.encoders, row.cells, strict=True)
+    return [cell.estimate.value for name, cell in cells if cell and cell.defined and name in whole.ranked]
+
+
+def _strongest(rows: Sequence[Row], whole: Table) -> Row:
+    """Return the row in which most encoders have a number, and of these the tightest bound on average."""
+
+    def tightness(row: Row) -> tuple[int, float]:
+        numbers = [number for number in _numbers(row, whole) if isfinite(number)]
+        like = next(cell.estimate for cell in row.cells if cell)
+        sign = {Claim.UPPER: -1, Claim.LOWER: 1}.get(like.claim, -1 if like.better == "higher" else 1)
+        return len(numbers), sign * sum(numbers) / max(1, len(numbers))
+
+    return max(reversed(rows), key=tightness)
+
+
+def _told_apart(rows: Sequence[Row], whole: Table) -> tuple[int, float]:
+    """Return in how many encoders there is a number, and how far these differ; of one encoder how far it is from 0 and 1."""
+    spread, count = 0.0, 0
+    for row in rows:
+        numbers = [number for number in _numbers(row, whole) if isfinite(number)]
+        count += len(numbers)
+        spread += max(numbers) - min(numbers) if len(numbers) > 1 else sum(min(abs(x), abs(1 - x)) for x in numbers)
+    return count, spread
+
+
+def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow:
+    """Return a row in print."""
+    kind, like = found.kind, found.like
+    results = dict(found.group.items())
+    names = [name for name, cell in zip(whole.encoders, found.rows[0].cells, strict=True) if cell]
+    lead = [name for name in names if ranks.get(name) == 1]
+    best = lead[0] if len(lead) == 1 and len(ranks) > 1 else None
+    numbers = [number for row in found.rows for number in _numbers(row, whole) if isfinite(number)]
+    end = 1.0 if kind.form == "percent" else max(numbers, default=0.0) * 1.15
+    cells = tuple(
+        _cell(name, [row.cells[place] for row in found.rows], kind, name == best, end, results.get(name))
+        for place, name in enumerate(whole.encoders)
+    )
+    told = len(ranks) > 1 and len(set(ranks.values())) == 1
+    studied = [study().of(kind.evaluation, quantity) for quantity in kind.quantities]
+    return FirstRow(
+        kind=kind,
+        key=key_of(kind, like, results[names[0]]),
+        under=_under(kind, like, results[names[0]], _count(found), told),
+        confirmed=any(each and each.again and each.again.held for each in studied),
+        cells=cells,
+        fewest=min((cell.estimate.n for row in found.rows for cell in row.cells if cell and cell.defined), default=0),
+        ranks=ranks,
+    )
+
+
+def _count(found: Picked) -> str:
+    counts = sorted({cell.estimate.n for cell in found.rows[0].cells if cell and cell.defined})
+    return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,}–{counts[-1]:,}"
+
+
+def _under(kind: Kind, like: Estimate, result: Result, n: str, told: bool) -> str:
+    key = key_of(kind, like, result)
+    norm, _, _ = like.conditions.get("ball", "").partition(":")
+    where = ""
+    if kind.form == "radius":
+        where = f"ε in {text.NORMS.get(norm, norm)}{', of 255 grey levels' if norm == 'linf' else ''}"
+    elif norm:
+        where = ball(like.conditions["ball"])
+    among = "" if kind.gallery in ("all other images", "one chosen other image", "one other image") else key.gallery
+    parts = (
+        kind.note, where, f"{like.better} is better" if like.better != "neither" and not kind.note else "",
+        f"among {among}" if among else "", f"n = {n}{f' {kind.counts}' if kind.counts else ''}",
+        "no significant difference" if told else "",
+    )  # fmt: skip
+    return " · ".join(filter(None, parts))
+
+
+def ball(written: str) -> str:
+    """Return a ball as ε, in grey levels for ℓ∞.
+
+    Example:
+        >>> ball("linf:0.05"), ball("linf:8/255"), ball("l2:0.5")
+        ('ε = 12.75/255', 'ε = 8/255', 'ε = 0.5 in ℓ2')
+    """
+    norm, _, radius = written.partition(":")
+    if norm != "linf":
+        return f"ε = {radius} in {text.NORMS.get(norm, norm)}"
+    return f"ε = {radius}" if "/" in radius else f"ε = {255 * float(radius):.4g}/255"
+
+
+def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: float, result: Result | None) -> Shown:
+    if any(cell is None for cell in cells):
+        return Shown(name, "–", False, None, "not measured", ())
+    estimates = [cell.estimate for cell in cells if cell]
+    values = tuple(e.value for e in estimates)
+    if any(map(isnan, values)):
+        return Shown(name, "n/a", False, None, next((e.reason for e in estimates if e.reason), None) or "n/a", values)
+    said = in_words(kind.form, estimates)
+    if result and result.planned is not None:
+        said += f" ({result.looked_at:,} of {result.planned:,})"
+    ends = None
+    if len(values) == 2 and end > 0 and all(map(isfinite, values)):
+        low, high = (round(100 * min(max(value, 0.0) / end, 1.0), 1) for value in values)
+        ends = low, high
+    detail = "; ".join(
+        f"{text.name_of(e)} {text.value(e, e.value)} {text.interval(e)} ({text.conditions(e.conditions, aim=e.aim)})"
+        for e in estimates
+    )
+    return Shown(name, said, best, ends, detail, values)
+
+
+def in_words(form: Form, estimates: Sequence[Estimate]) -> str:
+    """Return a number with the sign of its bound, or a bracket of two bounds."""
+    if len(estimates) == 2:
+        low, high = (e.value for e in estimates)
+        if form == "percent" and (low, high) == (0.0, 1.0):
+            return "not decided"
+        ends = [number(form, e, e.value) for e in estimates]
+        return ends[0] if ends[0] == ends[1] else f"{ends[0].removesuffix('%')} – {ends[1]}"
+    (estimate,) = estimates
+    if estimate.value == inf and form == "radius":
+        return number(form, estimate, inf)
+    if estimate.claim == Claim.LOWER and estimate.better == "lower" and estimate.value == 0:
+        return "none found"
+    sign = {Claim.UPPER: "≤ ", Claim.LOWER: "≥ "}.get(estimate.claim, "")
+    return f"{sign}{number(form, estimate, estimate.value)}"
+
+
+def number(form: Form, estimate: Estimate, value: float) -> str:
+    """Return ``value`` as the first screen shows it: per cent, grey levels, or two decimals."""
+    if form == "percent":
+        return f"{100 * value:.{0 if estimate.n < 1000 else 1}f}%"
+    norm, _, widest = estimate.conditions.get("ball", "").partition(":")
+    times, _ = in_print(norm) if form == "radius" else (1.0, "")
+    if value == inf:
+        return f"> {times * float(widest):.3g}" if widest and "/" not in widest else "∞"
+    return f"{times * value:.2f}" if form == "score" else f"{times * value:.3g}"
+
+
+def require_one_event(rows: Sequence[FirstRow], violated: Sequence[str] = ()) -> None:
+    """Raise where two rows of one title speak of different things, or where a proof lies above an attack.
+
+    Args:
+        rows: of one screen.
+        violated: encoders of which an attack falsified a certificate, which the screen says in red.
+
+    Raises:
+        HoldfastError: the screen would contradict itself.
+    """
+    titles: dict[str, FirstRow] = {}
+    bounds: dict[tuple[Key, str], tuple[float, float]] = {}
+    for row in rows:
+        other = titles.setdefault(row.title, row)
+        if other.key != row.key:
+            parts = [name for name in Key._fields if getattr(row.key, name) != getattr(other.key, name)]
+            raise HoldfastError(
+                f"report: two rows are called {row.title!r} but differ in {text.listed(parts)}. Give each its own title."
+            )
+        for cell in row.cells:
+            if len(cell.values) != 2 or any(map(isnan, cell.values)) or cell.encoder in violated:
+                continue
+            low, high = bounds.get((row.key, cell.encoder), (-inf, inf))
+            low, high = max(low, cell.values[0]), min(high, cell.values[1])
+            bounds[row.key, cell.encoder] = low, high
+            if low > high + SLACK * max(1.0, abs(high)):
+                raise HoldfastError(
+                    f"report: {row.title!r} of {cell.encoder} is proved to be at least {low:.4g}, but an attack leaves "
+                    f"{high:.4g}. Both must speak of one event; report this as a defect."
+                )

@@ -1,0 +1,276 @@
+"""The first screen of a report: a verdict, at most nine rows under five headings, and what was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from holdfast.core.records import Failure, Result
+from holdfast.report import text
+from holdfast.report.comparison.comparable import Group, tabled
+from holdfast.report.comparison.compare import Comparison, case, jointly_ranked
+from holdfast.report.comparison.tables import Table, table
+from holdfast.report.overview.alerts import FEW, alerts
+from holdfast.report.overview.first_rows import (
+    GROUPS,
+    ROBUSTNESS,
+    FirstRow,
+    Shown,
+    first_row,
+    picked,
+    require_one_event,
+)
+
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """What a reader sees first: who leads, by how much, what is proved, and whether anything spoils it."""
+
+    title: str
+    encoders: tuple[str, ...]
+    """Those to choose among, one column each."""
+    baselines: tuple[str, ...]
+    """Those that share one narrow column."""
+    collapsed: tuple[str, ...]
+    rows: tuple[FirstRow, ...]
+    verdict: tuple[str, ...]
+    """One or two sentences, the first of them bold."""
+    amber: str
+    """The one thing that changes a decision; empty if nothing does."""
+    red: str
+    checks: str
+    notes: int
+    """Warnings that stand in the sections they concern."""
+
+    @property
+    def groups(self) -> list[tuple[str, str, list[FirstRow]]]:
+        """Each heading that has rows, with what it says of them."""
+        found = [(name, said, [row for row in self.rows if row.kind.group == name]) for name, said in GROUPS.items()]
+        return [group for group in found if group[2]]
+
+    def beside(self, row: FirstRow) -> str:
+        """Return the numbers of the baselines in one cell."""
+        return ", ".join(f"{cell.encoder} {cell.said}" for cell in row.cells if cell.encoder in self.baselines)
+
+    def shown(self, row: FirstRow) -> list[Shown]:
+        """Return the cells of the encoders to choose among."""
+        return [cell for cell in row.cells if cell.encoder in self.encoders]
+
+
+def first_screens(
+    groups: Sequence[Group], comparison: Comparison, tables: Sequence[Table], failures: Sequence[Failure]
+) -> tuple[FirstScreen, ...]:
+    """Return one screen per summary table that has rows for it.
+
+    Raises:
+        HoldfastError: two rows of one title speak of different things, or a proof lies above an attack.
+    """
+    screens = []
+    for part, short in zip(tabled(groups), tables, strict=True):
+        whole = table(short.title, part, comparison)
+        found = list(picked(part, whole))
+        if not found:
+            continue
+        ranks = jointly_ranked([each.contest for each in found if each.contest])
+        rows = tuple(first_row(each, whole, ranks[case(each.contest)] if each.contest else {}) for each in found)
+        results = [result for group in part for result in group.results]
+        broken = {name: count for name in whole.encoders if (count := _certificates(part, name)[0])}
+        require_one_event(rows, tuple(broken))
+        red = ""
+        if broken:
+            who = text.listed(list(broken))
+            red = f"Violated certificates: attacks succeed inside {sum(broken.values()):,} of {who}. Trust no proof of them."
+        screens.append(
+            FirstScreen(
+                title=short.title,
+                encoders=tuple(name for name in whole.encoders if name not in whole.baselines),
+                baselines=whole.baselines,
+                collapsed=whole.collapsed,
+                rows=rows,
+                verdict=_verdict(whole, rows),
+                amber=_amber(whole, rows, results, failures),
+                red=red,
+                checks=_checks(part, whole),
+                notes=len(alerts(part)),
+            )
+        )
+    return tuple(screens)
+
+
+def _certificates(part: Sequence[Group], name: str) -> tuple[int, int]:
+    """Return how many certificates of an encoder attacks falsified, and how many they tried."""
+    estimates = [
+        e for group in part for label, result in group.items() if label == name
+        for e in result.estimates if e.unit == "certificates"
+    ]  # fmt: skip
+    return int(sum(e.value for e in estimates)), sum(e.n for e in estimates)
+
+
+def _word(count: int) -> str:
+    return WORDS[count] if count < len(WORDS) else f"{count:,}"
+
+
+def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, ...]:
+    ranked = whole.ranked
+    compared = [row for row in rows if row.kind.group in ROBUSTNESS and len(row.ranks) > 1]
+    if len(ranked) < 2:
+        return tuple(f"{name}: {sentence}" for name in ranked for sentence in _own(rows, name)) or (
+            "No encoder to judge.",
+        )
+    among = f"the {_word(len(ranked))} encoders"
+    if not compared:
+        return (f"Nothing tells {among} apart: no row could be compared.",)
+    wins = {
+        name: sum(row.ranks.get(name) == 1 and list(row.ranks.values()).count(1) == 1 for row in compared)
+        for name in ranked
+    }
+    behind = {name: sum(row.ranks.get(name, 1) > 1 for row in compared) for name in ranked}
+    most = max(wins.values())
+    if not most and not any(behind.values()):
+        return (f"No significant difference between {among} on any of {_word(len(compared))} rows.",)
+    leaders = [name for name in ranked if wins[name] == most and most and not behind[name]]
+    if len(leaders) != 1:
+        each = text.listed(
+            [f"{name} is best on {wins[name]}" for name in ranked if wins[name]] or ["none is best on any"]
+        )
+        return (f"No encoder leads throughout: {each} of {len(compared)} robustness rows.",)
+    name, rest = leaders[0], len(compared) - most
+    tied = "" if not rest else ", tied on the other" if rest == 1 else f", tied on the other {_word(rest)}"
+    first = f"{name} is the most robust of {among}: best on {most} of {len(compared)} robustness rows{tied}."
+    return first, *_lead(rows, name, ranked)
+
+
+def _lead(rows: Sequence[FirstRow], name: str, ranked: Sequence[str]) -> list[str]:
+    """Return the leader's numbers in the first row of a radius and the first of a proof, with the next best."""
+    sentences = []
+    for evaluation, said in (
+        ("attack-radius", "Half of its images match another image after a change of {} (next best: {})."),
+        (
+            "certified-breakaway",
+            "At {where}, {} of its images provably keep their own nearest neighbour (next best: {}).",
+        ),
+    ):
+        row = next((row for row in rows if row.kind.evaluation == evaluation), None)
+        numbers = {c.encoder: c.values[0] for c in row.cells if c.values and c.encoder in ranked} if row else {}
+        others = [value for other, value in numbers.items() if other != name and isfinite(value)]
+        if row and others and isfinite(numbers.get(name, float("nan"))) and numbers[name] > max(others):
+            where = row.key.ball
+            own, other = (_plain(row, value) for value in (numbers[name], max(others)))
+            sentences.append(said.replace("{where}", _epsilon(row)).format(own, other) if where else "")
+    return [sentence for sentence in sentences if sentence]
+
+
+def _epsilon(row: FirstRow) -> str:
+    return next((part for part in row.under.split(" · ") if part.startswith("ε")), "")
+
+
+def _plain(row: FirstRow, value: float) -> str:
+    if row.kind.form == "percent":
+        return f"{100 * value:.0f}%"
+    return f"{255 * value:.3g}/255" if row.key.ball == "linf" else f"{value:.3g}"
+
+
+def _own(rows: Sequence[FirstRow], name: str) -> list[str]:
+    """Return what the first screen says of the only encoder: its first rows, in words."""
+    said = [
+        f"{row.title[0].lower()}{row.title[1:]}: {cell.said}"
+        for row in rows if row.kind.group in ROBUSTNESS
+        for cell in row.cells if cell.encoder == name and cell.values
+    ]  # fmt: skip
+    return [f"{'; '.join(said[:2])}."] if said else []
+
+
+def _amber(whole: Table, rows: Sequence[FirstRow], results: Sequence[Result], failures: Sequence[Failure]) -> str:
+    """Return the one cause that changes a decision, the gravest first."""
+    if whole.collapsed:
+        return (
+            f"Collapsed: {text.listed(list(whole.collapsed))} gives all images one embedding. Its numbers mean nothing."
+        )
+    known = {name for result in results for name in (result.encoder.name, result.encoder.source)}
+    if absent := sorted({failure.encoder for failure in failures} - known):
+        return f"No result for {text.listed(absent)}: see the reasons below."
+    if ended := sum(result.planned is not None for result in results):
+        counted = text.counted(ended, "result")
+        return f"Partial run: {counted} of fewer images than planned. Run the same command again to continue."
+    if failures:
+        return f"{text.counted(len(failures), 'result')} missing: see the reasons below."
+    for name in whole.baselines:
+        beaten = [r.title for r in rows if whole.ranked and _beats(r, name, whole.ranked)]
+        if beaten:
+            return f"The baseline {name} is above every encoder in: {'; '.join(beaten)}."
+    if unsure := dict.fromkeys(warning for result in results for warning in result.encoder.warnings):
+        return next(iter(unsure))
+    counts = sorted(row.fewest for row in rows if row.kind.group in ROBUSTNESS)
+    if counts and counts[0] < FEW:
+        span = f"{counts[0]}–{counts[-1]}" if counts[-1] > counts[0] else f"{counts[0]}"
+        return f"Small run: {span} images per row. Rerun with --suite standard before you decide."
+    return ""
+
+
+def _beats(row: FirstRow, name: str, ranked: Sequence[str]) -> bool:
+    values = {cell.encoder: cell.values[0] for cell in row.cells if cell.values and isfinite(cell.values[0])}
+    if name not in values or not set(ranked) <= values.keys() or row.kind.group not in ROBUSTNESS:
+        return False
+    sign = -1 if row.kind.evaluation == "impersonation" else 1
+    return all(sign * values[name] > sign * values[other] for other in ranked)
+
+
+def _checks(part: Sequence[Group], whole: Table) -> str:
+    tried = [_certificates(part, name) for name in whole.encoders]
+    violated, count = sum(v for v, _ in tried), sum(n for _, n in tried)
+    parts = []
+    if count:
+        parts.append(
+            f"{count:,} certificates were attacked, {violated:,} failed."
+            if violated
+            else f"all {count:,} certificates were attacked, none failed."
+        )
+    statuses: Mapping[str, list[str]] = {
+        name: [v.status for v in result.findings.verdicts]
+        for group in part if group.first.evaluation == "masking" for name, result in group.items()
+    }  # fmt: skip
+    if statuses:
+        bad = [name for name, found in statuses.items() if "refuted" in found]
+        unsure = [name for name, found in statuses.items() if name not in bad and "unknown" in found]
+        usable = f"no, of {text.listed(bad)}" if bad else "yes"
+        parts.append(
+            f"Gradients usable for attacks: {usable}{f'; inconclusive for {text.listed(unsure)}' if unsure else ''}."
+        )
+    return " ".join(parts)
+
+
+def lines(screen: FirstScreen, most: int = 5) -> list[str]:
+    """Return the screen as lines for a terminal: ``most`` rows, the verdict and the amber line."""
+    names = list(screen.encoders)[:8]
+    rows = _told(screen.rows, most)
+    heads = [name if len(name) < 20 else f"{name[:18]}…" for name in names]
+    grid = [["", *heads]]
+    for row in rows:
+        cells = {cell.encoder: cell for cell in row.cells}
+        grid.append([_head(row), *(f"{cells[n].said}{'*' if cells[n].best else ''}" for n in names)])
+    widths = [max(len(line[k]) for line in grid) for k in range(len(heads) + 1)]
+    printed = [
+        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]).rstrip()
+        for line in grid
+    ]
+    if any(cell.best for row in rows for cell in row.cells):
+        printed.append("* better than all others (95%)".rjust(sum(widths) + 2 * len(heads)))
+    return [*printed, "", *filter(None, (screen.verdict[0], screen.red, screen.amber))]
+
+
+def _told(rows: Sequence[FirstRow], most: int) -> list[FirstRow]:
+    """Return the first row of each heading, then the others, as many as are wanted and in the order of the page."""
+    firsts = {row.kind.group: row for row in reversed(rows)}
+    chosen = [*firsts.values(), *(row for row in rows if row not in firsts.values())]
+    chosen.sort(key=lambda row: (row not in firsts.values(), rows.index(row)))
+    return sorted(chosen[:most], key=rows.index)
+
+
+def _head(row: FirstRow) -> str:
+    if row.kind.form == "radius":
+        return f"{row.kind.short} (ε{' /255' if row.key.ball == 'linf' else ''})"
+    epsilon = _epsilon(row).removeprefix("ε = ")
+    return f"{row.kind.short}{f' at {epsilon}' if epsilon else ''}"

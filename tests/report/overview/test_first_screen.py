@@ -1,0 +1,143 @@
+"""The first screen: one event per row, brackets only of one event, and the words follow from the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Findings, Result
+from holdfast.core.statistics import summarise
+from holdfast.report.contents import Contents
+from holdfast.report.overview.first_rows import KINDS, FirstRow, ball, key_of, require_one_event
+from holdfast.report.overview.first_screen import FirstScreen, lines
+from holdfast.report.page.page import render
+from tests.report.synthetic import breakaway, ids, result, series
+
+
+def kept(encoder: str, shares: dict[str, tuple[float, float]], n: int = 100, count: int = 0) -> Result:
+    """A certified-breakaway result with the proved and the attacked share of images in each ball."""
+    parts = []
+    for radius, (proved, attacked) in shares.items():
+        for quantity, share, claim, extra in (
+            ("certified_nearest_neighbour_accuracy", proved, Claim.LOWER, {"method": "crown"}),
+            ("attacked_nearest_neighbour_accuracy", attacked, Claim.UPPER, {"attack": "adaptive"}),
+        ):
+            case = {"ball": radius, "divergence": "l2", **extra}
+            values = (np.arange(n) < round(share * n)).astype(float)
+            parts.append(series(quantity, case, values, "share of samples", claim, "staying the nearest"))
+    estimates = [summarise(part, "share", "higher") for part in parts]
+    if count:
+        violated = estimates[0].model_copy(
+            update={"quantity": "contradictions", "value": float(count), "unit": "certificates", "series": None}
+        )
+        estimates.append(violated)
+    findings = Findings(ids=ids(n), series=tuple(parts), estimates=tuple(estimates))
+    return result("certified-breakaway", encoder, findings, ("certified_nearest_neighbour_accuracy",))
+
+
+def screen(*results: Result) -> FirstScreen:
+    return Contents(results, ()).first_screens[0]
+
+
+def test_proof_and_attack_share_a_cell_at_the_radius_where_encoders_differ_most():
+    balls = {"linf:0.05": ((0.88, 0.92), (0.24, 0.36)), "linf:0.1": ((0.04, 0.1), (0.0, 0.02))}
+    first = screen(*(kept(name, {b: ends[k] for b, ends in balls.items()}) for k, name in enumerate("ab")))
+    (row,) = first.rows
+    assert [cell.said for cell in row.cells] == ["88 – 92%", "24 – 36%"]
+    assert "12.75/255" in row.under
+    assert row.key.ball == "linf:0.05"
+    assert [cell.best for cell in row.cells] == [True, False]
+    assert [cell.ends for cell in row.cells] == [(88.0, 92.0), (24.0, 36.0)]
+    assert first.verdict[0].startswith("a ")
+    assert "1 of 1" in first.verdict[0]
+
+
+@pytest.mark.parametrize("field", ["event", "images", "gallery", "ball", "divergence"])
+def test_two_rows_of_one_title_must_speak_of_one_event(field: str):
+    (row,) = screen(kept("a", {"linf:0.05": (0.5, 0.6)})).rows
+    require_one_event([row, row])
+    other = replace(row, key=row.key._replace(**{field: "another"}))
+    with pytest.raises(HoldfastError, match=field):
+        require_one_event([row, other])
+
+
+def test_a_proof_above_an_attack_of_one_event_stops_the_report():
+    with pytest.raises(HoldfastError, match=r"0\.6.*0\.5"):
+        screen(kept("a", {"linf:0.05": (0.6, 0.5)}))
+
+
+def test_the_proof_of_one_row_is_held_against_the_attack_of_another_of_its_key():
+    (row,) = screen(kept("a", {"linf:0.05": (0.5, 0.9)})).rows
+    (stronger,) = screen(kept("a", {"linf:0.05": (0.1, 0.4)})).rows
+    with pytest.raises(HoldfastError, match=r"0\.5.*0\.4"):
+        require_one_event([row, stronger])
+
+
+def test_bounds_that_cross_because_of_violated_certificates_are_shown_in_red():
+    first = screen(kept("a", {"linf:0.05": (0.6, 0.5)}, count=7))
+    assert "7" in first.red
+    assert "7 failed" in first.checks
+
+
+def test_other_images_or_another_gallery_make_another_key():
+    kind = next(kind for kind in KINDS if kind.evaluation == "certified-breakaway")
+    one, fewer = kept("a", {"linf:0.05": (0.5, 0.6)}), kept("a", {"linf:0.05": (0.5, 0.6)}, n=50)
+    assert key_of(kind, one.estimates[0], one) == key_of(kind, one.estimates[1], one)
+    assert key_of(kind, one.estimates[0], one).images != key_of(kind, fewer.estimates[0], fewer).images
+    narrow = one.model_copy(update={"settings": {**one.settings, "others": 30}})
+    assert key_of(kind, one.estimates[0], one).gallery != key_of(kind, narrow.estimates[0], narrow).gallery
+
+
+def test_titles_are_noun_phrases_of_their_own_and_at_most_nine():
+    titles = [kind.title for kind in KINDS]
+    assert len(set(titles)) == len(titles) <= 9
+    assert not any("?" in title for title in titles)
+
+
+@pytest.mark.parametrize(("ends", "said"), [((0.0, 1.0), "not decided"), ((0.0, 0.2), "0 – 20%"), ((0.3, 0.3), "30%")])
+def test_cells_say_how_much_is_known(ends: tuple[float, float], said: str):
+    (row,) = screen(kept("a", {"linf:0.05": ends})).rows
+    assert [cell.said for cell in row.cells] == [said]
+
+
+def test_one_encoder_is_never_best_and_few_images_are_an_amber_line():
+    first = screen(kept("a", {"linf:0.05": (0.5, 0.6)}, n=25))
+    assert not any(cell.best for row in first.rows for cell in row.cells)
+    assert {"25", "standard"} <= set(first.amber.split())
+    assert not screen(kept("a", {"linf:0.05": (0.5, 0.6)})).amber
+
+
+def test_equal_encoders_have_no_leader():
+    first = screen(*(kept(name, {"linf:0.05": (0.5, 0.6)}) for name in "ab"))
+    assert not any(cell.best for row in first.rows for cell in row.cells)
+    assert "difference" in first.verdict[0]
+
+
+def test_terminal_lines_hold_every_encoder_and_its_number():
+    printed = lines(screen(*(kept(name, {"linf:0.05": (0.1 + 0.8 * k, 0.95)}) for k, name in enumerate("ab"))))
+    assert len(printed) <= 15
+    assert "10 – 95%" in printed[1]
+    assert "90 – 95%*" in printed[1]
+
+
+def test_results_of_other_events_have_no_first_screen_but_a_page():
+    contents = Contents([breakaway("a"), breakaway("b")], ())
+    assert contents.first_screens == ()
+    assert "First screen" not in render(contents)
+
+
+def test_the_page_opens_with_the_verdict_and_folds_the_rest():
+    results = [kept("a", {"linf:0.05": (0.88, 0.92)}), kept("b", {"linf:0.05": (0.24, 0.36)})]
+    page = render(Contents(results, ()))
+    rows: tuple[FirstRow, ...] = screen(*results).rows
+    for word in (rows[0].title, "88 – 92%", "24 – 36%"):
+        assert word in page
+    assert page.index("88 – 92%") < page.index('id="evaluations"')
+
+
+def test_radii_are_grey_levels():
+    assert ball("linf:0.05") == "ε = 12.75/255"
+    assert ball("linf:8/255") == "ε = 8/255"
