@@ -104,7 +104,7 @@ def _digits(value: float) -> str:
 
 
 def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = (), screens: Sequence[FirstScreen] = ()) -> str:
-    """Return first screens, scorecards and summary tables; the best value is bold, those tied for best are marked with ``=``."""
+    """Return first screens, scorecards and tables; the best value is bold, those tied for best are marked with ``=``."""
     parts = [*map(_screen, screens), *map(_card, cards)]
     for table in tables:
         names = [_markdown(name) for name in table.encoders]
