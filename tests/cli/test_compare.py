@@ -16,6 +16,7 @@ from holdfast.core.statistics import summarise
 from holdfast.report.comparison.compare import compare
 from holdfast.report.files import Report
 from tests.cli.stored import breakaway, failure, renamed, run_of
+from tests.report.overview.test_first_screen import kept
 
 ROBUST, WEAK, MIDDLE = "digits-robust", "digits-random", "digits-contrastive"
 TWIN = renamed(breakaway(ROBUST), "twin", "7" * 16)
@@ -241,3 +242,15 @@ def test_a_tie_whose_interval_leaves_out_zero_says_why(capsys):
     shown = rows(printed(capsys, run_of("run", [five("a", 0.0), five("b", 0.5)])))
     assert shown
     assert all(cells[3].endswith("[−0.500, −0.500] tied (too few differ)") for cells in shown)
+
+
+def test_the_first_screen_comes_alone_unless_all_is_asked_for(capsys):
+    folder = run_of("screens", [kept(ROBUST, {"linf:0.05": (0.88, 0.92)}), kept(WEAK, {"linf:0.05": (0.1, 0.2)})])
+    assert run(["compare", folder]) == 0
+    short = capsys.readouterr().out
+    assert run(["compare", folder, "--full"]) == 0
+    full = capsys.readouterr().out
+    for printed in (short, full):
+        assert "88 – 92%" in printed
+    assert len(short.splitlines()) <= 15 < len(full.splitlines())
+    assert "certified nearest neighbour accuracy" not in short
