@@ -24,6 +24,7 @@ FLAGS_ALONE = {
     "certify --vnnlib": "answers a benchmark, as holdfast.verify does",
     "compare --html": "prints what the comparison returned writes with its page()",
     "compare --format": "prints the comparison that Python has as an object",
+    "compare --full": "prints more of the comparison that Python has as an object",
     "runs --json": "prints the inventories that Python has as objects",
 }
 VALUES_ALONE = {"--cluster": "slurm:ranks=2"}
