@@ -197,7 +197,8 @@ def _print(run: EvaluatedRun) -> int:
         sentences.append("fix the cause and rerun the same command; it computes only what is missing")
     screens = Contents(with_relative_errors(run.results), run.failures).first_screens
     notes = alerts(groups(run.results))
-    for alert in () if screens else notes:
+    # Duplicates spoil every number and can be removed now; other warnings are notes in their sections.
+    for alert in [note for note in notes if not screens or "exact copies" in note.warning]:
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
