@@ -184,7 +184,7 @@ def impersonation(encoder: str, n: int = 120) -> Result:
             ids=ids(n),
             series=tuple(found),
             estimates=tuple(summarise(s, "median", "higher") for s in found),
-            warnings=("3 of 597 images are exact copies of others; remove duplicates for clean numbers.",),
+            warnings=("DUPLICATES: 3 of 597 images are exact copies of others; remove duplicates for clean numbers.",),
         ),
         ("relative_quantile",),
     )

@@ -198,7 +198,7 @@ def _print(run: EvaluatedRun) -> int:
     screens = Contents(with_relative_errors(run.results), run.failures).first_screens
     notes = alerts(groups(run.results))
     # Duplicates spoil every number and can be removed now; other warnings are notes in their sections.
-    for alert in [note for note in notes if not screens or "exact copies" in note.warning]:
+    for alert in [note for note in notes if not screens or note.of_duplicates]:
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)

@@ -17,6 +17,8 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError
 SCHEMA_VERSION = 1
 COLLAPSED = "COLLAPSED"
 """How the warning begins by which an evaluation says that an encoder's numbers only look robust."""
+DUPLICATES = "DUPLICATES"
+"""How the warning begins that some images are exact copies of others."""
 
 
 def _encode(value: float) -> float | str | None:

@@ -20,7 +20,7 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import Points, points
-from holdfast.core.records import COLLAPSED, Claim, Estimate
+from holdfast.core.records import COLLAPSED, DUPLICATES, Claim, Estimate
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import Spelled
 from holdfast.core.statistics.groups import Groups, numbered
@@ -376,7 +376,7 @@ def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> t
             "neighbours is arbitrary: read hubness with suspicion."
         )
     if twins := len(digests) - len(set(digests)):
-        warnings.append(f"{twins} of {len(digests)} images are exact copies of others; each image is counted once.")
+        warnings.append(f"{DUPLICATES}: {twins} of {len(digests)} images are exact copies of others; each image is counted once.")
     if zero := looked_at - len(sphere.rows):
         warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
     if len(sphere.rows) < 2 * sphere.codes.shape[1]:

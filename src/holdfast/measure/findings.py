@@ -11,7 +11,7 @@ from torch import Tensor
 from holdfast.core.balls import read_ball
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.moments import moments
-from holdfast.core.records import Curve, Estimate, Findings, Series
+from holdfast.core.records import DUPLICATES, Curve, Estimate, Findings, Series
 from holdfast.measure.population import Population
 
 
@@ -105,7 +105,7 @@ def population_warnings(population: Population, divergences: Sequence[Divergence
         )
     if twins:
         warnings.append(
-            f"{twins} of {count} images are exact copies of others; a pair of copies has no distance to compare "
+            f"{DUPLICATES}: {twins} of {count} images are exact copies of others; a pair of copies has no distance to compare "
             "with and is left out where that matters, and breakaway counts each image once. Remove duplicates for clean "
             "numbers."
         )

@@ -56,7 +56,7 @@ def write(
     """
     contents = Contents(with_relative_errors(results), failures)
     texts = {
-        "report.html": render(contents, [str(folder)], state),
+        "report.html": render(contents, [str(folder)], state, "table.csv"),
         "report.json": report(contents).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(contents.groups, contents.comparison),

@@ -32,6 +32,8 @@ class Output:
     cards: Sequence[Scorecard] = ()
     tables: Sequence[Table] = ()
     plates: Sequence[Plate] = field(default_factory=tuple)
+    numbers: str = ""
+    """No file lies beside a cell."""
 
 
 @final

@@ -12,7 +12,7 @@ from holdfast.core.records import Claim, Curve, Findings
 from holdfast.report.comparison.comparable import groups
 from holdfast.report.figures import plots as charts
 from holdfast.report.figures.plots import DOTS, POINTS, plates
-from holdfast.report.figures.svg import Line, draw
+from holdfast.report.figures.svg import Line, _frame, draw
 from tests.report.synthetic import breakaway, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}
@@ -76,8 +76,8 @@ def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
     assert [panel.title for panel in plate.panels] == [
         f"encoder {name} · by {colouring}" for name in ("one", "two") for colouring in ("score", "label")
     ]
-    by_score, by_label = (re.findall(r"<circle[^>]*fill: (#\w{6})", panel.svg) for panel in plate.panels[:2])
-    assert len(by_score) == len(by_label) == DOTS
+    by_score, by_label = (re.findall(r"stroke: (#\w{6})", panel.svg) for panel in plate.panels[:2])
+    assert [panel.svg.count("h0") for panel in plate.panels[:2]] == [DOTS, DOTS]
     assert len(set(by_score)) > 100
     assert len(set(by_label)) == 3
     # The brightest stay, on top.
@@ -90,6 +90,15 @@ def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
 def test_long_series_are_thinned_to_both_ends():
     svg = plates(group_of(np.linspace(1, 2, 50_000)), ["a"])[0].panels[0].svg
     assert len(svg) < 40 * POINTS + 10_000
+
+
+def test_rounded_steps_of_a_path_add_up_to_its_end():
+    svg = draw([Line(np.linspace(0, 1, 400), np.linspace(0, 1, 400) ** 2, 0)], "x", "", alt="x")
+    (path,) = re.findall(r'<path d="M([^"]*)" style="fill: none; stroke: var\(--e0\)', svg)
+    start, *steps = ([float(number) for number in part.split()] for part in path.split("l"))
+    ends = np.array(start) + np.sum(steps, axis=0)
+    frame = _frame([Line(np.linspace(0, 1, 2), np.linspace(0, 1, 2), 0)], "", False)
+    assert ends == pytest.approx([frame.x(np.ones(1))[0], frame.y(np.ones(1))[0]], abs=0.06)
 
 
 def test_shares_and_missing_series_are_not_drawn():
@@ -116,8 +125,9 @@ def test_certified_is_drawn_against_attacked_radius_from_the_stored_series():
     assert tightness.title == "Certified radius by attacked radius"
     (panel,) = tightness.panels
     # A dot for each image that has both radii, and no line through them.
-    assert len(re.findall(r"<circle [^>]*var\(--e0\)", panel.svg)) == 2
-    assert len(re.findall(r"<circle [^>]*var\(--e1\)", panel.svg)) == 2
+    for colour in ("--e0", "--e1"):
+        (dots,) = re.findall(rf'<path d="([^"]*)" style="[^"]*var\({colour}\)[^"]*"', panel.svg)
+        assert dots.count("M") == dots.count("h0") == 2
     assert len(plates(groups([results[0]])[0], ["a"])) == 3
 
 

@@ -161,6 +161,15 @@ def test_the_page_stays_small(whole):
     assert len(whole.encode()) < 3_000_000
 
 
+def test_beside_a_table_the_page_leaves_out_all_numbers_and_links_to_them(whole):
+    short = render(Contents(*everything()), numbers="table.csv")
+    links = {str(attributes.get("href")) for tag, attributes in Page(short).elements if tag == "a"}
+    assert "table.csv" in links
+    assert "table.csv" not in whole
+    assert short.count('<table class="numbers">') < whole.count('<table class="numbers">')
+    assert len(short) < 0.7 * len(whole)
+
+
 def test_other_protocols_get_their_own_table():
     results = [breakaway("a"), breakaway("b"), breakaway("a", settings={"samples": 50, "seed": 0})]
     page = render(Contents(results, []))

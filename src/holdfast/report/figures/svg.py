@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from math import ceil, floor, inf, log10
 from typing import final
 
@@ -221,16 +222,16 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
     """Yield the marks of a line, from the lowest to the topmost."""
     colour = _colour(line)
     if line.shades is not None:
-        yield from _dots(line, frame, [f"fill: {shade}" for shade in _shades(line.shades)], 1.1)
+        yield from _dots(line, frame, _shades(line.shades), 1.1)
     elif line.scattered:
-        yield from _dots(line, frame, [f"fill: {colour}; fill-opacity: 0.7"] * len(line.x), 1.9)
+        yield from _dots(line, frame, [f"{colour}; stroke-opacity: 0.7"] * len(line.x), 1.9)
     else:
         for start, stop in _runs(line.x, line.y):
             dash = f"; stroke-dasharray: {PATTERNS[line.dash]}" if PATTERNS[line.dash] else ""
             path = _path(frame.x(line.x[start:stop]), frame.y(line.y[start:stop]), line.stepped)
             yield f'<path d="M{path}" style="fill: none; stroke: {colour}; stroke-width: 1.4{dash}"/>'
         if len(line.x) < FEW and not line.stepped and line.colour is not None:
-            yield from _dots(line, frame, [f"fill: {colour}"] * len(line.x), 1.9)
+            yield from _dots(line, frame, [colour] * len(line.x), 1.9)
     if line.band is not None:
         low, high = line.band
         for start, stop in _runs(line.x, low, high):
@@ -239,10 +240,13 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
             yield f'<path d="M{there}L{back}Z" style="fill: {colour}; fill-opacity: 0.15"/>'
 
 
-def _dots(line: Line, frame: Frame, styles: Sequence[str], radius: float) -> Iterator[str]:
-    for x, y, style in zip(frame.x(line.x).tolist(), frame.y(line.y).tolist(), styles, strict=True):
-        if np.isfinite(x + y):
-            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" style="{style}"/>'
+def _dots(line: Line, frame: Frame, colours: Sequence[str], radius: float) -> Iterator[str]:
+    """Yield one path for each run of dots of one colour: round ends of strokes without length."""
+    dots = zip(colours, frame.x(line.x).tolist(), frame.y(line.y).tolist(), strict=True)
+    for colour, run in groupby((dot for dot in dots if np.isfinite(dot[1] + dot[2])), key=lambda dot: dot[0]):
+        path = "".join(f"M{_short(x)} {_short(y)}h0" for _, x, y in run)
+        width = f"stroke-width: {2 * radius:g}; stroke-linecap: round"
+        yield f'<path d="{path}" style="fill: none; stroke: {colour}; {width}"/>'
 
 
 def _runs(*values: Float[np.ndarray, "p"]) -> Iterator[tuple[int, int]]:
@@ -253,12 +257,24 @@ def _runs(*values: Float[np.ndarray, "p"]) -> Iterator[tuple[int, int]]:
 
 
 def _path(x: Float[np.ndarray, "p"], y: Float[np.ndarray, "p"], stepped: bool = False) -> str:
-    """Return points as a path goes through them, in tenths of a point; a stepped one goes across, then up."""
+    """Return points as a path goes through them, in tenths of a point; a stepped one goes across, then up.
+
+    Steps are relative, counted in whole tenths so that rounding does not add up.
+    """
+    across, up = (np.round(10 * part).astype(int) for part in (x, y))
+    start = f"{across[0] / 10:g} {up[0] / 10:g}"
+    steps = [(a, b) for a, b in zip(np.diff(across).tolist(), np.diff(up).tolist(), strict=True) if a or b]
     if not stepped:
-        return "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
-    return f"{x[0]:.1f} {y[0]:.1f}" + "".join(
-        f"H{a:.1f}V{b:.1f}" for a, b in zip(x[1:].tolist(), y[1:].tolist(), strict=True)
-    )
+        return start + "".join(f"l{_tenths(a)} {_tenths(b)}" for a, b in steps)
+    return start + "".join((f"h{_tenths(a)}" if a else "") + (f"v{_tenths(b)}" if b else "") for a, b in steps)
+
+
+def _tenths(count: int) -> str:
+    return f"{count / 10:g}".replace("0.", ".", 1) if -10 < count < 10 else f"{count / 10:g}"
+
+
+def _short(value: float) -> str:
+    return f"{round(value, 1):g}"
 
 
 def _shades(values: Float[np.ndarray, "p"]) -> list[str]:

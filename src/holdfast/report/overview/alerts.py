@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.core.balls import Ball
-from holdfast.core.records import Claim, Failure, Result
+from holdfast.core.records import DUPLICATES, Claim, Failure, Result
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -30,6 +30,11 @@ class Alert:
     encoders: tuple[str, ...]
     evaluations: tuple[str, ...]
     warning: str
+
+    @property
+    def of_duplicates(self) -> bool:
+        """Whether images are copies of others, which spoils every number and can be mended now."""
+        return self.warning.startswith(DUPLICATES)
 
     @property
     def where(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -159,6 +159,8 @@ class Page:
     causes: tuple[Cause, ...]
     """Why results are missing."""
     measured: Measured
+    numbers: str = ""
+    """The file beside the page that holds all numbers, which the page then leaves out; empty: the page shows them."""
 
     @property
     def grouped(self) -> list[tuple[str, list[tuple[str, Sequence[Block]]]]]:
@@ -197,15 +199,16 @@ def _under(block: Block) -> str:
     return "Attacked" if attacked else OTHERS
 
 
-def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> str:
+def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, numbers: str = "") -> str:
     """Return the page.
 
     Args:
         contents: what was measured, and what follows from it.
         runs: the folders of the results, which the page names in commands to copy.
         state: how far the run is, if it lasts: such a page reads itself again from time to time.
+        numbers: the file beside the page that holds all numbers; the page links to it instead of showing them.
     """
-    return environment().get_template("page.html").render(page=page_of(contents, runs, state))
+    return environment().get_template("page.html").render(page=replace(page_of(contents, runs, state), numbers=numbers))
 
 
 @cache
