@@ -16,7 +16,7 @@ from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
 from holdfast.report.figures.svg import COLOURS, DASHES, PATTERNS, Line, draw
 
-POINTS = 80
+POINTS = 48
 """Points per curve: finer than a screen shows, and the page stays small."""
 DISTRIBUTION = "Each curve gives the share of images (vertical) whose value is at most the one below it."
 CURVE = "Bands are intervals."

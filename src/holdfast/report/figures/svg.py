@@ -155,6 +155,8 @@ SHADES = (
     (0xFD, 0xE7, 0x25),
 )
 """The colour map viridis, at equal distances; colours between are mixed."""
+LEVELS = 63
+"""Steps of the colour map: more than an eye tells apart in dots, and neighbours share a path."""
 
 
 @final
@@ -241,12 +243,13 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
 
 
 def _dots(line: Line, frame: Frame, colours: Sequence[str], radius: float) -> Iterator[str]:
-    """Yield one path for each run of dots of one colour: round ends of strokes without length."""
+    """Yield a path for each run of dots of one colour: round ends of strokes without length."""
     dots = zip(colours, frame.x(line.x).tolist(), frame.y(line.y).tolist(), strict=True)
-    for colour, run in groupby((dot for dot in dots if np.isfinite(dot[1] + dot[2])), key=lambda dot: dot[0]):
-        path = "".join(f"M{_short(x)} {_short(y)}h0" for _, x, y in run)
-        width = f"stroke-width: {2 * radius:g}; stroke-linecap: round"
-        yield f'<path d="{path}" style="fill: none; stroke: {colour}; {width}"/>'
+    paths = "".join(
+        f'<path style="stroke: {colour}" d="{"".join(f"M{_short(x)} {_short(y)}h0" for _, x, y in run)}"/>'
+        for colour, run in groupby((dot for dot in dots if np.isfinite(dot[1] + dot[2])), key=lambda dot: dot[0])
+    )
+    yield f'<g fill="none" stroke-width="{2 * radius:g}" stroke-linecap="round">{paths}</g>' if paths else ""
 
 
 def _runs(*values: Float[np.ndarray, "p"]) -> Iterator[tuple[int, int]]:
@@ -266,7 +269,13 @@ def _path(x: Float[np.ndarray, "p"], y: Float[np.ndarray, "p"], stepped: bool = 
     steps = [(a, b) for a, b in zip(np.diff(across).tolist(), np.diff(up).tolist(), strict=True) if a or b]
     if not stepped:
         return start + "".join(f"l{_tenths(a)} {_tenths(b)}" for a, b in steps)
-    return start + "".join((f"h{_tenths(a)}" if a else "") + (f"v{_tenths(b)}" if b else "") for a, b in steps)
+    corners: list[tuple[int, int]] = []
+    for a, b in steps:  # a step that does not go across makes the last one higher
+        if corners and not a:
+            corners[-1] = (corners[-1][0], corners[-1][1] + b)
+        else:
+            corners.append((a, b))
+    return start + "".join((f"h{_tenths(a)}" if a else "") + (f"v{_tenths(b)}" if b else "") for a, b in corners)
 
 
 def _tenths(count: int) -> str:
@@ -280,33 +289,34 @@ def _short(value: float) -> str:
 def _shades(values: Float[np.ndarray, "p"]) -> list[str]:
     """Return the colour of each value, from the darkest for the smallest to the brightest for the largest."""
     low, high = span([values])
-    places = np.clip((values - low) / ((high - low) or 1.0), 0, 1) * (len(SHADES) - 1)
+    places = np.round(np.clip((values - low) / ((high - low) or 1.0), 0, 1) * LEVELS) / LEVELS * (len(SHADES) - 1)
     channels = [np.interp(places, np.arange(len(SHADES)), channel) for channel in zip(*SHADES, strict=True)]
     return ["#{:02x}{:02x}{:02x}".format(*colour) for colour in np.stack(channels, 1).round().astype(int).tolist()]
 
 
 def _grid(frame: Frame) -> str:
-    across = "".join(f"M{x:.1f} {TOP}V{BOTTOM}" for x in frame.x(np.array(frame.across.ticks)).tolist())
-    up = "".join(f"M{frame.left:.1f} {y:.1f}H{RIGHT}" for y in frame.y(np.array(frame.up.ticks)).tolist())
+    across = "".join(f"M{_short(x)} {TOP}V{BOTTOM}" for x in frame.x(np.array(frame.across.ticks)).tolist())
+    up = "".join(f"M{_short(frame.left)} {_short(y)}H{RIGHT}" for y in frame.y(np.array(frame.up.ticks)).tolist())
     return f'<path d="{across}{up}" style="fill: none; stroke: {RULE}; stroke-width: 0.6"/>'
 
 
 def _words(frame: Frame, x_label: str, y_label: str, share: bool) -> str:
     """Return the labels of both axes."""
     below, right = BOTTOM + PAD + ASCENT, frame.left - PAD
-    texts = [
-        _text(x, below, "middle", said)
+    middle = [
+        _text(x, below, said)
         for x, said in zip(frame.x(np.array(frame.across.ticks)).tolist(), frame.across.labels, strict=True)
     ]
-    texts += [
-        _text(right, y + ASCENT / 2, "end", said)
+    middle.append(_text((frame.left + RIGHT) / 2, below + PAD + 1.2 * FONT, x_label))
+    end = [
+        _text(right, y + ASCENT / 2, said)
         for y, said in zip(frame.y(np.array(frame.up.ticks)).tolist(), frame.up.labels, strict=True)
     ]
-    texts.append(_text((frame.left + RIGHT) / 2, below + PAD + 1.2 * FONT, "middle", x_label))
-    if y_label and not share:
-        texts.append(_text(frame.left, TOP - PAD, "start", y_label))
-    return f'<g font-size="{FONT}" style="fill: {INK}">{"".join(texts)}</g>'
+    start = [_text(frame.left, TOP - PAD, y_label)] if y_label and not share else []
+    anchored = {"middle": middle, "end": end, "start": start}
+    groups = (f'<g style="text-anchor: {where}">{"".join(texts)}</g>' for where, texts in anchored.items() if texts)
+    return f'<g font-size="{FONT}" style="fill: {INK}">{"".join(groups)}</g>'
 
 
-def _text(x: float, y: float, anchor: str, words: str) -> str:
-    return f'<text style="text-anchor: {anchor}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>' if words else ""
+def _text(x: float, y: float, words: str) -> str:
+    return f'<text x="{_short(x)}" y="{_short(y)}">{escape(words)}</text>' if words else ""
