@@ -167,15 +167,15 @@ def test_another_run_does_not_finish_one_that_stopped(bound, capsys):
         ("breakaway_risk is small", "EVALUATION.]QUANTITY"),
         ("breakaway_rsik<=0.5", "did you mean 'breakaway_risk'"),
         ("breakaway_risk<=small", "got 'small'"),
-        ("breakaway_risk@8/255<=0.5", "nothing matches"),
+        ("breakaway_risk@8/255<=0.5", "Measured:"),
         ("breakaway_risk@divergance=l2<=0.5", "did you mean 'divergence'"),
     ],
 )
 def test_a_mistyped_gate_is_a_mistake(both, gate, expected, capsys):
     status, lines, errors = checked(capsys, both, "--require", "breakaway_risk<=1", "--require", gate)
     assert (status, lines) == (2, [])
-    (sentence,) = errors
-    assert expected in sentence
+    assert len(errors) <= 2
+    assert expected in "\n".join(errors)
 
 
 def test_a_bound_that_no_share_meets_is_a_mistake(both, capsys):

@@ -100,7 +100,7 @@ def test_a_selector_is_a_whole_name_and_all_selectors_count():
     assert check(parse("breakaway_risk@0.01,attack=adaptive<=0.1"), results)[0].passed
     assert not check(parse("breakaway_risk@0.02,attack=adaptive<=0.1"), results)[0].passed
     for wrong in ("@0.01,attack=adapt", "@0.01,attack=adaptive:restarts", "@0.011", "@l2:0.01", "@0.01,attack=pgd"):
-        with pytest.raises(HoldfastError, match="nothing matches"):
+        with pytest.raises(HoldfastError, match="not measured"):
             check(parse(f"breakaway_risk{wrong}<=1"), results)
 
 
@@ -108,12 +108,12 @@ def test_a_selector_is_a_whole_name_and_all_selectors_count():
     ("gate", "said", "silent"),
     [
         # A number from an attack is a lower bound of harm: where it keeps a bound from above, it proves nothing.
-        ("breakaway_risk<=0.5", "as a lower bound it proves nothing about stronger attacks", "contains"),
+        ("breakaway_risk<=0.5", "as a lower bound it proves nothing about stronger attacks", "uncertain"),
         ("breakaway_risk>=0.05", "keeps >= 0.05", "proves nothing"),
         ("breakaway_risk<=0.05", "breaks <= 0.05", "proves nothing"),
         # Its interval is [0.19, 0.22].
-        ("breakaway_risk<=0.21", "its interval contains the bound", "undefined"),
-        ("breakaway_risk<=0.195", "breaks <= 0.195 (its interval contains the bound)", "proves nothing"),
+        ("breakaway_risk<=0.21", "uncertain: upper end", "undefined"),
+        ("breakaway_risk<=0.195", "uncertain: lower end 0.19", "proves nothing"),
     ],
 )
 def test_what_hides_behind_a_comparison_is_said_and_nothing_else(gate, said, silent):
@@ -121,6 +121,22 @@ def test_what_hides_behind_a_comparison_is_said_and_nothing_else(gate, said, sil
     assert said in answer.sentence
     assert silent not in answer.sentence
     assert "partial" not in answer.sentence
+
+
+def test_an_error_about_a_radius_names_the_radii_in_two_short_lines():
+    with pytest.raises(HoldfastError) as refused:
+        check(parse("breakaway_risk@8/255<=0.05"), [breakaway("digits-robust")])
+    first, second = str(refused.value).splitlines()
+    assert {"linf:0.05", "--ball"} <= set(second.replace(",", " ").rstrip(".").split())
+    assert max(len(first), len(second)) <= 160
+
+
+def test_a_gate_on_a_number_that_is_better_high_is_its_lower_end_rounded_down():
+    result = numbered([0.9], claim=Claim.LOWER, better="higher")
+    gate = suggested([result], "breakaway", "digits-robust", result.estimates[0])
+    assert parse(gate).operator == ">="
+    assert check(parse(gate), [result], strict=True)[0].passed
+    assert parse(gate).bound <= result.estimates[0].low
 
 
 def test_an_upper_bound_of_accuracy_proves_nothing_from_below():
@@ -180,7 +196,7 @@ def test_an_interval_around_the_bound_is_said():
     worst = max((e for e in robust.estimates if e.quantity == "breakaway_risk"), key=lambda e: e.value)
     (answer,) = check(parse(f"breakaway_risk<={worst.value * 1.001}"), [robust])
     assert answer.passed
-    assert "interval contains the bound" in answer.sentence
+    assert "upper end" in answer.sentence
 
 
 def test_a_partial_result_fails_unless_it_is_allowed():
@@ -336,7 +352,7 @@ def test_the_reason_is_that_of_the_evaluation_that_gives_the_number():
     ("gate", "said"),
     [
         ("breakway_risk<=1", "did you mean 'breakaway_risk'"),
-        ("breakaway_risk@8/255<=1", "nothing matches; breakaway_risk was measured at ball=linf:0.05"),
+        ("breakaway_risk@8/255<=1", "Measured: linf:0.05"),
         ("breakaway_risk@0.1,divergance=l2<=1", "did you mean 'divergence'"),
         ("breakaway_risk@l3:0.1<=1", "unknown ball 'l3'"),
         ("breakaway_risk@big<=1", "got 'big'"),

@@ -20,6 +20,7 @@ from holdfast.run.engines.ranks import RANKS, process_rank
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
+    from holdfast.report.contents import Contents
 
 STOPPED = flags.CONTINUES
 
@@ -195,7 +196,8 @@ def _print(run: EvaluatedRun) -> int:
         sentences.append(SPENT)
     if failed:
         sentences.append("fix the cause and rerun the same command; it computes only what is missing")
-    screens = Contents(with_relative_errors(run.results), run.failures).first_screens
+    contents = Contents(with_relative_errors(run.results), run.failures)
+    screens = contents.first_screens
     notes = alerts(groups(run.results))
     # Duplicates spoil every number and can be removed now; other warnings are notes in their sections.
     for alert in [note for note in notes if not screens or note.of_duplicates]:
@@ -206,8 +208,18 @@ def _print(run: EvaluatedRun) -> int:
         print(line)
     if screens and notes:
         print(f"Notes: {counted(len(notes), 'note')}, in the report")
+    if screens and (command := _next(contents, page.parent)):
+        print(f"Next: {command}")
     print(f"Report: {page}")
     return 1 if run.failures or run.partial else 0
+
+
+def _next(contents: Contents, folder: Path) -> str:
+    """Return the command that notices if the advised encoder gets worse."""
+    from holdfast.report.overview.advice import gate_command
+
+    _, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.shown)
+    return command
 
 
 def _folder(images: str | None, suite: str) -> str:

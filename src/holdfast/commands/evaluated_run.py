@@ -117,7 +117,7 @@ class EvaluatedRun:
         return notebook.plot(self.results, what)
 
     def _repr_html_(self) -> str:
-        """Return the scorecard, as a notebook shows it."""
+        """Return the report's first screen, as a notebook shows it."""
         return notebook.run_html(self.results, self.failures, self._counts())
 
     def _counts(self) -> str:

@@ -376,7 +376,8 @@ def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> t
             "neighbours is arbitrary: read hubness with suspicion."
         )
     if twins := len(digests) - len(set(digests)):
-        warnings.append(f"{DUPLICATES}: {twins} of {len(digests)} images are exact copies of others; each image is counted once.")
+        copies = f"{twins} of {len(digests)} images are exact copies of others"
+        warnings.append(f"{DUPLICATES}: {copies}; each image is counted once.")
     if zero := looked_at - len(sphere.rows):
         warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
     if len(sphere.rows) < 2 * sphere.codes.shape[1]:

@@ -105,9 +105,9 @@ def population_warnings(population: Population, divergences: Sequence[Divergence
         )
     if twins:
         warnings.append(
-            f"{DUPLICATES}: {twins} of {count} images are exact copies of others; a pair of copies has no distance to compare "
-            "with and is left out where that matters, and breakaway counts each image once. Remove duplicates for clean "
-            "numbers."
+            f"{DUPLICATES}: {twins} of {count} images are exact copies of others; a pair of copies has no distance to "
+            "compare with and is left out where that matters, and breakaway counts each image once. Remove "
+            "duplicates for clean numbers."
         )
     if population.codes.shape[1] == 1 and any(isinstance(divergence, Cosine) for divergence in divergences):
         warnings.append(

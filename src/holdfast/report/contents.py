@@ -6,13 +6,13 @@ Also here: the report's heading, how far its run is, and parts of stored results
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Failure, ImagesInfo, Result
+from holdfast.core.records import Estimate, Failure, ImagesInfo, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, groups
 from holdfast.report.comparison.compare import Comparison, compare
@@ -62,6 +62,11 @@ class Contents:
     def first_screens(self) -> tuple[FirstScreen, ...]:
         """Return what a reader sees first: one screen per table that has rows for it."""
         return first_screens(self.groups, self.comparison, self.tables, self.failures)
+
+    @property
+    def shown(self) -> list[tuple[str, Mapping[str, Estimate]]]:
+        """Return the evaluations and numbers of the first screen."""
+        return self.first_screens[0].numbers if self.first_screens else []
 
     @cached_property
     def plates(self) -> dict[str, tuple[Plate, ...]]:

@@ -30,6 +30,8 @@ FORM = re.compile(
     r"\s*(?:(?P<evaluation>[\w-]+)\.)?(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?"
     r"\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*"
 )
+SHOWN = 8
+"""Conditions that an error names."""
 SPELLED = "[EVALUATION.]QUANTITY[@BALL,...]<=NUMBER"
 
 
@@ -306,10 +308,12 @@ def warning(gate: Gate, results: Sequence[Result]) -> str:
 def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Estimate) -> str:
     """Return a gate on the quantity and ball of ``like``, a number of ``evaluation``, that ``encoder`` keeps now.
 
-    Its bound is the upper end of the worst interval, rounded up, so that a strict check passes. Empty if there is none.
+    Its bound is the worse end of the worst interval, rounded outwards, so that a strict check passes. Empty if there is
+    none.
     """
+    operator = ">=" if like.better == "higher" else "<="
     try:
-        gate = parse(f"{evaluation}.{like.quantity}@{like.conditions['ball']},encoder={encoder}<=1")
+        gate = parse(f"{evaluation}.{like.quantity}@{like.conditions['ball']},encoder={encoder}{operator}1")
     except HoldfastError:
         return ""  # a name with a comma or a comparison in it cannot be spelled in a gate
     labels_of = labels(results)
@@ -320,11 +324,16 @@ def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Es
         and gate.concerns(labels_of[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
         for estimate, _ in _matching(gate, result)
     ]
-    if not estimates or not all(isfinite(estimate.value) and isfinite(estimate.high) for estimate in estimates):
+    if not estimates or not all(
+        isfinite(estimate.value) and isfinite(_far_end(gate, estimate)) for estimate in estimates
+    ):
         return ""
-    bound = _up(max(estimate.high for estimate in estimates))
-    # No share is above 1, so that such a gate would never shut.
-    return "" if is_share(like.unit) and bound >= 1 else gate.text.removesuffix("1") + f"{bound:g}"
+    ends = [_far_end(gate, estimate) for estimate in estimates]
+    bound = _down(min(ends)) if operator == ">=" else _up(max(ends))
+    # No share is above 1 or below 0, so that such a gate would never shut.
+    if is_share(like.unit) and (bound <= 0 if operator == ">=" else bound >= 1):
+        return ""
+    return gate.text.removesuffix("1") + f"{bound:g}"
 
 
 def _up(value: float) -> float:
@@ -336,6 +345,17 @@ def _up(value: float) -> float:
     """
     rounded = float(f"{value:.2g}")
     return rounded if rounded >= value else float(f"{value * 1.05:.2g}")
+
+
+def _down(value: float) -> float:
+    """Return ``value``, if it is positive, rounded down to two digits.
+
+    Example:
+        >>> _down(0.0109), _down(0.05)
+        (0.01, 0.05)
+    """
+    rounded = float(f"{value:.2g}")
+    return rounded if rounded <= value else float(f"{value * 0.95:.2g}")
 
 
 def _far_end(gate: Gate, estimate: Estimate) -> float:
@@ -385,7 +405,10 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -
     if partial is not None:
         parts.append(f"partial: the run ended after {partial.looked_at} of {partial.planned} samples")
     if gate.holds(worst.low) != gate.holds(worst.high):
-        parts.append("its interval contains the bound")
+        upper = (gate.limits == "above") == passed
+        parts.append(
+            f"uncertain: {'upper' if upper else 'lower'} end {text.value(worst, worst.high if upper else worst.low)}"
+        )
     # Contradictions are counted, and are none of the encoder's: nothing stronger is asked of it.
     if passed and worst.claim is open_end and worst.quantity != "contradictions":
         parts.append(
@@ -429,8 +452,20 @@ def _require_measured(
                 f"gate {gate.text!r}: {gate.quantity} has no condition {key!r}; {did_you_mean(key, keys)}"
             )
     if not any(map(gate.matches, estimates)):
-        offered = dict.fromkeys(", ".join(f"{k}={v}" for k, v in estimate.conditions.items()) for estimate in estimates)
-        raise HoldfastError(f"gate {gate.text!r}: nothing matches; {gate.number} was measured at {'; '.join(offered)}")
+        raise HoldfastError(f"gate {gate.text!r}: {_not_measured_there(gate, estimates)}")
+
+
+def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> str:
+    """Return in two short lines that no number was taken under the gate's conditions, and what was measured."""
+
+    def at(key: str) -> str:
+        found = list(dict.fromkeys(e.conditions[key] for e in estimates if key in e.conditions))
+        return f"{', '.join(found[:SHOWN])}{f' and {len(found) - SHOWN} more' if len(found) > SHOWN else ''}"
+
+    where = f"{gate.number} was not measured under these conditions."
+    if gate.radius is not None and not any(fits(e.conditions, gate.radius, {}) for e in estimates):
+        return f"{where}\nMeasured: {at('ball')}. Name one of these, or measure yours with --ball."
+    return f"{where}\nMeasured: {'; '.join(f'{key}={at(key)}' for key in gate.selectors) or at('ball')}."
 
 
 def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:

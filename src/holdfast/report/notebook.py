@@ -18,6 +18,7 @@ from holdfast.report.comparison.tables import Table
 from holdfast.report.contents import Contents
 from holdfast.report.figures.plots import Plate, drawings
 from holdfast.report.overview.alerts import alerts
+from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.scorecard import Scorecard
 from holdfast.report.page.page import colours_of, environment
 
@@ -29,6 +30,7 @@ class Output:
     colours: Mapping[str, str]
     headline: str = ""
     sentences: Sequence[str] = ()
+    screens: Sequence[FirstScreen] = ()
     cards: Sequence[Scorecard] = ()
     tables: Sequence[Table] = ()
     plates: Sequence[Plate] = field(default_factory=tuple)
@@ -112,11 +114,13 @@ def _only(result: Result, quantity: str) -> Result:
 
 
 def run_html(results: Sequence[Result], failures: Sequence[Failure], headline: str) -> str:
-    """Return the scorecard of a run, or its main numbers where they answer no question, and what has no result."""
+    """Return the first screen of a run, or its scorecard or main numbers where it has none, and what has no result."""
     contents = Contents(with_relative_errors(results), failures)
     missing = [f"{each.state}: {each.evaluation} of {each.encoder}: {each.reason}" for each in failures]
-    tables = () if contents.scorecards or not results else contents.tables
-    return shown(Output(colours_of(contents.comparison), headline, missing, contents.scorecards, tables))
+    screens = contents.first_screens
+    cards = () if screens else contents.scorecards
+    tables = () if screens or cards or not results else contents.tables
+    return shown(Output(colours_of(contents.comparison), headline, missing, screens, cards, tables))
 
 
 def result_html(result: Result) -> str:

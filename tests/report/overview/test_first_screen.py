@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from shlex import split
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Findings, Result
 from holdfast.core.statistics import summarise
 from holdfast.report.contents import Contents
+from holdfast.report.gate import check, parse
+from holdfast.report.notebook import run_html
+from holdfast.report.overview.advice import gate_command
 from holdfast.report.overview.first_rows import KINDS, FirstRow, ball, key_of, require_one_event
 from holdfast.report.overview.first_screen import FirstScreen, lines
 from holdfast.report.page.page import render
@@ -141,3 +145,22 @@ def test_the_page_opens_with_the_verdict_and_folds_the_rest():
 def test_radii_are_grey_levels():
     assert ball("linf:0.05") == "ε = 12.75/255"
     assert ball("linf:8/255") == "ε = 8/255"
+
+
+def test_the_gate_guards_a_number_of_the_first_screen():
+    results = [kept("a", {"linf:0.05": (0.88, 0.92)})]
+    contents = Contents(results, ())
+    name, command = gate_command(contents.tables[0], contents.groups, (), ["runs/mine"], contents.shown)
+    assert name == "a"
+    assert "certified-breakaway.certified_nearest_neighbour_accuracy@linf:0.05" in command
+    gate = parse(split(command)[-1])
+    assert check(gate, results, strict=True)[0].passed
+    assert gate.bound <= contents.shown[0][1]["a"].low
+
+
+def test_a_notebook_opens_with_the_first_screen():
+    results = [kept("a", {"linf:0.05": (0.88, 0.92)}), kept("b", {"linf:0.05": (0.24, 0.36)})]
+    html = run_html(results, (), "two results")
+    for word in ("first-screen", screen(*results).verdict[0], "88 – 92%"):
+        assert word in html
+    assert 'class="scorecard"' not in html

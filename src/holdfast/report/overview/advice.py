@@ -6,12 +6,12 @@ samples, and a suggested gate on ``FEW``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
 
-from holdfast.core.records import Claim, Failure, Result
+from holdfast.core.records import Claim, Estimate, Failure, Result
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -37,8 +37,16 @@ SHOWN = 3
 """Of so many leaders the advice gives the worst number."""
 
 
+Guarded = tuple[str, Mapping[str, Estimate]]
+"""An evaluation with a number of each encoder."""
+
+
 def advice(
-    table: Table, groups: Sequence[Group], failures: Sequence[Failure], runs: Sequence[str] = ()
+    table: Table,
+    groups: Sequence[Group],
+    failures: Sequence[Failure],
+    runs: Sequence[str] = (),
+    shown: Sequence[Guarded] = (),
 ) -> tuple[str, ...]:
     """Return sentences to act on, the most useful first.
 
@@ -47,6 +55,7 @@ def advice(
         groups: every result.
         failures: the cells without one.
         runs: the folders they are in, if they are known.
+        shown: the numbers of the first screen, which a gate guards before any other.
     """
     results = [result for group in groups for result in group.results]
     if unfinished := _continue(results, failures):
@@ -64,7 +73,7 @@ def advice(
         _claims(table),
         _proved(table),
         _rerun(failures),
-        _gate(table, groups, runs, advised.leaders or (table.ranked if len(table.ranked) == 1 else ())),
+        _gate(*_gate_command(table, groups, runs, _guarded(table, advised), shown)),
     )
     return tuple(filter(None, sentences))
 
@@ -340,27 +349,53 @@ def _rerun(failures: Sequence[Failure]) -> str:
     )
 
 
-def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str], advised: Sequence[str]) -> str:
+def gate_command(
+    table: Table,
+    groups: Sequence[Group],
+    failures: Sequence[Failure],
+    runs: Sequence[str],
+    shown: Sequence[Guarded] = (),
+) -> tuple[str, str]:
+    """Return an encoder and the command that notices if it gets worse; two empty texts where there is none to give."""
+    if _continue([result for group in groups for result in group.results], failures):
+        return "", ""
+    table, _ = _supported(table)
+    return _gate_command(table, groups, runs, _guarded(table, _advised(table, tally(table))), shown)
+
+
+def _guarded(table: Table, advised: Advised) -> tuple[str, ...]:
+    return advised.leaders or (table.ranked if len(table.ranked) == 1 else ())
+
+
+def _gate(name: str, command: str) -> str:
+    return f"To notice when {name} gets worse, gate it: `{command}`" if command else ""
+
+
+def _gate_command(
+    table: Table, groups: Sequence[Group], runs: Sequence[str], advised: Sequence[str], shown: Sequence[Guarded]
+) -> tuple[str, str]:
     """Return a check that would notice if the advised encoder became worse than its interval allows.
 
-    Nobody is told to guard an encoder that is not advised or is useless, nor by a bound that cannot be broken.
+    Nobody is told to guard an encoder that is not advised or is useless, nor by a bound that cannot be broken. A number of
+    the first screen is guarded before any other.
     """
     results = [result for group in groups for result in group.results]
+    folders = " ".join(map(quote, runs)) or "RUN"
     for name in advised[:1] if advised and not _useless(table, advised[0]) else ():
         place = table.encoders.index(name)
+        numbers = [(evaluation, by[name]) for evaluation, by in shown if name in by]
         for section in table.sections:
             cells = [cell for row in section.rows if (cell := row.cells[place]) and cell.defined]
-            if section.like.better != "lower" or not cells:
+            if section.like.better == "lower" and cells:
+                # Of equal numbers the last, which belongs to the widest ball and the strongest attack.
+                worst = max(reversed(cells), key=lambda cell: cell.estimate.value)
+                numbers.append((section.evaluation, worst.estimate))
+        for evaluation, estimate in numbers:
+            if ":" not in estimate.conditions.get("ball", "") or estimate.n < FEW:
                 continue
-            # Of equal numbers the last, which belongs to the widest ball and the strongest attack.
-            estimate = max(reversed(cells), key=lambda cell: cell.estimate.value).estimate
-            if "ball" not in estimate.conditions or estimate.n < FEW:
-                continue
-            if gate := suggested(results, section.evaluation, name, estimate):
-                folders = " ".join(map(quote, runs)) or "RUN"
-                command = f"holdfast check {folders} --strict --require {quote(gate)}"
-                return f"To notice when {name} gets worse, gate it: `{command}`"
-    return ""
+            if gate := suggested(results, evaluation, name, estimate):
+                return name, f"holdfast check {folders} --strict --require {quote(gate)}"
+    return "", ""
 
 
 def _useless(table: Table, name: str) -> bool:

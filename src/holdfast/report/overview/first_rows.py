@@ -140,6 +140,8 @@ class FirstRow:
     """Fewest samples of any of its numbers."""
     ranks: Mapping[str, int]
     """1 + how many encoders are better, at 95% for the whole screen."""
+    numbers: Mapping[str, Estimate]
+    """Each encoder's number; of two bounds the proved one."""
 
     @property
     def title(self) -> str:
@@ -265,7 +267,11 @@ def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow
         cells=cells,
         fewest=min((cell.estimate.n for row in found.rows for cell in row.cells if cell and cell.defined), default=0),
         ranks=ranks,
-    )
+        numbers={
+            name: cell.estimate
+            for name, cell in zip(whole.encoders, found.rows[0].cells, strict=True) if cell and cell.defined
+        },
+    )  # fmt: skip
 
 
 def _count(found: Picked) -> str:

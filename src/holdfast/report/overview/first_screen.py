@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from holdfast.core.records import Failure, Result
+from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, tabled
 from holdfast.report.comparison.compare import Comparison, case, jointly_ranked
@@ -50,6 +50,11 @@ class FirstScreen:
         """Each heading that has rows, with what it says of them."""
         found = [(name, said, [row for row in self.rows if row.kind.group == name]) for name, said in GROUPS.items()]
         return [group for group in found if group[2]]
+
+    @property
+    def numbers(self) -> list[tuple[str, Mapping[str, Estimate]]]:
+        """Return each row's evaluation with the numbers of its encoders."""
+        return [(row.kind.evaluation, row.numbers) for row in self.rows]
 
     def beside(self, row: FirstRow) -> str:
         """Return the numbers of the baselines in one cell."""

@@ -248,7 +248,7 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
             contents.scorecards,
             tuple(dict.fromkeys(sentence for card in contents.scorecards for sentence in card.studied)),
         ),
-        advice=advice(contents.tables[0], contents.groups, failures, runs) if contents.tables else (),
+        advice=advice(contents.tables[0], contents.groups, failures, runs, contents.shown) if contents.tables else (),
         main_numbers=MainNumbers(
             tuple(zip(contents.tables, map(sentences, contents.tallies), strict=True)),
             incomparable(comparison.refusals),
