@@ -8,13 +8,16 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # what collecting the tests takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-slow check format docs
+.PHONY: help demo picture test test-slow check format docs
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.core  ## measure the built-in encoders on the built-in images and name the report
 	$(BIN)/holdfast evaluate --out runs/demo
+
+picture: demo  ## remake the picture of the report in the documentation (needs chromium)
+	$(BIN)/python scripts/picture_of_page.py runs/demo/report.html docs/images/report.png
 
 test: $(VENV)/.dev  ## everything that takes seconds
 	$(PYTEST)
