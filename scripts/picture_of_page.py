@@ -32,7 +32,13 @@ def main() -> int:
         return 1
     with TemporaryDirectory() as folder:
         shot = Path(folder, "shot.png")
-        command = [browser, *FLAGS, f"--user-data-dir={folder}/profile", f"--window-size={SIZE}", f"--screenshot={shot}"]
+        command = [
+            browser,
+            *FLAGS,
+            f"--user-data-dir={folder}/profile",
+            f"--window-size={SIZE}",
+            f"--screenshot={shot}",
+        ]
         subprocess.run([*command, page.as_uri()], capture_output=True, timeout=180, check=True)
         info = PngInfo()
         info.add_text("Software", f"Holdfast {version[1]}")

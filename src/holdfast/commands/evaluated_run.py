@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 from holdfast.commands.log import log
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
-from holdfast.measure.store import Store, StoreError
+from holdfast.measure.store import REQUEST, Store, StoreError
 from holdfast.report import notebook, text, write
 from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.contents import RunState
@@ -163,6 +164,14 @@ def _row(result: Result, estimate: Estimate) -> dict[str, object]:
     }
 
 
+def suite_of(store: Store) -> str:
+    """Return the suite that was last asked for; empty where the run keeps none that can be read."""
+    try:
+        return str(json.loads((store.folder / REQUEST).read_bytes()).get("suite", ""))
+    except (OSError, ValueError):
+        return ""
+
+
 def write_report(store: Store, folder: Path, state: RunState | None = None) -> Path:
     """Write the report of everything in ``store`` into ``folder`` and return the path of its page.
 
@@ -173,7 +182,7 @@ def write_report(store: Store, folder: Path, state: RunState | None = None) -> P
         StoreError: ``folder`` cannot be written.
     """
     try:
-        return write(store.results(), store.failures(), folder, state)["report.html"]
+        return write(store.results(), store.failures(), folder, state, suite_of(store))["report.html"]
     except OSError as error:
         raise StoreError(
             f"cannot write the report in {folder}: {error.strerror or error}; all results are kept, "

@@ -44,19 +44,19 @@ def report(contents: Contents) -> Report:
 
 
 def write(
-    results: Sequence[Result], failures: Sequence[Failure], folder: Path, state: RunState | None = None
+    results: Sequence[Result], failures: Sequence[Failure], folder: Path, state: RunState | None = None, suite: str = ""
 ) -> dict[str, Path]:
     """Write the report of stored records into ``folder`` and return the path of each of its files by kind.
 
     Nothing else is read: no model, no images, no clock, so that old runs render again at any time. ``state`` says how far
-    a run is that lasts.
+    a run is that lasts, ``suite`` which one was asked for.
 
     Raises:
         HoldfastError: the folder cannot be written; what was there before stays whole.
     """
     contents = Contents(with_relative_errors(results), failures)
     texts = {
-        "report.html": render(contents, [str(folder)], state, "table.csv"),
+        "report.html": render(contents, [str(folder)], state, "table.csv", suite),
         "report.json": report(contents).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(contents.groups, contents.comparison),

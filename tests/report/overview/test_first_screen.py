@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from shlex import split
 
 import numpy as np
 import pytest
 
+from holdfast.commands.evaluated_run import suite_of
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Findings, Result
 from holdfast.core.statistics import summarise
+from holdfast.measure.store import Store
 from holdfast.report.contents import Contents
+from holdfast.report.files import write
 from holdfast.report.gate import check, parse
 from holdfast.report.notebook import run_html
 from holdfast.report.overview.advice import gate_command
-from holdfast.report.overview.first_rows import KINDS, FirstRow, ball, key_of, require_one_event
+from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, key_of, require_one_event
 from holdfast.report.overview.first_screen import FirstScreen, lines
 from holdfast.report.page.page import render
 from tests.report.synthetic import breakaway, ids, result, series
@@ -156,6 +160,26 @@ def test_the_gate_guards_a_number_of_the_first_screen():
     gate = parse(split(command)[-1])
     assert check(gate, results, strict=True)[0].passed
     assert gate.bound <= contents.shown[0][1]["a"].low
+
+
+def test_the_meta_line_names_the_suite_that_was_asked_for(tmp_path: Path):
+    one = kept("a", {"linf:0.05": (0.88, 0.92)})
+    assert "suite standard" in lead(write([one], [], tmp_path, suite="standard")["report.html"])
+    assert "suite" not in lead(write([one], [], tmp_path)["report.html"])
+    store = Store(tmp_path)
+    assert suite_of(store) == ""
+    store.request('{"suite": "standard"}')
+    assert suite_of(store) == "standard"
+
+
+def lead(page: Path) -> str:
+    return page.read_text("utf-8").partition('<p class="lead">')[2].partition("</p>")[0]
+
+
+def test_edits_are_named_where_there_is_room():
+    assert _edits({"edits": ["jpeg", "crop"]}).endswith("jpeg, crop")
+    assert _edits({"kinds": ["gaussian-noise-c"] * 15}).startswith("15 ")
+    assert "gaussian" not in _edits({"kinds": ["gaussian-noise-c"] * 15})
 
 
 def test_a_notebook_opens_with_the_first_screen():

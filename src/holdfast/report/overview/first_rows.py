@@ -279,6 +279,25 @@ def _count(found: Picked) -> str:
     return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,}–{counts[-1]:,}"
 
 
+LISTED = 80
+"""Characters of a list of edits that the second line has room for; a longer list is counted."""
+
+
+def _edits(settings: Mapping[str, object]) -> str:
+    """Return how many edits or corruptions a number is of, by name where these are short.
+
+    Example:
+        >>> _edits({"edits": ["jpeg", "crop"]}), _edits({"samples": 60})
+        ('2 edits: jpeg, crop', '')
+    """
+    for key, noun in (("edits", "edit"), ("kinds", "corruption")):
+        names = settings.get(key)
+        if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
+            written = ", ".join(map(str, names))
+            return f"{text.counted(len(names), noun)}{f': {written}' if len(written) <= LISTED else ''}"
+    return ""
+
+
 def _under(kind: Kind, like: Estimate, result: Result, n: str, told: bool) -> str:
     key = key_of(kind, like, result)
     norm, _, _ = like.conditions.get("ball", "").partition(":")
@@ -289,7 +308,8 @@ def _under(kind: Kind, like: Estimate, result: Result, n: str, told: bool) -> st
         where = ball(like.conditions["ball"])
     among = "" if kind.gallery in ("all other images", "one chosen other image", "one other image") else key.gallery
     parts = (
-        kind.note, where, f"{like.better} is better" if like.better != "neither" and not kind.note else "",
+        kind.note, where, _edits(result.settings) if kind.group == "Everyday changes" else "",
+        f"{like.better} is better" if like.better != "neither" and not kind.note else "",
         f"among {among}" if among else "", f"n = {n}{f' {kind.counts}' if kind.counts else ''}",
         "no significant difference" if told else "",
     )  # fmt: skip

@@ -199,7 +199,9 @@ def _under(block: Block) -> str:
     return "Attacked" if attacked else OTHERS
 
 
-def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, numbers: str = "") -> str:
+def render(
+    contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, numbers: str = "", suite: str = ""
+) -> str:
     """Return the page.
 
     Args:
@@ -207,8 +209,10 @@ def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None 
         runs: the folders of the results, which the page names in commands to copy.
         state: how far the run is, if it lasts: such a page reads itself again from time to time.
         numbers: the file beside the page that holds all numbers; the page links to it instead of showing them.
+        suite: the name of the suite that was asked for, if it is known.
     """
-    return environment().get_template("page.html").render(page=replace(page_of(contents, runs, state), numbers=numbers))
+    whole = page_of(contents, runs, state, suite)
+    return environment().get_template("page.html").render(page=replace(whole, numbers=numbers))
 
 
 @cache
@@ -232,7 +236,7 @@ def colours_of(comparison: Comparison) -> dict[str, str]:
     return {name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)}
 
 
-def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> Page:
+def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, suite: str = "") -> Page:
     """Return the sections of the page."""
     results, failures, comparison = contents.results, contents.failures, contents.comparison
     notices = _notices(contents)
@@ -241,7 +245,7 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
         headline=_headline(results, comparison, len(notices.absent)),
         lead=_lead(results),
         colours=colours_of(comparison),
-        meta=_meta(results),
+        meta=_meta(results, suite),
         first=contents.first_screens,
         notices=notices,
         scores=Scores(
@@ -293,14 +297,16 @@ def _headline(results: Sequence[Result], comparison: Comparison, absent: int) ->
     return heading(results, who)
 
 
-def _meta(results: Sequence[Result]) -> str:
-    """Return images, version and day on one line."""
+def _meta(results: Sequence[Result], suite: str) -> str:
+    """Return images, suite, version and day on one line."""
     images = dict.fromkeys(
         f"{text.counted(result.images.count, 'image')} of {result.images.name}" for result in results
     )
     facts = _facts(results)
     version = f"Holdfast {facts['Holdfast']}" if "Holdfast" in facts else ""
-    return " · ".join(filter(None, (*images, version, facts.get("Measured", "")[:10])))
+    return " · ".join(
+        filter(None, (*images, f"suite {suite}" if suite else "", version, facts.get("Measured", "")[:10]))
+    )
 
 
 def _lead(results: Sequence[Result]) -> str:
