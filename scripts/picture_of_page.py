@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from look_at_page import FLAGS, NAMES
+from look_at_page import FLAGS, NAMES  # type: ignore[import-not-found]  # it lies in the same folder
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 

@@ -199,7 +199,7 @@ def _print(run: EvaluatedRun) -> int:
     contents = Contents(with_relative_errors(run.results), run.failures)
     screens = contents.first_screens
     notes = alerts(groups(run.results))
-    # Duplicates spoil every number and can be removed now; other warnings are notes in their sections.
+    # Duplicates spoil every number and can be removed now; other warnings are notes of the report.
     for alert in [note for note in notes if not screens or note.of_duplicates]:
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
