@@ -152,7 +152,7 @@ def test_a_run_says_what_it_holds(run: EvaluatedRun) -> None:
     assert "2 results, 0 failures" in said
     assert "digits-robust  overlap  overlap risk" in said
     assert "≤ 0.1" in said, "the wider ball is the worse"
-    assert "Can two images be made to collide?" in run._repr_html_()
+    assert "digits-random" in run._repr_html_()
 
 
 def test_the_table_has_a_row_for_each_estimate(run: EvaluatedRun, monkeypatch: pytest.MonkeyPatch) -> None:
