@@ -25,30 +25,24 @@ from holdfast.core.objective import ObjectiveFunction
 # The adaptive attack: ascent with momentum whose step halves whenever progress stalls (APGD).
 #
 # Croce and Hein 2020, https://arxiv.org/abs/2003.01690, section 3: start with long steps; at checkpoints, halve the
-# step and
-# return to the best point if too few steps rose or neither step nor best value changed.
+# step and return to the best point if too few steps rose or neither step nor best value changed.
 #
 # Departures: of several starts, each takes the first 40% of its steps; the best one then takes the steps that all of
-# them
-# have left. Compared with one run of as many steps on adversarially trained encoders, whole runs from five starts find
-# between 2% less and 10% more; runs divided this way find at least as much everywhere. Where other attacks of a run
-# ended are
-# starts, too: if one of them is best, the search goes on from there.
+# them have left. Compared with one run of as many steps on adversarially trained encoders, whole runs from five
+# starts find between 2% less and 10% more; runs divided this way find at least as much everywhere. Where other
+# attacks of a run ended are starts, too: if one of them is best, the search goes on from there.
 #
-# The first step is half the radius, not the width of the ball. The codes of an encoder of many layers change direction
-# within
-# less: 50 steps from one start moved those of an ImageNet encoder (EfficientNet-Lite0, 6 photographs, linf 4/255, l2)
-# 70 far
-# from first steps of twice the radius, 95 from half of it; 20 steps 45 and 58; 50 fixed steps of 0.001 (U-PGD) 62.
+# The first step is half the radius, not the width of the ball. The codes of an encoder of many layers change
+# direction within less: 50 steps from one start moved those of an ImageNet encoder (EfficientNet-Lite0, 6
+# photographs, linf 4/255, l2) 70 far from first steps of twice the radius, 95 from half of it; 20 steps 45 and 58; 50
+# fixed steps of 0.001 (U-PGD) 62.
 #
-# In linf every other of three and more starts takes shorter steps, and the best start goes on with those that found it.
-# Long steps alone end in the corners of the ball, which a network trained in a larger one has made safe: half that
-# radius
-# (RVCL's CNN-A of MNIST, eps 0.3, ball 0.15, margin of its published head) they left .73 of 100 images right, .59 this
-# way,
-# .63 one search of as many fixed steps of 0.02 radii. On ten other encoders, three of them EfficientNet-Lite0, all
-# numbers are
-# within 1.1% and all accuracies within .01; in l2 and l1 short steps lose more than they find.
+# In linf every other of three and more starts takes shorter steps, and the best start goes on with those that found
+# it. Long steps alone end in the corners of the ball, which a network trained in a larger one has made safe: half
+# that radius (RVCL's CNN-A of MNIST, eps 0.3, ball 0.15, margin of its published head) they left .73 of 100 images
+# right, .59 this way, .63 one search of as many fixed steps of 0.02 radii. On ten other encoders, three of them
+# EfficientNet-Lite0, all numbers are within 1.1% and all accuracies within .01; in l2 and l1 short steps lose more
+# than they find.
 #
 # Pixels that start near an edge of the domain start inward. An untargeted objective has no gradient along a pixel
 # that a random start moved out and clipping brought back, and no step leads from the near edge to the far side of the
@@ -252,10 +246,8 @@ def inside(pixels: Pixels, moved: Pixels, ball: Ball, encoder: Encoder) -> Pixel
 # Several attacks on the same images: the adaptive ones begin where the others ended, and so are never weaker.
 #
 # Published attacks run as published, each for itself. Then come the adaptive ones by growing number of steps: the
-# points that
-# all before them reached are among their starts, so that for each image none of them gained more. Where each ends
-# depends on
-# the set of attacks alone, not on the order in which they are listed.
+# points that all before them reached are among their starts, so that for each image none of them gained more. Where
+# each ends depends on the set of attacks alone, not on the order in which they are listed.
 
 
 def attack_together(

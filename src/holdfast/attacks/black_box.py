@@ -105,12 +105,9 @@ def windows(pixels: Pixels, share: float, noise: Noise) -> tuple[Tensor, Tensor]
 # The score-only attack by estimated gradients: natural evolution strategies.
 #
 # ``g = 1 / (2 k s) sum_i (L(x + s u_i) - L(x - s u_i)) u_i`` over ``k`` normal directions ``u_i`` estimates the
-# gradient of
-# the objective ``L`` smoothed by noise, from ``2 k`` queries; steps then are those of projected gradient ascent. Ilyas
-# et al.
-# 2018, https://arxiv.org/abs/1804.08598, section 2. Departures: noise and steps are shares of the radius, so that one
-# default
-# serves every ball, and the best point visited is returned.
+# gradient of the objective ``L`` smoothed by noise, from ``2 k`` queries; steps then are those of projected gradient
+# ascent. Ilyas et al. 2018, https://arxiv.org/abs/1804.08598, section 2. Departures: noise and steps are shares of
+# the radius, so that one default serves every ball, and the best point visited is returned.
 
 
 @final
@@ -176,16 +173,12 @@ class NaturalEvolution(Attack):
 # gradient.
 #
 # RayS (Chen and Gu 2020, https://arxiv.org/abs/2006.12792, algorithms 2 and 3) looks for the direction of signs along
-# which
-# the decision changes soonest. It flips the signs of a block of pixels, asks whether the decision changes at the
-# smallest
-# radius known so far, and only if it does halves the way to the clean image. Blocks are halves of the image at first,
-# then
-# quarters, and so on down to single pixels, and from the whole image again.
+# which the decision changes soonest. It flips the signs of a block of pixels, asks whether the decision changes at
+# the smallest radius known so far, and only if it does halves the way to the clean image. Blocks are halves of the
+# image at first, then quarters, and so on down to single pixels, and from the whole image again.
 #
 # Departures. Bisection ends within a share of the radius, not at a fixed distance, for encoders give way at a
-# thousandth and
-# at a tenth of the range of pixels. And radii begin at the widest of interest instead of at infinity.
+# thousandth and at a tenth of the range of pixels. And radii begin at the widest of interest instead of at infinity.
 
 TOLERANCE = 0.01
 """Bisection ends where the radius is known to within this share of it."""

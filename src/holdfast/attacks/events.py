@@ -78,11 +78,11 @@ class Searched:
         return counts, passed_here
 
 
-# What is searched for when a radius is: another image is nearer, an image is taken for its partner, two images collide.
+# What is searched for when a radius is: another image is nearer, an image is taken for its partner, two images
+# collide.
 #
 # Each is an event of the moved code, decided by the clean codes of all images, with a function to climb that is
-# positive where
-# it happens or nearly so: the few nearest images stand there for all.
+# positive where it happens or nearly so: the few nearest images stand there for all.
 
 
 @dataclass(frozen=True)

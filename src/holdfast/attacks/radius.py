@@ -24,9 +24,8 @@ from holdfast.core.objective import ObjectiveFunction
 
 # The fast minimum-norm attack (FMN): make the change small while the objective stays positive.
 #
-# Pintor et al. 2021, https://arxiv.org/abs/2102.12827, algorithm 1. Beside the change it adapts a radius. While nothing
-# was
-# found, that is where the objective would be zero if it were linear,
+# Pintor et al. 2021, https://arxiv.org/abs/2102.12827, algorithm 1. Beside the change it adapts a radius. While
+# nothing was found, that is where the objective would be zero if it were linear,
 #
 #     radius = norm(delta) - gain / dual_norm(gradient)
 #
@@ -34,13 +33,10 @@ from holdfast.core.objective import ObjectiveFunction
 # smallest change found. Steps go uphill and back into the ball of that radius.
 #
 # Departures. The length of a step is a share of the radius, so that one setting serves encoders that give way at a
-# thousandth and at a tenth of the range of pixels, and it is whole until something is found. Steps are the steepest of
-# the
-# norm. While nothing is found the radius grows by a fifth at least: clipped at the edge of the range, or where the
-# gradient
-# turns, the linear estimate alone stays where it is (of 60 digits a third were then never lost in l2). And it starts a
-# little
-# off the clean image, where a distance from the clean code has no gradient.
+# thousandth and at a tenth of the range of pixels, and it is whole until something is found. Steps are the steepest
+# of the norm. While nothing is found the radius grows by a fifth at least: clipped at the edge of the range, or where
+# the gradient turns, the linear estimate alone stays where it is (of 60 digits a third were then never lost in l2).
+# And it starts a little off the clean image, where a distance from the clean code has no gradient.
 
 STRIDE = (1.0, 0.05)
 """The first and the last step after a find, as shares of the radius."""
@@ -100,22 +96,17 @@ def annealed(ends: tuple[float, float], step: int, steps: int) -> float:
 # The smallest change that makes something happen, image by image.
 #
 # An attack in a ball says whether; here the radius itself is searched for. First the minimum-norm attack
-# (``minimum_norm``)
-# looks for it directly. Then the attack itself is made at radii below what was found: at ``BELOW`` of it, and between
-# the
-# largest radius at which it failed and the smallest find, with what was found before, brought inside, among its starts.
-# Every
-# find moves along the segment to the clean image for as long as the event lasts.
+# (``minimum_norm``) looks for it directly. Then the attack itself is made at radii below what was found: at ``BELOW``
+# of it, and between the largest radius at which it failed and the smallest find, with what was found before, brought
+# inside, among its starts. Every find moves along the segment to the clean image for as long as the event lasts.
 #
 # A radius counts only with an image: one that was encoded and showed the event. So it bounds the true one from above.
-# That the
-# attack failed at some radius proves nothing; it says where to search next.
+# That the attack failed at some radius proves nothing; it says where to search next.
 #
 # On three built-in encoders, 60 digits each, in linf and l2, radii were on average .98 to 1.01 times the smallest of
-# three
-# searches of ten times the work with the attack ``adaptive``, 1.01 to 1.05 times with ``adaptive:restarts=1``, and by
-# the
-# minimum-norm attack alone 1.03 to 1.08 times, however long it ran: it stays with the first other image that it nears.
+# three searches of ten times the work with the attack ``adaptive``, 1.01 to 1.05 times with ``adaptive:restarts=1``,
+# and by the minimum-norm attack alone 1.03 to 1.08 times, however long it ran: it stays with the first other image
+# that it nears.
 
 Event = Callable[[Codes], Bool[Tensor, "b"]]
 """Whether what is searched for happened to each image, from its moved code."""

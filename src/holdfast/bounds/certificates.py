@@ -165,8 +165,7 @@ class Certificates(Observation):
 # What ``holdfast certify`` leaves on disk: a verdict for every image, and a witness for every one that is refuted.
 #
 # certify.json           settings, and per image its status, the negative it is weakest against, bound and attacked
-# value
-# witnesses/NAME.safetensors   pixels of the clean image, of the witness and of the negative, exactly
+# value witnesses/NAME.safetensors   pixels of the clean image, of the witness and of the negative, exactly
 # witnesses/NAME.png           the same to look at (for inputs that are images)
 
 SHOWN = ("clean", "witness", "other")

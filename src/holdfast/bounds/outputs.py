@@ -21,9 +21,9 @@ from holdfast.core.errors import HoldfastError
 # The hyperplanes in code space between an image and others: past one, a code is closer to the other image than to its
 # own.
 #
-# Under l2 ``d(z, f(x')) < d(z, f(x))`` means ``n . z < c`` for ``n`` along ``f(x) - f(x')`` and ``c`` the value of ``n
-# . z``
-# half the way between them; under cosine ``n . z < 0`` for ``n`` along ``u(x) - u(x')``, with unit codes ``u``.
+# Under l2 ``d(z, f(x')) < d(z, f(x))`` means ``n . z < c`` for ``n`` along ``f(x) - f(x')`` and ``c`` the value of
+# ``n . z`` half the way between them; under cosine ``n . z < 0`` for ``n`` along ``u(x) - u(x')``, with unit codes
+# ``u``.
 
 ALIKE = 1e-6
 """Distance of two codes, as a share of their length, up to which they may differ by rounding alone."""
@@ -117,9 +117,8 @@ def lower_and_upper_bounds(
 #
 # and the squares of all planes add up. (Single axes, whose box has corners, would give up to 1.4 times as much.) Any
 # axes are sound; those along which the code moves most ... least by first order, the left singular vectors of the
-# Jacobian,
-# are close to the best. For the cosine the first axis is the clean code's own direction ``u``: with
-# ``u . f(x') >= t > 0`` and the rest of ``f(x')`` no longer than ``q``,
+# Jacobian, are close to the best. For the cosine the first axis is the clean code's own direction ``u``: with ``u .
+# f(x') >= t > 0`` and the rest of ``f(x')`` no longer than ``q``,
 #
 #     cos(f(x'), f(x)) >= t / sqrt(t^2 + q^2)
 #

@@ -31,11 +31,11 @@ from holdfast.measure.population import Population
 from holdfast.transforms.augmentations.views import RvclCifarView, RvclMnistView
 from holdfast.transforms.base import View
 
-# Anchors with their negatives, and the linear function of the code that decides whether one is mistaken for the other.
+# Anchors with their negatives, and the linear function of the code that decides whether one is mistaken for the
+# other.
 #
 # With unit codes ``u``, an image ``x'`` near the anchor ``x+`` is more similar (in cosine) to ``x+`` than to the
-# negative
-# ``x-`` exactly if ``W f(x') > 0`` for ``W = u(x+) - u(x-)`` (Wang and Liu 2022, section 4).
+# negative ``x-`` exactly if ``W f(x') > 0`` for ``W = u(x+) - u(x-)`` (Wang and Liu 2022, section 4).
 
 UNDEFINED = "no negative whose code points elsewhere than the image's own, or a zero code"
 ALIKE = 1e-6
@@ -240,8 +240,7 @@ class PairAttack:
 # RVCL's attack on instances, and the negatives that it makes from the anchor itself (Wang and Liu 2022, appendix E.1).
 #
 # The program of the authors (https://github.com/wzekai99/RVCL, ``unsupervised_verification.py``) makes a negative
-# ``x-`` of
-# an image ``x`` and then attacks ``x`` with it, both by 200 sign steps of one length from a random start:
+# ``x-`` of an image ``x`` and then attacks ``x`` with it, both by 200 sign steps of one length from a random start:
 #
 #     x- = argmax |f(z) - f(view(x))|^2 over z within eps_neg of x,    x' = argmin |f(z) - f(x-)|^2 over z within eps of
 #     x

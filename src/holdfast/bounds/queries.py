@@ -42,10 +42,9 @@ from holdfast.measure.store import Store
 # VNN-LIB, the text in which verifiers exchange queries: which inputs are looked at, and which outputs would refute.
 #
 # What is read is the part of it that the competitions of verifiers use (https://www.vnnlib.org, version 1): constants
-# ``X_0 ...`` and ``Y_0 ...``, a box of inputs, and linear inequalities between outputs, joined by ``and`` and ``or``. A
-# query
-# asks for an input in a box whose outputs satisfy all inequalities of some disjunct: ``sat`` if there is one, else
-# ``unsat``.
+# ``X_0 ...`` and ``Y_0 ...``, a box of inputs, and linear inequalities between outputs, joined by ``and`` and ``or``.
+# A query asks for an input in a box whose outputs satisfy all inequalities of some disjunct: ``sat`` if there is one,
+# else ``unsat``.
 
 MOST = 10_000
 """Disjuncts that a query may be multiplied out to."""
@@ -264,14 +263,10 @@ def _shown(expression: object) -> str:
 # vnnlib/counterexamples/NAME-against-K.txt   an input of the ball whose output is
 #
 # Networks are in float32, so that ``W``, which is computed in float64, is rounded. What is expected is the answer to
-# the
-# query as it is written: a bound counts once it exceeds what the rounding of ``W`` can change, a counterexample if it
-# is a
-# float32 input inside the box whose rounded ``W f`` is negative in real numbers, and in float32 for any order of
-# summation.
-# ``unsat`` is of the network's real numbers: what executes it in float32 rounds, and may compute an output at or below
-# zero
-# where the least real one is above zero by less than that.
+# the query as it is written: a bound counts once it exceeds what the rounding of ``W`` can change, a counterexample
+# if it is a float32 input inside the box whose rounded ``W f`` is negative in real numbers, and in float32 for any
+# order of summation. ``unsat`` is of the network's real numbers: what executes it in float32 rounds, and may compute
+# an output at or below zero where the least real one is above zero by less than that.
 
 FOLDER = "vnnlib"
 SECONDS = 60

@@ -29,16 +29,13 @@ from holdfast.core.errors import HoldfastError
 
 # The largest radius at which a bound is found positive, for all specifications of an image at once.
 #
-# Each specification has a bracket: a radius with a positive bound and one without. Bounding all open specifications at
-# one
-# radius may narrow many brackets. The next radius is the one that narrows most: just below or above the root that a
-# parabola through earlier bounds predicts. The bound need not fall monotonically with the radius, so the radius
-# returned
-# is one that was itself certified, never an inferred one.
+# Each specification has a bracket: a radius with a positive bound and one without. Bounding all open specifications
+# at one radius may narrow many brackets. The next radius is the one that narrows most: just below or above the root
+# that a parabola through earlier bounds predicts. The bound need not fall monotonically with the radius, so the
+# radius returned is one that was itself certified, never an inferred one.
 #
 # With nested regions, one evaluation can close a bracket from both sides: it finds no proof just above the root, and
-# the
-# linear relaxations computed there give a proof just below it.
+# the linear relaxations computed there give a proof just below it.
 
 Bound = Callable[[Int[Tensor, "a"], Float[Tensor, "a"], Int[Tensor, "a k"]], Float[Tensor, "a k"]]
 """Lower bounds of the named specifications of the named images, each image at its own radius."""

@@ -113,10 +113,9 @@ def product_rule() -> Rule:
 # Smooth functions of one variable, bounded by two lines over an interval.
 #
 # A line of any slope ``k`` lies below ``f`` once its constant is ``min f(x) - k x``, which is attained at an end or
-# where
-# ``f' = k``; between two inflections ``f'`` is monotone, so bisection finds the only such point. The slopes themselves
-# need no proof: they are those of the concave (convex) envelope on a grid, which minimise the area between the lines.
-# Kinks are inflections one of whose sides is a line: there every extreme is at an end. Mish: Misra 2019,
+# where ``f' = k``; between two inflections ``f'`` is monotone, so bisection finds the only such point. The slopes
+# themselves need no proof: they are those of the concave (convex) envelope on a grid, which minimise the area between
+# the lines. Kinks are inflections one of whose sides is a line: there every extreme is at an end. Mish: Misra 2019,
 # https://arxiv.org/abs/1908.08681; Hardswish: Howard et al. 2019, https://arxiv.org/abs/1905.02244.
 
 HALF = 4  # grid cells on either side of the middle
@@ -280,15 +279,11 @@ CURVES = {
 
 # Averages weighted by a softmax, as attention computes them: their exact range over boxes of scores and of values.
 #
-# Over scores ``l <= s <= u``, ``sum_i v_i softmax_i(s)`` is least at a vertex: each score moves the average towards its
-# own
-# value, so that values below the least average have their score at ``u``, the others at ``l``. Sorted by value, that
-# leaves
-# n + 1 thresholds to try (https://arxiv.org/abs/2605.10974). Weights are never negative, so over boxes of values the
-# least
-# average is that of the least values: together the range is exact, which the box of a sum of products is far from, for
-# it
-# does not know that weights sum to 1.
+# Over scores ``l <= s <= u``, ``sum_i v_i softmax_i(s)`` is least at a vertex: each score moves the average towards
+# its own value, so that values below the least average have their score at ``u``, the others at ``l``. Sorted by
+# value, that leaves n + 1 thresholds to try (https://arxiv.org/abs/2605.10974). Weights are never negative, so over
+# boxes of values the least average is that of the least values: together the range is exact, which the box of a sum
+# of products is far from, for it does not know that weights sum to 1.
 
 FAR = 1000.0
 """Scores that are so much lower than others have no weight in float64."""
@@ -384,18 +379,16 @@ def average_rule(kept: Bool[Tensor, "... q k"] | None) -> Rule:
 #                                                        a_i relu(z_i) - g_i z_i + t/2 (z_i - c_i)^2.
 #
 # Proof: ``t/2 (|z - c|^2 - r^2)`` is not positive in the ball, so that adding it to ``a . relu(z) - g . z`` can only
-# lower
-# that; the sum falls apart into neurons, and a minimum of a sum over a box is the sum of minima. Without the box,
+# lower that; the sum falls apart into neurons, and a minimum of a sum over a box is the sum of minima. Without the
+# box,
 #
 #     m_i(t) = t c_i^2 / 2 - min(a_i - g_i - t c_i, g_i + t c_i, 0)^2 / (2 t),
 #
 # which is the constant of SDP-CROWN (Chiu et al. 2025, https://arxiv.org/abs/2506.06665, theorem 4.1). With the box,
-# the limit
-# ``t -> 0`` is the constant that CROWN has for the same slopes, so that the best ``t`` serves as the tighter of the two
-# or
-# better. On either side of zero ``m_i`` is the minimum of a parabola over an interval: its vertex, clamped. The sum is
-# concave
-# in ``t``; its slope, ``(|z - c|^2 - r^2) / 2`` at the minimiser ``z``, falls, and bisection finds where it is zero.
+# the limit ``t -> 0`` is the constant that CROWN has for the same slopes, so that the best ``t`` serves as the
+# tighter of the two or better. On either side of zero ``m_i`` is the minimum of a parabola over an interval: its
+# vertex, clamped. The sum is concave in ``t``; its slope, ``(|z - c|^2 - r^2) / 2`` at the minimiser ``z``, falls,
+# and bisection finds where it is zero.
 
 OFFSET_BISECTIONS = 13
 SMALLEST = 1e-9

@@ -115,11 +115,9 @@ def epochs_within(
 #     min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
 #
 # The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), the second, of the images
-# themselves, that
-# of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``recipe`` chooses the settings. A part of the
-# images is kept from training. On them the new codes are held against the old ones after each epoch, and both encoders
-# are
-# attacked in the end: in the ball, and at the smallest radius that an attack needs.
+# themselves, that of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``recipe`` chooses the
+# settings. A part of the images is kept from training. On them the new codes are held against the old ones after each
+# epoch, and both encoders are attacked in the end: in the ball, and at the smallest radius that an attack needs.
 #
 # OUT/
 #   ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder

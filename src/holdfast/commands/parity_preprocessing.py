@@ -59,16 +59,14 @@ class Files:
 # images.
 #
 # A wrong resize or normalisation is the usual cause of another space with the same weights. Two encoders of equal
-# geometry see
-# the same tensors, so resizing is not the cause; else the candidate is also given the tensors of the reference. What
-# brings
-# the median distance of the codes down to ``MATCHES`` of what it is, and most of all, is named as the cause.
+# geometry see the same tensors, so resizing is not the cause; else the candidate is also given the tensors of the
+# reference. What brings the median distance of the codes down to ``MATCHES`` of what it is, and most of all, is named
+# as the cause.
 #
 # Several causes may come together. So the search goes from kind to kind (normalisation and channels, resizing,
-# decoding), adds
-# the nearest of each to what it has, and goes round until nothing comes nearer. What it can do without is left out
-# again.
-# How a file is turned and what is behind transparent parts concern the files that say so: it is judged on these.
+# decoding), adds the nearest of each to what it has, and goes round until nothing comes nearer. What it can do
+# without is left out again. How a file is turned and what is behind transparent parts concern the files that say so:
+# it is judged on these.
 
 PROBED = 12
 """Images on which a preprocessing is judged ..."""

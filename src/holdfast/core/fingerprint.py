@@ -30,14 +30,10 @@ from holdfast.core.syntax import code_text, has_source
 # What the code of functions names, and what that names in turn, so that an edit of a helper is seen as one of its
 # caller.
 #
-# Methods and attributes of the functions' class are followed, with defaults and what functions around them hold, and in
-# code
-# that is neither installed nor part of Holdfast also what its files have under these names: functions, modules of
-# torch, and
-# values that are known by their content and that the code does not set.
-# Of anything else that classes and files keep (loggers, caches, open files) nothing is said, for it differs from
-# process to
-# process.
+# Methods and attributes of the functions' class are followed, with defaults and what functions around them hold, and
+# in code that is neither installed nor part of Holdfast also what its files have under these names: functions,
+# modules of torch, and values that are known by their content and that the code does not set. Of anything else that
+# classes and files keep (loggers, caches, open files) nothing is said, for it differs from process to process.
 
 _INSTALLED = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
 _PLAIN = (str, int, float, complex, bool, type(None), bytes, Tensor, np.ndarray)
@@ -154,9 +150,8 @@ def _is_own(module: str | None) -> bool:
 # What makes two modules the same encoder: their parts, weights, code, and every attribute they keep.
 #
 # Wrongly equal fingerprints hand one encoder another's stored results, so whatever a module keeps that cannot be
-# described by
-# its content is described as unlike everything else: such an encoder is measured anew in every process, and never
-# confused.
+# described by its content is described as unlike everything else: such an encoder is measured anew in every process,
+# and never confused.
 
 _UNLIKE = itertools.count()
 _MACHINERY = frozenset(vars(nn.Module())) | {"training"}

@@ -27,9 +27,9 @@ from holdfast.data.reading.survey import load_encoded
 
 # The first rows of a Hugging Face dataset that is too large to fetch, kept on this machine as they are encoded.
 #
-# A stream goes forward only, while attacked rows, anchors and neighbours are looked up in any order. So its first rows
-# are
-# read once, into a folder in the cache of Hugging Face datasets, and are then a saved dataset like any other.
+# A stream goes forward only, while attacked rows, anchors and neighbours are looked up in any order. So its first
+# rows are read once, into a folder in the cache of Hugging Face datasets, and are then a saved dataset like any
+# other.
 
 CHOOSING = ("config", "split", "image", "label")
 """Settings that decide which rows and columns a stream has."""

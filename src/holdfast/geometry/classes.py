@@ -21,19 +21,15 @@ from holdfast.measure.population import Fit, LooksAt, Population
 # What the lists of nearest neighbours say: hubs, and whether neighbours agree in what should not matter.
 #
 # ``N_k(x)`` counts the images that have ``x`` among their ``k`` nearest neighbours; its mean is ``k``. Its skewness
-# measures
-# hubness (Radovanovic, Nanopoulos and Ivanovic 2010, https://jmlr.org/papers/v11/radovanovic10a.html), as does the
-# share of
-# all places in such lists that the 1% of images with the most of them take. The robustness index compares neighbours
-# that
-# agree in the label alone with those that agree in a nuisance alone (de Jong, Marcus and Teuwen 2025,
-# https://arxiv.org/abs/2501.18055; as a share, and among images of other slides alone, Koemen et al. 2025,
-# https://arxiv.org/abs/2507.17845).
+# measures hubness (Radovanovic, Nanopoulos and Ivanovic 2010, https://jmlr.org/papers/v11/radovanovic10a.html), as
+# does the share of all places in such lists that the 1% of images with the most of them take. The robustness index
+# compares neighbours that agree in the label alone with those that agree in a nuisance alone (de Jong, Marcus and
+# Teuwen 2025, https://arxiv.org/abs/2501.18055; as a share, and among images of other slides alone, Koemen et al.
+# 2025, https://arxiv.org/abs/2507.17845).
 #
-# Each comes as one value per image whose mean is the statistic: itself plus the image's influence on it (Hampel 1974),
-# by its
-# own count and by those of its neighbours, which its list raises. So intervals and paired comparisons are those of
-# means.
+# Each comes as one value per image whose mean is the statistic: itself plus the image's influence on it (Hampel
+# 1974), by its own count and by those of its neighbours, which its list raises. So intervals and paired comparisons
+# are those of means.
 
 TOP = 0.01
 Values = Float[np.ndarray, "n"]
@@ -103,10 +99,9 @@ def robustness_index(near: Near, labels: Int[np.ndarray, "n"], tags: Int[np.ndar
 
 # How classes lie on the unit sphere: their uniformity, their distances, and the images' influence on each.
 #
-# ``distance(c, c') = mean ||f_a - f_b||^2 = 2 - 2 mu_c . mu_c'`` over images ``a`` of one class and ``b`` of the other,
-# with
-# ``mu`` the mean of a class's unit codes: O(n). Its diagonal counts images with themselves: twice the variance of the
-# class.
+# ``distance(c, c') = mean ||f_a - f_b||^2 = 2 - 2 mu_c . mu_c'`` over images ``a`` of one class and ``b`` of the
+# other, with ``mu`` the mean of a class's unit codes: O(n). Its diagonal counts images with themselves: twice the
+# variance of the class.
 
 Unit = Float[Tensor, "n d"]
 """Codes of length one."""
@@ -202,14 +197,12 @@ def clusters(codes: Unit, count: int, seed: int) -> Labels:
 # How much nearer images alike in the label but not in the tag are than images alike in the tag but not in the label.
 #
 # With ``d_SO`` the mean cosine distance of an image to its ``NEAREST`` nearest of the same label and other tags, and
-# ``d_OS``
-# that to its nearest of other labels and the same tag, all of other groups than its own:
+# ``d_OS`` that to its nearest of other labels and the same tag, all of other groups than its own:
 #
 # ``margin = (d_OS - d_SO) / (d_OS + d_SO)``, in [-1, 1]
 #
 # is the cross-confounder robustness margin (CRoMa: Grisi, van der Laak and Litjens 2026,
-# https://arxiv.org/abs/2607.25497):
-# negative where what should not matter decides which images are near.
+# https://arxiv.org/abs/2607.25497): negative where what should not matter decides which images are near.
 
 NEAREST = 5
 """The paper's number of neighbours of each kind."""

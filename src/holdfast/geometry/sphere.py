@@ -29,11 +29,9 @@ from holdfast.measure.population import Fit, LooksAt, Population
 
 # Sums over all pairs of codes, in blocks: one matrix product for each pair of blocks, O(n) memory beside the codes.
 #
-# ``potential(i) = mean over j != i of exp(-2 ||f_i - f_j||^2)``, whose mean is the Gaussian potential of Wang and Isola
-# 2020,
-# https://arxiv.org/abs/2005.10242. With ``a = 2 (f - centre)`` it is ``exp(a_i . a_j - |a_i|^2 / 2 - |a_j|^2 / 2)``;
-# centred,
-# close codes keep their digits in float32.
+# ``potential(i) = mean over j != i of exp(-2 ||f_i - f_j||^2)``, whose mean is the Gaussian potential of Wang and
+# Isola 2020, https://arxiv.org/abs/2005.10242. With ``a = 2 (f - centre)`` it is ``exp(a_i . a_j - |a_i|^2 / 2 -
+# |a_j|^2 / 2)``; centred, close codes keep their digits in float32.
 
 ROWS, COLUMNS = 1024, 2048
 """A tile of products: 8 MB in float32, which stays near the processor."""
@@ -71,11 +69,9 @@ def _tile(codes: Points, start: int, count: int, dtype: torch.dtype) -> Float[Te
 
 # Tags of what should not matter about each image (scanner, camera, site): a setting that names a file.
 #
-# The file is CSV, ``id,tag`` or ``id,tag,group`` on each line, or a JSON object from ids to tags or to pairs of tag and
-# group.
-# Images that belong together, of one slide, patient or video, are a group. The file's content is part of the setting's
-# text,
-# hence of every key: ``scanners.csv@3f9a0c1d2e4b5a67``.
+# The file is CSV, ``id,tag`` or ``id,tag,group`` on each line, or a JSON object from ids to tags or to pairs of tag
+# and group. Images that belong together, of one slide, patient or video, are a group. The file's content is part of
+# the setting's text, hence of every key: ``scanners.csv@3f9a0c1d2e4b5a67``.
 
 
 @final
@@ -314,10 +310,8 @@ def nearest_strangers(directions: Points, k: int, groups: Groups) -> Int[np.ndar
 # Semantic fluctuation: how much what is known of a class comes and goes during training.
 #
 # ``TV_c = mean_t |Acc_{t+1}^c - Acc_t^c|`` over checkpoints at equal steps, with the accuracy of one probe on each
-# class
-# (Zhong et al. 2022). Chance in the images makes accuracies differ even where nothing changes, which the value does not
-# allow
-# for; the interval does: it adds up intervals of all differences that hold together.
+# class (Zhong et al. 2022). Chance in the images makes accuracies differ even where nothing changes, which the value
+# does not allow for; the interval does: it adds up intervals of all differences that hold together.
 
 CONFIDENCE = 0.95
 

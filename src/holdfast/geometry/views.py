@@ -23,10 +23,8 @@ from holdfast.transforms.base import Transform
 #
 # The map of ``x`` is ``relu(sum_c a_c A_c)`` with ``A`` the last feature map of the encoder and ``a_c`` the mean over
 # positions of the gradient of a score by ``A_c`` (Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391). Without
-# labels the
-# score is ``f(x) . f(clean) / |f(clean)|``: the length of the clean code, and what of the changed image looks like the
-# clean
-# one.
+# labels the score is ``f(x) . f(clean) / |f(clean)|``: the length of the clean code, and what of the changed image
+# looks like the clean one.
 
 Map = Float[Tensor, "b h w"]
 WINDOWS = ("conv", "pool")

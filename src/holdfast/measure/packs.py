@@ -22,20 +22,17 @@ from holdfast.core.run_settings import Observed
 # The shards of one observation on disk: each in a file of its own at first, then many in one file, a pack.
 #
 # Shards of small tensors would be a file each for every few hundred images. So once there are ``LOOSE`` of them, they
-# are
-# copied into a pack and deleted; small packs become larger ones in the same way, up to tens of megabytes. Files are
-# never
-# changed, and named by what they hold, so any number of processes may write, pack and read at once without a lock:
+# are copied into a pack and deleted; small packs become larger ones in the same way, up to tens of megabytes. Files
+# are never changed, and named by what they hold, so any number of processes may write, pack and read at once without
+# a lock:
 #
 # - a file is deleted only after another that holds the same has been moved into its place; whoever misses it meanwhile
 #   looks for new files again;
 # - two that pack the same shards write the same file; what is in two files counts once.
 #
-# In a pack, each shard follows its length and checksum, so that damage costs no more than the shards it lies in. Beside
-# a
-# pack lies an index of its shards and their ids, which speaks for the pack while its size and time of change stay:
-# whoever
-# does not find one, or none that fits, reads the pack and writes it again.
+# In a pack, each shard follows its length and checksum, so that damage costs no more than the shards it lies in.
+# Beside a pack lies an index of its shards and their ids, which speaks for the pack while its size and time of change
+# stay: whoever does not find one, or none that fits, reads the pack and writes it again.
 
 IDS = ".ids"
 """The tensor of each shard that spells its samples' ids (JSON as bytes)."""

@@ -32,10 +32,8 @@ from holdfast.measure.packs import IDS, ShardFolder, mapped, write_rows
 # A run on disk: one JSON record per finished cell, one file per shard of what was observed.
 #
 # A process may die at any moment. So every file is written beside its final name and moved there in one step, nothing
-# is
-# rewritten in place, and whatever cannot be read back exactly (truncated, damaged, foreign) counts as never computed:
-# files
-# are named by their checksums, and records, which keep their names, begin with theirs.
+# is rewritten in place, and whatever cannot be read back exactly (truncated, damaged, foreign) counts as never
+# computed: files are named by their checksums, and records, which keep their names, begin with theirs.
 #
 #     run.json                          what was asked for, last
 #     results/EVALUATION-ENCODER-KEY.json

@@ -26,9 +26,9 @@ from holdfast.transforms.filters import LowPass
 # (0.001).
 # The encoder that is measured stays as it is; attacks on this probe go through the copy.
 #
-# Departures: the head begins at the linear probe, so that a random one does not spoil the features first (Kumar et al.
-# 2022,
-# https://arxiv.org/abs/2202.10054); and layers with two modes stay in the one in which the encoder is measured.
+# Departures: the head begins at the linear probe, so that a random one does not spoil the features first (Kumar et
+# al. 2022, https://arxiv.org/abs/2202.10054); and layers with two modes stay in the one in which the encoder is
+# measured.
 
 OPTIMISERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=2e-3, momentum=0.9),
@@ -101,8 +101,7 @@ class FineTuned(Probe):
 # The low-pass probe: a linear head that learns, and is asked, behind a low-pass filter.
 #
 # The filter belongs to what is probed: attacks pass through it. If it costs little accuracy and takes much from an
-# attack,
-# the attack lives on high frequencies (Wang et al. 2020, https://arxiv.org/abs/1905.13545).
+# attack, the attack lives on high frequencies (Wang et al. 2020, https://arxiv.org/abs/1905.13545).
 
 
 class Behind(nn.Module):

@@ -23,9 +23,8 @@ from holdfast.probes.neighbours import unit
 
 # Files of prompts: what is said of the images of each class.
 #
-# One prompt a line: ``cat: a photo of a cat`` for the class of that name, ``a photo of a {}`` for every class, with its
-# name
-# in place of the braces. Empty lines and what follows a ``#`` at the beginning of a line are left out.
+# One prompt a line: ``cat: a photo of a cat`` for the class of that name, ``a photo of a {}`` for every class, with
+# its name in place of the braces. Empty lines and what follows a ``#`` at the beginning of a line are left out.
 
 BRACES = "{}"
 NAMED = 5
@@ -107,8 +106,7 @@ def by_class(prompts: Sequence[str], names: Sequence[str], shown: Sequence[str],
 #     score_c(x) = scale * cos(f(x), w_c),    w_c the mean of the unit codes of all prompts of class c
 #
 # Radford et al. 2021, https://arxiv.org/abs/2103.00020, section 3.1, which takes the mean of several prompts in code
-# space.
-# ``scale`` is the model's own, so that scores are its logits, up to an offset that all classes share.
+# space. ``scale`` is the model's own, so that scores are its logits, up to an offset that all classes share.
 
 
 @final

@@ -157,8 +157,7 @@ def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
 #
 # ``ENCODER/EVALUATION/QUANTITY.CONDITION.VALUE...``, and ``.low`` and ``.high`` for the ends of the interval. What is
 # no letter, digit, dot or dash within a part is an underscore, since not every tracker takes more; and all names have
-# as many
-# slashes, since trackers that keep files cannot have a number and a folder of one name.
+# as many slashes, since trackers that keep files cannot have a number and a folder of one name.
 
 
 def numbers(results: Sequence[Result]) -> dict[str, float]:

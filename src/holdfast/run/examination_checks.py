@@ -19,9 +19,8 @@ from holdfast.encoders.onnx.graph import OnnxModule
 
 # What the doctor asks about normalisation and outputs: is the network given what it was trained on, and codes taken?
 #
-# How far codes spread is ``mean |f(x) - m| / mean |f(x)|`` with ``m`` the mean code: it does not depend on their scale.
-# A
-# network that is given pixels shifted or scaled out of what it knows gives all images nearly one code.
+# How far codes spread is ``mean |f(x) - m| / mean |f(x)|`` with ``m`` the mean code: it does not depend on their
+# scale. A network that is given pixels shifted or scaled out of what it knows gives all images nearly one code.
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and deviation per channel, of pixels in [0, 1]."""

@@ -61,12 +61,11 @@ class Interim:
         self.cost = self.last - since
 
 
-# Rounds: all encoders and all questions go forward together, so that a run has answers to everything whenever it stops.
+# Rounds: all encoders and all questions go forward together, so that a run has answers to everything whenever it
+# stops.
 #
 # Under a budget each encoder has its share of the time that is left, and baselines wait until the others have their
-# first
-# answers. Without one a round waits for nothing that takes longer
-# than all before it.
+# first answers. Without one a round waits for nothing that takes longer than all before it.
 
 LONG = 120.0
 """Seconds that are left of a run which has something to show before: for less nobody opens a page."""

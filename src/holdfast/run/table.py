@@ -174,14 +174,12 @@ def _problem(population: Population, _: None) -> str | None:
 # Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
 #
 # Per encoder: is it fit to be measured, its clean codes, what is learned from them (the fits that evaluations name),
-# then
-# each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever the
-# store
-# already holds is not computed again.
+# then each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever
+# the store already holds is not computed again.
 #
 # All cells go forward together, as ``rounds`` plans: first those that soonest have an answer, then twice as many
-# images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and is
-# concluded where an evaluation allows that; so are parts of a run that goes on.
+# images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and
+# is concluded where an evaluation allows that; so are parts of a run that goes on.
 
 
 def fill_table(

@@ -15,15 +15,12 @@ from holdfast.service.energy import BLOCK, distances
 
 # Which codes lie outside what another set covers: conformal p-values of nearest-neighbour distances.
 #
-# The reference set is split at random. A sample's score is its distance to the nearest code of one half; the other half
-# says
-# how large such distances are: ``p = (1 + #{reference scores >= score}) / (1 + n)``. A sample of the same distribution
-# has
-# ``p <= t`` with chance ``t`` at most, exactly, since its score and theirs are exchangeable. Declaring new what
-# Benjamini and
-# Hochberg's procedure picks keeps the expected share of false ones among these at the stated rate, although all
-# p-values share
-# one reference (Bates et al. 2023, https://arxiv.org/abs/2104.08279, theorem 2).
+# The reference set is split at random. A sample's score is its distance to the nearest code of one half; the other
+# half says how large such distances are: ``p = (1 + #{reference scores >= score}) / (1 + n)``. A sample of the same
+# distribution has ``p <= t`` with chance ``t`` at most, exactly, since its score and theirs are exchangeable.
+# Declaring new what Benjamini and Hochberg's procedure picks keeps the expected share of false ones among these at
+# the stated rate, although all p-values share one reference (Bates et al. 2023, https://arxiv.org/abs/2104.08279,
+# theorem 2).
 
 Scores = Float[np.ndarray, "n"]
 
@@ -84,18 +81,15 @@ def share_beyond(scores: Scores, reference: Float[np.ndarray, "m"], alpha: float
     return value, max(0.0, low), min(1.0, high)
 
 
-# A test that may be looked at after every sample: a bet against *nothing has changed* that cannot grow if that is true.
+# A test that may be looked at after every sample: a bet against *nothing has changed* that cannot grow if that is
+# true.
 #
-# Scores of the reference come first, then those that arrive, in the order in which they arrive. The rank of each among
-# all
-# before it, ``p_t = (#{s_i > s_t} + u_t #{s_i = s_t}) / t``, is uniform and independent of what came earlier as long as
-# all
-# come from one distribution. The simple jumper bets on ``p`` being small, on its being large, and on nothing, and moves
-# a
-# hundredth of its capital between the three before every bet (Vovk et al. 2021, https://arxiv.org/abs/2102.10439,
-# section 3).
-# Its capital is a martingale that starts at 1: the chance that it *ever* reaches ``1 / alpha`` is at most ``alpha``
-# (Ville).
+# Scores of the reference come first, then those that arrive, in the order in which they arrive. The rank of each
+# among all before it, ``p_t = (#{s_i > s_t} + u_t #{s_i = s_t}) / t``, is uniform and independent of what came
+# earlier as long as all come from one distribution. The simple jumper bets on ``p`` being small, on its being large,
+# and on nothing, and moves a hundredth of its capital between the three before every bet (Vovk et al. 2021,
+# https://arxiv.org/abs/2102.10439, section 3). Its capital is a martingale that starts at 1: the chance that it
+# *ever* reaches ``1 / alpha`` is at most ``alpha`` (Ville).
 
 BETS = np.array([-1.0, 0.0, 1.0])
 JUMPING = 0.01

@@ -14,9 +14,8 @@ from holdfast.service.permutations import Weights
 
 # Estimates that are nearly sums over points, with the error of one and of the ratio of two.
 #
-# A ratio ``N / D`` of unbiased estimates has no mean where ``D`` may be near zero, and no interval that always has two
-# ends
-# can cover it there. Fieller's set ``{s : |N - s D| <= t sd(N - s D)}`` (1954,
+# A ratio ``N / D`` of unbiased estimates has no mean where ``D`` may be near zero, and no interval that always has
+# two ends can cover it there. Fieller's set ``{s : |N - s D| <= t sd(N - s D)}`` (1954,
 # https://doi.org/10.1111/j.2517-6161.1954.tb00159.x) covers it everywhere, and has two ends exactly where ``|D| > t
 # sd(D)``.
 
@@ -75,14 +74,10 @@ def ratio_interval(top: Linearised, bottom: Linearised, clusters: Clusters, devi
 # Energy distance of two sets of points, for a thousand assignments of points to sets in one pass over all pairs.
 #
 # ``E(X, Y) = 2 mean |x - y| - mean |x - x'| - mean |y - y'|`` is zero if and only if both distributions are equal
-# (Szekely
-# and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018). With weights ``w`` that are ``1/n`` on one set and
-# ``-1/m`` on
-# the other, and ``D`` the matrix of distances, it is ``-w' D w``: for all assignments at once, a product of each block
-# of
-# ``D`` with the matrix of weights. Since weights add up to zero, any constant of a row or a column may be taken off
-# ``D``
-# first; without this, float32 would lose the digits by which assignments differ.
+# (Szekely and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018). With weights ``w`` that are ``1/n`` on one set
+# and ``-1/m`` on the other, and ``D`` the matrix of distances, it is ``-w' D w``: for all assignments at once, a
+# product of each block of ``D`` with the matrix of weights. Since weights add up to zero, any constant of a row or a
+# column may be taken off ``D`` first; without this, float32 would lose the digits by which assignments differ.
 
 BLOCK = 2048
 """Points on each side of a block: distances of 16 MB in float32."""
@@ -185,9 +180,9 @@ def distances(left: Points, right: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]
 
 # How much of the energy distance between two sets an edit of a few points of the first one takes away.
 #
-# ``N = E(A', B) - E(t(A'), B)``, in which ``A'`` are the points edited: the same ones in both, so that which these are
-# nearly
-# cancels. Its share ``N / E(A, B)`` is at most 1, for ``E`` is nowhere below 0: estimates of it above 1 are chance.
+# ``N = E(A', B) - E(t(A'), B)``, in which ``A'`` are the points edited: the same ones in both, so that which these
+# are nearly cancels. Its share ``N / E(A, B)`` is at most 1, for ``E`` is nowhere below 0: estimates of it above 1
+# are chance.
 
 FEWEST = 3
 """So many edited points at least have an error."""

@@ -32,14 +32,12 @@ from holdfast.measure.population import Population
 #     V = (sum_g (sum_h z_gh)^2 - sum_{g<h} z_gh^2) / N^2,
 #
 # the variance robust to dyads (Aronow, Samii and Assenova 2015, https://arxiv.org/abs/1312.3398). An image alone is a
-# group of
-# its own; pairs within a group are no pairs of different things and count nowhere. ``N`` pairs are worth ``N / e``
-# independent
-# ones, ``e = V / (U (1 - U) / N)``, of which the interval is that of a share (Korn and Graubard 1998).
+# group of its own; pairs within a group are no pairs of different things and count nowhere. ``N`` pairs are worth ``N
+# / e`` independent ones, ``e = V / (U (1 - U) / N)``, of which the interval is that of a share (Korn and Graubard
+# 1998).
 #
 # ``e`` grows with the share, and few matches say little of it. So it is taken as the largest of those at the matches
-# seen, at
-# the rate in question and at ``LOOSER`` times that rate.
+# seen, at the rate in question and at ``LOOSER`` times that rate.
 
 LOOSER = 2
 NORMAL = 1.959964

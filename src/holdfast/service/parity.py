@@ -23,8 +23,7 @@ from holdfast.service.parity_maps import GROUPS, UNSEEN, Answers, Gallery, Kept,
 #
 # same to rounding    every image's code moved by at most ``ROUNDING`` of the median distance between images: use either
 # same directions     every direction did, and norms differ: the index can stay for search by cosine
-# same neighbours     ``NEIGHBOURS`` of the nearest images stay, in an index encoded anew and in the old one: keep the
-# index
+# same neighbours     ``NEIGHBOURS`` of the nearest images stay, in an index encoded anew and in the old one: keep it
 # a rotated copy      ``NEIGHBOURS`` stay in an index encoded anew, and a shift, a scale and a rotation leave at most
 #                     ``ROTATED`` of the held-out variance: encode the index anew
 # another space       none of these: encode the index anew, and expect other answers
@@ -33,8 +32,7 @@ from holdfast.service.parity_maps import GROUPS, UNSEEN, Answers, Gallery, Kept,
 # rounding.
 #
 # The numbers decide. Where numbers inside the intervals would give another verdict, the status is ``unknown``: more
-# images
-# might say otherwise.
+# images might say otherwise.
 
 ROUNDING = 0.02
 NEIGHBOURS = 0.95

@@ -16,26 +16,20 @@ from holdfast.core.points.counting import nearest_rows
 # What relates two spaces: a shift and a scale, an orthogonal map, or neither; and how alike they are whatever the axes.
 #
 # Orthogonal Procrustes (Schönemann 1966, https://doi.org/10.1007/BF02289451): of all orthogonal ``R`` the one that
-# minimises
-# ``|A - s B R|`` for centred codes ``A`` (reference) and ``B`` (candidate) is ``U W^T`` from ``B^T A = U S W^T``, with
-# the
-# scale ``s = tr S / |B|^2``.
+# minimises ``|A - s B R|`` for centred codes ``A`` (reference) and ``B`` (candidate) is ``U W^T`` from ``B^T A = U S
+# W^T``, with the scale ``s = tr S / |B|^2``.
 #
-# **Held out.** With at least as many features as images some ``R`` takes any codes to any others, so nothing is judged
-# on the
-# images that it was fitted to: it is fitted to either half of the images and judged on the other. Fitted to ``m``
-# images,
-# ``R`` is determined on the span of their codes alone. So a held-out code is judged within that span (``P_A`` and
-# ``P_B``
-# project to it), where a rotated copy is predicted exactly however few images there are:
+# **Held out.** With at least as many features as images some ``R`` takes any codes to any others, so nothing is
+# judged on the images that it was fitted to: it is fitted to either half of the images and judged on the other.
+# Fitted to ``m`` images, ``R`` is determined on the span of their codes alone. So a held-out code is judged within
+# that span (``P_A`` and ``P_B`` project to it), where a rotated copy is predicted exactly however few images there
+# are:
 #
 #     unexplained(x) = |P_A a - s (P_B b) R|^2 / mean |P_A a|^2
 #
-# Linear CKA (Kornblith et al. 2019, https://arxiv.org/abs/1905.00414) without the bias by which it approaches 1 for any
-# two
-# codes of many features: with the unbiased HSIC of Song et al. (2012, https://jmlr.org/papers/v13/song12a.html), as
-# Nguyen et
-# al. (2021, https://arxiv.org/abs/2010.15327) take it.
+# Linear CKA (Kornblith et al. 2019, https://arxiv.org/abs/1905.00414) without the bias by which it approaches 1 for
+# any two codes of many features: with the unbiased HSIC of Song et al. (2012,
+# https://jmlr.org/papers/v13/song12a.html), as Nguyen et al. (2021, https://arxiv.org/abs/2010.15327) take it.
 
 NOISE = 1e-10
 """Share of the largest variance below which a direction of the training codes is rounding."""
@@ -181,10 +175,9 @@ def _hsic(k: Float[Tensor, "n n"], l: Float[Tensor, "n n"], left_out: Float[Tens
 # with codes ``a`` and ``b`` of ``x`` and ``A`` and ``B`` of the gallery, by the reference and by the candidate.
 #
 # **Intervals.** Where the images search each other, one image counts twice: by its own neighbours, and as a neighbour
-# of
-# others. A broken embedding loses its own and leaves (or enters) the lists of many. So the interval of ``kept`` is that
-# of the
-# mean of the jackknife's pseudo-values (Tukey 1958), with ``T`` the mean over ``n`` images and ``T_-i`` without ``i``:
+# of others. A broken embedding loses its own and leaves (or enters) the lists of many. So the interval of ``kept`` is
+# that of the mean of the jackknife's pseudo-values (Tukey 1958), with ``T`` the mean over ``n`` images and ``T_-i``
+# without ``i``:
 #
 #     influence(i) = n T - (n - 1) T_-i = kept(i) - sum over x != i of (kept_-i(x) - kept(x)),   centred at T
 #

@@ -15,13 +15,12 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.statistics.intervals import bounded_interval
 
-# Permutations of which set each sample belongs to, as vectors of weights: all tests here are matrix products with them.
+# Permutations of which set each sample belongs to, as vectors of weights: all tests here are matrix products with
+# them.
 #
-# If both sets come from one distribution, every assignment of samples to sets is as likely as the true one. A statistic
-# that
-# is as large as the true one's in ``c`` of ``r`` random assignments has the p-value ``(c + 1) / (r + 1)``, which is at
-# most
-# ``alpha`` with chance ``alpha`` at most, at every sample size (Phipson and Smyth 2010,
+# If both sets come from one distribution, every assignment of samples to sets is as likely as the true one. A
+# statistic that is as large as the true one's in ``c`` of ``r`` random assignments has the p-value ``(c + 1) / (r +
+# 1)``, which is at most ``alpha`` with chance ``alpha`` at most, at every sample size (Phipson and Smyth 2010,
 # https://doi.org/10.2202/1544-6115.1585).
 
 Weights = Float[Tensor, "n r"]
@@ -140,10 +139,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 #
 # Linear discriminant analysis with a shrunken covariance (Ledoit and Wolf 2004), after Lopez-Paz and Oquab 2017,
 # https://arxiv.org/abs/1610.06545; the area under its curve in place of its accuracy, since both sets need not be
-# equally
-# large. Once it is learned, the other half's sides are exchangeable if both sets come from one distribution: its
-# p-value is
-# that of a permutation test.
+# equally large. Once it is learned, the other half's sides are exchangeable if both sets come from one distribution:
+# its p-value is that of a permutation test.
 
 
 def scores(

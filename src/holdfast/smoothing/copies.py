@@ -27,10 +27,8 @@ from holdfast.smoothing.index import Index, Smoothing, central_sample, embedding
 # Noisy copies of an image, seen once and reduced at once: all that smoothing certificates are made of.
 #
 # Three independent sets of copies of each image, as center smoothing asks for: the first finds the centre, and what
-# each
-# vote is about; the second tells whether the ball around the centre holds half the mass; the third is what is certified
-# by.
-# Of each copy only what is counted is kept, so memory holds the first set's codes and a batch.
+# each vote is about; the second tells whether the ball around the centre holds half the mass; the third is what is
+# certified by. Of each copy only what is counted is kept, so memory holds the first set's codes and a batch.
 
 KEPT = 1024
 """How many order statistics of the distances are kept: a quantile is read from the next one above it."""
@@ -206,13 +204,11 @@ def mean_encoder(encoder: Encoder, noise: Tensor) -> Encoder:
 # https://arxiv.org/abs/1902.02918).
 #
 # Let ``A`` be any event of a noisy copy's code: *a probe says class c*, *image j is the nearest*, *its own image is
-# nearer
-# than j*. If ``A`` has a chance of at least ``p > 1/2`` at ``x``, it has more than one half at every ``x'`` that is
-# nearer
-# than ``sigma Phi^-1(p)`` in l2 (their theorem 1). For an event ``g(f(x + noise)) > 0`` that is what percentile
-# smoothing says
-# of the median of ``g`` (Chiang et al. 2020, https://arxiv.org/abs/2007.03730): the median at ``x'`` is at least the
-# ``Phi(-eps / sigma)`` quantile at ``x``, which is positive exactly where ``p > Phi(eps / sigma)``.
+# nearer than j*. If ``A`` has a chance of at least ``p > 1/2`` at ``x``, it has more than one half at every ``x'``
+# that is nearer than ``sigma Phi^-1(p)`` in l2 (their theorem 1). For an event ``g(f(x + noise)) > 0`` that is what
+# percentile smoothing says of the median of ``g`` (Chiang et al. 2020, https://arxiv.org/abs/2007.03730): the median
+# at ``x'`` is at least the ``Phi(-eps / sigma)`` quantile at ``x``, which is positive exactly where ``p > Phi(eps /
+# sigma)``.
 
 
 def least_share(count: Int[Tensor, "*b"], draws: int | Int[Tensor, "*#b"], alpha: float) -> Float[Tensor, "*b"]:
@@ -270,13 +266,11 @@ def farthest(draws: int, sigma: float, alpha: float) -> float:
 #
 #     looks at   n_1 < n_2 < ... < n_R = copies,  each about twice the one before;  stop at any of them
 #
-# A bound that holds with confidence ``1 - a`` at each of ``R`` numbers of draws holds at all of them together with ``1
-# - R a``
-# (Bonferroni 1936), so with ``a = alpha / R`` it holds with ``1 - alpha`` wherever one stops, for whatever reason.
-# Looks that
-# double are few: the exact bounds of Clopper and Pearson pay ``ln R`` for them in ``ln(1 / alpha)``, where a martingale
-# that
-# holds at every number of draws pays about half of ``ln n``.
+# A bound that holds with confidence ``1 - a`` at each of ``R`` numbers of draws holds at all of them together with
+# ``1
+# - R a`` (Bonferroni 1936), so with ``a = alpha / R`` it holds with ``1 - alpha`` wherever one stops, for whatever
+#   reason. Looks that double are few: the exact bounds of Clopper and Pearson pay ``ln R`` for them in ``ln(1 /
+#   alpha)``, where a martingale that holds at every number of draws pays about half of ``ln n``.
 #
 # One stops as soon as every radius that is wanted is decided: the lower end of the chance of each event exceeds
 # ``Phi(r / sigma)``, or its upper end does not reach it.

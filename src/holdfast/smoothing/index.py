@@ -187,17 +187,13 @@ def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"
 
 # The mathematics of center smoothing (Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701).
 #
-# The smoothed encoder ``F(x)`` is the centre of a small ball that holds half the mass of ``f(x + noise)``, noise being
-# normal
-# with deviation ``sigma`` in every pixel. Let ``p = Phi(Phi^-1(1/2 + slack) + eps / sigma)``. If the ball of radius
-# ``R``
-# around ``F(x)`` holds a mass of at least ``p``, then for every ``x'`` within ``eps`` of ``x`` in l2 it holds at least
-# ``1/2 + slack`` of the codes of ``x' + noise`` (Neyman and Pearson). So it meets the ball around ``F(x')``, which
-# holds
-# ``1/2 - slack`` of them; and that ball is at most ``beta R`` wide, being at most ``beta`` times as wide as the
-# smallest one.
-# Hence ``d(F(x), F(x')) <= (1 + beta) R``, for any metric ``d``. Here ``beta = 2``, since the centre is one of the
-# samples.
+# The smoothed encoder ``F(x)`` is the centre of a small ball that holds half the mass of ``f(x + noise)``, noise
+# being normal with deviation ``sigma`` in every pixel. Let ``p = Phi(Phi^-1(1/2 + slack) + eps / sigma)``. If the
+# ball of radius ``R`` around ``F(x)`` holds a mass of at least ``p``, then for every ``x'`` within ``eps`` of ``x``
+# in l2 it holds at least ``1/2 + slack`` of the codes of ``x' + noise`` (Neyman and Pearson). So it meets the ball
+# around ``F(x')``, which holds ``1/2 - slack`` of them; and that ball is at most ``beta R`` wide, being at most
+# ``beta`` times as wide as the smallest one. Hence ``d(F(x), F(x')) <= (1 + beta) R``, for any metric ``d``. Here
+# ``beta = 2``, since the centre is one of the samples.
 
 BETA = 2.0
 CANDIDATES = 64

@@ -25,12 +25,11 @@ from holdfast.smoothing.copies import COPIES, Copies, mean_encoder
 # Confidence sequences: bounds of a mean that hold at every number of draws at once, so that one may stop when one
 # likes.
 #
-# For draws in [0, 1] of mean ``m`` and bets ``l_t`` that depend on earlier draws alone, the capital
-# ``K_t = prod_i (1 + l_i (h_i - m))`` is a martingale, and by Ville's inequality exceeds ``1 / alpha`` ever with chance
-# ``alpha`` at most. So every ``m`` at which it ever did is ruled out. Waudby-Smith and Ramdas 2023,
-# https://arxiv.org/abs/2010.09686, theorem 3; bets after their equation 26, for the lower bound alone. Capital falls as
-# ``m``
-# grows, since bets here do not depend on ``m``, so what is ruled out is all below one number.
+# For draws in [0, 1] of mean ``m`` and bets ``l_t`` that depend on earlier draws alone, the capital ``K_t = prod_i (1
+# + l_i (h_i - m))`` is a martingale, and by Ville's inequality exceeds ``1 / alpha`` ever with chance ``alpha`` at
+# most. So every ``m`` at which it ever did is ruled out. Waudby-Smith and Ramdas 2023,
+# https://arxiv.org/abs/2010.09686, theorem 3; bets after their equation 26, for the lower bound alone. Capital falls
+# as ``m`` grows, since bets here do not depend on ``m``, so what is ruled out is all below one number.
 
 BOLDEST = 0.99
 """The largest bet: below 1, so that no draw costs all of the capital."""
@@ -73,9 +72,8 @@ def predicted_bets(draws: Float[Tensor, "n"], alpha: float) -> Float[Tensor, "n"
 # The mean unit code of noisy copies: drawn until its certificate is as good as more copies could make it.
 #
 # For ``h(n) = (1 + cos(f(x + n), a)) / 2`` in [0, 1], ``S(x) = E h(n)`` and ``n ~ N(0, sigma^2)``, ``Phi^-1(S)`` is
-# ``1 / sigma``-Lipschitz in l2 (Salman et al. 2019, https://arxiv.org/abs/1906.04584, lemma 2). ``F``, the mean of unit
-# codes,
-# is no longer than 1, so ``cos(F(x'), a) >= <F(x'), a> = 2 S(x') - 1`` wherever that is positive.
+# ``1 / sigma``-Lipschitz in l2 (Salman et al. 2019, https://arxiv.org/abs/1906.04584, lemma 2). ``F``, the mean of
+# unit codes, is no longer than 1, so ``cos(F(x'), a) >= <F(x'), a> = 2 S(x') - 1`` wherever that is positive.
 
 FIRST = 128
 """Copies of the first round; each round has twice as many as all before it."""

@@ -82,12 +82,11 @@ def _crossings(graph: Graph, position: Int[np.ndarray, "n"]) -> Float[np.ndarray
 
 # SPADE: how badly a map stretches neighbourhoods, from its inputs and outputs alone.
 #
-# With graphs G_X of the inputs and G_Y of the outputs on the same samples, ``spade_score = lambda_max(L_Y^+ L_X)``, the
-# largest eigenvalue of ``L_X v = lambda L_Y v``: the most that any function of the samples varies between input
-# neighbours
-# for each unit it varies between output neighbours. It bounds the growth of effective resistances from above,
-# ``d_Y(p, q) / d_X(p, q) <= lambda_max``, and of cuts, ``cut_Y(S) / cut_X(S) >= 1 / lambda_max``.
-# Cheng et al. 2021, https://proceedings.mlr.press/v139/cheng21a.html.
+# With graphs G_X of the inputs and G_Y of the outputs on the same samples, ``spade_score = lambda_max(L_Y^+ L_X)``,
+# the largest eigenvalue of ``L_X v = lambda L_Y v``: the most that any function of the samples varies between input
+# neighbours for each unit it varies between output neighbours. It bounds the growth of effective resistances from
+# above, ``d_Y(p, q) / d_X(p, q) <= lambda_max``, and of cuts, ``cut_Y(S) / cut_X(S) >= 1 / lambda_max``. Cheng et al.
+# 2021, https://proceedings.mlr.press/v139/cheng21a.html.
 
 RANKS = (1, 2, 10)
 """Numbers of eigenvectors that edge and node scores are given for."""

@@ -125,9 +125,9 @@ def union(index: Int[np.ndarray, "n k"]) -> Graph:
 # When the largest eigenvalue is finite: the components rule, its witness, and the repairs one may ask for.
 #
 # If the graph of the outputs falls apart and an edge of the inputs' graph joins two of its parts, the vector that is
-# one on
-# a part and zero elsewhere costs nothing in ``L_Y`` and something in ``L_X``: ``lambda_max`` is infinite. A ridge or a
-# pseudo-inverse would print an arbitrary number instead. If no such edge exists, each part has its own finite spectrum.
+# one on a part and zero elsewhere costs nothing in ``L_Y`` and something in ``L_X``: ``lambda_max`` is infinite. A
+# ridge or a pseudo-inverse would print an arbitrary number instead. If no such edge exists, each part has its own
+# finite spectrum.
 
 REPAIRS = ("none", "increase_k", "largest", "mst")
 TILE = 2048

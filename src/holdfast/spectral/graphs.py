@@ -50,8 +50,7 @@ class GraphConstruction(Spelled):
 # Continuous k-nearest neighbours: p and q are joined if ``d(p, q) < delta sqrt(d_k(p) d_k(q))``.
 #
 # ``d_k`` is the distance to the k-th neighbour, so that the graph follows the density of the points; unlike the kNN
-# graph it
-# has the topology of the manifold in the limit. Berry and Sauer 2019, https://doi.org/10.3934/fods.2019001.
+# graph it has the topology of the manifold in the limit. Berry and Sauer 2019, https://doi.org/10.3934/fods.2019001.
 
 
 @final
@@ -128,8 +127,7 @@ class PCA(GraphConstruction):
 # A kNN graph with fewer edges and nearly the same Laplacian, by sampling edges by their effective resistance.
 #
 # ``density * n`` draws with replacement, edge e with probability ``p_e = w_e R_e / (n - 1)``; each draw adds ``w_e /
-# (draws
-# p_e)`` to its weight, so that the expected Laplacian is the old one. Spielman and Srivastava 2011,
+# (draws p_e)`` to its weight, so that the expected Laplacian is the old one. Spielman and Srivastava 2011,
 # https://doi.org/10.1137/080734029. (The sparsifier of Cheng et al. 2021 is not public; this one has a proof.)
 
 

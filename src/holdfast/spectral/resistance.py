@@ -11,9 +11,9 @@ from holdfast.spectral.solve import FACTORED, Laplacian, one_thread
 # Effective resistances, and every other quadratic form ``e' L_Y^+ L_G L_Y^+ e`` along pairs ``e = e_p - e_q``.
 #
 # With ``L_G = B' B`` it is ``|B L_Y^+ e|^2``. Exact on small graphs; else estimated by ``|Q B L_Y^+ e|^2`` with ``q``
-# rows of
-# random signs, relative error ``sqrt(2 / q)`` (Spielman and Srivastava 2011, https://doi.org/10.1137/080734029). With
-# G = Y it is the effective resistance ``d_Y(p, q)``; with G = X the edge score over all eigenvectors.
+# rows of random signs, relative error ``sqrt(2 / q)`` (Spielman and Srivastava 2011,
+# https://doi.org/10.1137/080734029). With G = Y it is the effective resistance ``d_Y(p, q)``; with G = X the edge
+# score over all eigenvectors.
 
 EXACT = 3000
 """Up to so many nodes the pseudo-inverse is formed: 72 MB."""

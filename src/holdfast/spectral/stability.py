@@ -26,9 +26,8 @@ from holdfast.spectral.resistance import edge_hops
 # How much a spectral score means: the same numbers on random subsets, and for maps that have learned nothing.
 #
 # ``lambda_max`` varies by 11 to 51% between random subsets and drifts with n, and degenerate maps have small ones (a
-# random
-# projection 2 to 3), so the number alone says little. Subsets are drawn without replacement: a bootstrap's repeated
-# samples are duplicates, which change the graph.
+# random projection 2 to 3), so the number alone says little. Subsets are drawn without replacement: a bootstrap's
+# repeated samples are duplicates, which change the graph.
 
 LARGEST = 5000
 """Largest subset: a few of them must not cost more than the whole."""

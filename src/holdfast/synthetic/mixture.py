@@ -67,10 +67,8 @@ class Mixture:
 # (Bhagoji et al. 2019, https://arxiv.org/abs/1909.12272; Dan et al. 2020, https://arxiv.org/abs/2006.16384.) In the
 # eigenbasis of ``Lam`` the solution is ``z_i = m_i / (1 + t lam_i)``, where ``t > 0`` solves the secular equation
 # ``||z|| = eps ||m||``. So one eigendecomposition serves every budget, and each costs a few steps of Newton's method
-# over d
-# numbers (More and Sorensen 1983, https://doi.org/10.1137/0904038). As ``w_i = m_i / (lam_i + 1/t)``, the robust rule
-# is
-# ridge discriminant analysis: budget 0 is the plain Bayes rule, budget 1 the direction of ``m``.
+# over d numbers (More and Sorensen 1983, https://doi.org/10.1137/0904038). As ``w_i = m_i / (lam_i + 1/t)``, the
+# robust rule is ridge discriminant analysis: budget 0 is the plain Bayes rule, budget 1 the direction of ``m``.
 
 STEPS = 100
 """More steps of Newton's method than any spectrum needs: 5 to 7 are usual."""

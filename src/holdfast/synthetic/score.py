@@ -17,9 +17,8 @@ from holdfast.synthetic.accuracies import RuleAccuracies
 # What the mixture itself allows: the accuracy of its best classifier and how far, on average, inputs lie from its
 # boundary.
 #
-# At scale ``s`` the best accuracy is ``a = Phi(s)``, whatever the budget. The distance of an input to the boundary, in
-# units
-# of the mean's own and averaged over the inputs that are classified rightly, depends on that accuracy alone:
+# At scale ``s`` the best accuracy is ``a = Phi(s)``, whatever the budget. The distance of an input to the boundary,
+# in units of the mean's own and averaged over the inputs that are classified rightly, depends on that accuracy alone:
 #
 #     h(a) = 1 + exp(-q^2 / 2) / (sqrt(2 pi) a q),      q = Phi^-1(a),      1/2 < a < 1
 #
@@ -50,8 +49,8 @@ def reference(scales: Sequence[float]) -> tuple[Float[Tensor, "n"], Float[Tensor
 # The SynBench score: the area under an encoder's accuracy and bound, over that of the mixture itself.
 #
 # With ``a_i`` the accuracy and ``b_i`` the expected bound at scale ``i`` of ``n``, accuracy above ``a_t`` comes with
-# the bound
-# ``E(a_t) = (1/n) sum b_i 1[a_i > a_t]``. Its area from ``a_t`` to 1 is a sum, and the score a ratio of two of them:
+# the bound ``E(a_t) = (1/n) sum b_i 1[a_i > a_t]``. Its area from ``a_t`` to 1 is a sum, and the score a ratio of two
+# of them:
 #
 #     score(a_t) = sum b_i (a_i - a_t)_+  /  sum h(Phi(s_i)) (Phi(s_i) - a_t)_+
 #

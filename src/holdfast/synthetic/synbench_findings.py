@@ -18,14 +18,12 @@ from holdfast.synthetic.score import area, expected_bounds, reference, score
 # How far SynBench scores would move if all samples were drawn again, and whether one budget's score is really the best.
 #
 # A score is a sum over scales of ``f = u (a - a_t)_+ / a`` with ``a`` the mean of ``c`` (1 where a test sample is
-# classified
-# rightly) and ``u`` the mean of ``B c``. So one test sample moves it, where ``a > a_t``, in proportion to
+# classified rightly) and ``u`` the mean of ``B c``. So one test sample moves it, where ``a > a_t``, in proportion to
 #
 #     (a - a_t) (B c - b c) / a + b (c - a),      b = u / a
 #
 # The train set moves the rules. How far shows in the rules of its two halves: half the difference of their ``f`` has,
-# to first
-# order, the variance of the ``f`` of the whole. All scales are independent, so their variances add up.
+# to first order, the variance of the ``f`` of the whole. All scales are independent, so their variances add up.
 
 WHOLE = (0.0, 0.0, 1.0)
 """The score as a combination of those of (first half, second half, whole train set)."""

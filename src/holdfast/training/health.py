@@ -30,8 +30,9 @@ from holdfast.training.processes import processes
 
 # What can be seen of an encoder in training without labels: whether its codes fill their space, or collapse.
 #
-# ``spread`` is the deviation of single features of unit codes over images, times the root of their number: 1 for codes
-# all around, 0 where all images have one code (Chen and He 2021, https://arxiv.org/abs/2011.10566, section 4.1).
+# ``spread`` is the deviation of single features of unit codes over images, times the root of their number: 1 for
+# codes all around, 0 where all images have one code (Chen and He 2021, https://arxiv.org/abs/2011.10566, section
+# 4.1).
 
 COLLAPSED = 0.01
 """Below this spread all images have one code, up to noise."""
@@ -111,9 +112,8 @@ def eval_codes(module: nn.Module, pixels: Tensor) -> Codes:
 
 # The state of a training on disk: one file, written whole, read as data alone.
 #
-# It holds weights, queues, momentum copies, the optimiser, what adversaries prepared, the position in the data and the
-# curve
-# so far, so that a training that was killed goes on as if it had not been: on one CPU bit by bit.
+# It holds weights, queues, momentum copies, the optimiser, what adversaries prepared, the position in the data and
+# the curve so far, so that a training that was killed goes on as if it had not been: on one CPU bit by bit.
 
 FILE = CHECKPOINT
 

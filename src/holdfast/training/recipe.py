@@ -27,8 +27,7 @@ from holdfast.transforms.base import Transform
 # A recipe: everything that decides what training makes of given images, as frozen settings and as TOML.
 #
 # A file of recipes has the fields as keys and texts as values: ``objective = "simclr:temperature=0.2"``. Those that
-# come with
-# the library are files beside this one.
+# come with the library are files beside this one.
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 MODES = ("train", "eval")

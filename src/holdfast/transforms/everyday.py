@@ -98,11 +98,9 @@ class Crop(Transform):
 #
 #     table[v] = floor(255 (v / 255)^gamma),   v = 0..255
 #
-# as Zhong et al. 2022 (https://arxiv.org/abs/2206.05259) corrupt 8-bit images: 0.2 keeps 120 of the 256 levels, 5 keeps
-# 119.
-# A value between two levels, which no 8-bit image holds, lies between their entries in the same proportion: so the
-# table
-# decides alone where there are levels, and ``gamma:1`` changes nothing anywhere.
+# as Zhong et al. 2022 (https://arxiv.org/abs/2206.05259) corrupt 8-bit images: 0.2 keeps 120 of the 256 levels, 5
+# keeps 119. A value between two levels, which no 8-bit image holds, lies between their entries in the same
+# proportion: so the table decides alone where there are levels, and ``gamma:1`` changes nothing anywhere.
 
 ROUNDING = 1e-4
 """Nearer to a level than this, in levels, is that level: float32 holds v / 255 no better than to 1e-5."""

@@ -22,8 +22,7 @@ from holdfast.transforms.base import ImagePixels, Transform
 #     mask(u, v) = 1 if sqrt(u^2 + v^2) < radius else 0,   u, v = ..., -1, 0, 1, ... cycles per image
 #
 # (Wang et al. 2020, https://arxiv.org/abs/1905.13545; radius 50 at 224 pixels is common). ``low-pass`` returns the
-# magnitude
-# of the inverse, ``high-pass`` what the mask takes away.
+# magnitude of the inverse, ``high-pass`` what the mask takes away.
 
 
 @final

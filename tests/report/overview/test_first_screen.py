@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from shlex import split
 
@@ -20,7 +21,7 @@ from holdfast.report.gate import check, parse
 from holdfast.report.notebook import run_html
 from holdfast.report.overview.advice import gate_command
 from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, key_of, require_one_event
-from holdfast.report.overview.first_screen import FirstScreen, lines
+from holdfast.report.overview.first_screen import FirstScreen, _lead, lines
 from holdfast.report.page.page import render
 from tests.report.synthetic import breakaway, ids, result, series
 
@@ -116,6 +117,14 @@ def test_one_encoder_is_never_best_and_few_images_are_an_amber_line():
     assert not any(cell.best for row in first.rows for cell in row.cells)
     assert {"25", "standard"} <= set(first.amber.split())
     assert not screen(kept("a", {"linf:0.05": (0.5, 0.6)})).amber
+
+
+def test_the_next_best_may_lie_beyond_the_search():
+    (row,) = screen(*(kept(name, {"linf:0.05": (0.8 - 0.3 * k, 0.9)}) for k, name in enumerate("abc"))).rows
+    first, second, third = row.cells
+    assert len(_lead([row], "a", "abc")) == 1
+    unreached = replace(row, cells=(first, second._replace(values=(inf, inf)), third))
+    assert _lead([unreached], "a", "abc") == []
 
 
 def test_equal_encoders_have_no_leader():

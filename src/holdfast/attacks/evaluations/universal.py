@@ -33,13 +33,10 @@ from holdfast.measure.population import Fit, Population, whitenings
 
 # One perturbation for all images: learned from some of them, shown to all.
 #
-# ``v = argmax over |v| <= eps of mean over seen x of d(f(clip(x + v)), f(x))``, by projected stochastic gradient ascent
-# with
-# momentum and a step that shrinks to nothing (Shafahi et al. 2018, https://arxiv.org/abs/1811.11304; the question is
-# that of
-# Moosavi-Dezfooli et al. 2017, https://arxiv.org/abs/1610.08401, with codes in place of labels). The perturbation lies
-# in the
-# ball; clipping to the range, image by image, only makes it smaller.
+# ``v = argmax over |v| <= eps of mean over seen x of d(f(clip(x + v)), f(x))``, by projected stochastic gradient
+# ascent with momentum and a step that shrinks to nothing (Shafahi et al. 2018, https://arxiv.org/abs/1811.11304; the
+# question is that of Moosavi-Dezfooli et al. 2017, https://arxiv.org/abs/1610.08401, with codes in place of labels).
+# The perturbation lies in the ball; clipping to the range, image by image, only makes it smaller.
 
 MOMENTUM = 0.9
 FIRST = 0.25
@@ -175,11 +172,9 @@ def units_of(population: Population) -> list[str | int]:
 # Universal perturbations: one change for all images, and how much of the harm it carries to images it never saw.
 #
 # Moosavi-Dezfooli et al. 2017, https://arxiv.org/abs/1610.08401, found single perturbations that most images of a
-# classifier
-# cannot stand. They need neither a gradient nor a look at the image when they are used: whoever learned one once adds
-# it to
-# everything. Departure: it is learned to move codes, where the paper crosses decision boundaries one image after the
-# other.
+# classifier cannot stand. They need neither a gradient nor a look at the image when they are used: whoever learned
+# one once adds it to everything. Departure: it is learned to move codes, where the paper crosses decision boundaries
+# one image after the other.
 
 SEEN, UNSEEN = "seen", "unseen"
 ONE_FOR_ALL = "one for all images"

@@ -209,10 +209,8 @@ def margins(
 #     R(x) = sup { eps : g_y(x') - g_j(x') > 0 for all j and all x' in the domain with norm(x' - x) <= eps }
 #
 # Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), sections 4.1 and 4.2; ``ACR_LE`` is its
-# mean
-# over the images that are classified right. A bound on every margin ``g_y - g_j``, one linear function of the code,
-# finds
-# a radius below ``R``, and an attack that succeeds one above it.
+# mean over the images that are classified right. A bound on every margin ``g_y - g_j``, one linear function of the
+# code, finds a radius below ``R``, and an attack that succeeds one above it.
 #
 # The authors' program bounds each logit by itself and compares the least ``g_y`` with the largest ``g_j``, which no one
 # ``x'`` attains together: the same bounds, at a smaller radius. It is computed as well, for comparison.

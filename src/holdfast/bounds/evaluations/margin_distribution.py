@@ -62,8 +62,8 @@ def fit(values: Float[np.ndarray, "k"]) -> WeibullTail | None:
 
 # Whether radii obey two theorems (Wang and Liu 2022, theorems 5.3 and 5.5), as far as bounds and attacks can tell.
 #
-# ``R1 >= R2`` provably holds if the certified ``R1`` is no smaller than the attacked ``R2``, and provably fails if the
-# attacked ``R1`` is smaller than the certified ``R2``. Anything else is open.
+# ``R1 >= R2`` provably holds if the certified ``R1`` is no smaller than the attacked ``R2``, and provably fails if
+# the attacked ``R1`` is smaller than the certified ``R2``. Anything else is open.
 
 
 @dataclass(frozen=True)
@@ -110,18 +110,16 @@ def theorem_verdict(question: str, counts: TheoremCounts, sides: int = 1) -> Ver
 
 # Margin distribution: how near other images come in code space, as a Weibull tail, and two theorems put to the test.
 #
-# With ``rho`` the cosine and the margin distances ``D_i = (1 - rho(f(x+), f(x_i-))) / 2`` of an image from others, the
-# ``tail`` smallest are fitted by a Weibull law of shape ``alpha`` and scale ``sigma`` (of ``-D``: a reverse Weibull
-# law),
-# which gives the probability that ``x`` is still a positive sample of ``x+``:
+# With ``rho`` the cosine and the margin distances ``D_i = (1 - rho(f(x+), f(x_i-))) / 2`` of an image from others,
+# the ``tail`` smallest are fitted by a Weibull law of shape ``alpha`` and scale ``sigma`` (of ``-D``: a reverse
+# Weibull law), which gives the probability that ``x`` is still a positive sample of ``x+``:
 #
 #     Psi(x) = exp(-((1 - rho(f(x), f(x+))) / sigma)^alpha)
 #
 # Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), section 5. From it they derive that a
-# robust
-# radius against another image is no smaller than that of a linear head (theorem 5.3), and no smaller for the less
-# similar
-# of two images to a third (theorem 5.5). Whether images obey is reported here as far as bounds and attacks can tell.
+# robust radius against another image is no smaller than that of a linear head (theorem 5.3), and no smaller for the
+# less similar of two images to a third (theorem 5.5). Whether images obey is reported here as far as bounds and
+# attacks can tell.
 
 OTHERS = 10_000
 """Other images that margin distances are taken from, at most."""

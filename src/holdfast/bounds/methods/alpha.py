@@ -25,10 +25,9 @@ from holdfast.bounds.relaxations import Box, LinearRelaxation, offset
 
 # Alpha-CROWN: the lower slopes of unstable ReLUs chosen by gradient ascent on the bound itself.
 #
-# Any slope in [0, 1] is sound (Xu et al. 2021, https://arxiv.org/abs/2011.13824). Here every bounded neuron has slopes
-# of
-# its own, one for each coefficient of its form, so that intermediate bounds are optimised once and serve all
-# specifications.
+# Any slope in [0, 1] is sound (Xu et al. 2021, https://arxiv.org/abs/2011.13824). Here every bounded neuron has
+# slopes of its own, one for each coefficient of its form, so that intermediate bounds are optimised once and serve
+# all specifications.
 
 DECAY = 0.95  # of the step, at each step
 
@@ -141,18 +140,14 @@ class Alpha(Method):
 
 # SDP-CROWN: linear bounds whose constants know that the neurons of a layer share one l2 ball.
 #
-# Any neuron of a layer may be as far from the centre of a ball as its radius, but not all of them at once. Boxes forget
-# that,
-# and lose up to the square root of a layer's width. Here the inputs of each layer of ReLUs lie in a ball as well
-# (``enclosing_balls``), and the constant of a linear bound is the minimum over ball and box
-# (``relaxations.ball_offset``):
-# Chiu et al. 2025, https://arxiv.org/abs/2506.06665. Any slopes are sound; they start from CROWN's and are optimised,
-# and the
-# multiplier of each ball is solved for at every step.
+# Any neuron of a layer may be as far from the centre of a ball as its radius, but not all of them at once. Boxes
+# forget that, and lose up to the square root of a layer's width. Here the inputs of each layer of ReLUs lie in a ball
+# as well (``enclosing_balls``), and the constant of a linear bound is the minimum over ball and box
+# (``relaxations.ball_offset``): Chiu et al. 2025, https://arxiv.org/abs/2506.06665. Any slopes are sound; they start
+# from CROWN's and are optimised, and the multiplier of each ball is solved for at every step.
 #
-# Departures: the box is kept beside the ball, so that nothing is lost where it is the tighter; inner layers are bounded
-# in
-# the same way; radii are cut by the corners of boxes.
+# Departures: the box is kept beside the ball, so that nothing is lost where it is the tighter; inner layers are
+# bounded in the same way; radii are cut by the corners of boxes.
 
 STEEPEST = 2.0
 """The largest slope, as a multiple of the coefficient; none is unsound."""

@@ -216,10 +216,9 @@ def _restrict(operation: Affine | Rule | None, before: Shape, shape: Shape) -> A
 
 # Branch and bound: unstable ReLUs are split into their two halves until every subdomain is proved.
 #
-# Intermediate bounds come first: the receptive field of a neuron is a small network, and a box tightened by branch and
-# bound there improves every later bound. Then the specifications: the subdomains with the lowest bounds are split, and
-# the
-# least bound over all subdomains bounds the specification.
+# Intermediate bounds come first: the receptive field of a neuron is a small network, and a box tightened by branch
+# and bound there improves every later bound. Then the specifications: the subdomains with the lowest bounds are
+# split, and the least bound over all subdomains bounds the specification.
 
 
 @final

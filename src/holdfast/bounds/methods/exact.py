@@ -74,10 +74,9 @@ def _flush() -> None:
 
 # A ReLU network as a mixed-integer linear program (Tjeng et al. 2019, https://arxiv.org/abs/1711.07356).
 #
-# Each unstable ReLU ``a = relu(z)``, with ``z`` in [l, u], has one binary variable ``d``:
-# ``a >= z, a >= 0, a <= u d, a <= z - l (1 - d)``. The solver is HiGHS. It satisfies constraints up to a tolerance of
-# 1e-6:
-# margins in every constraint account for that.
+# Each unstable ReLU ``a = relu(z)``, with ``z`` in [l, u], has one binary variable ``d``: ``a >= z, a >= 0, a <= u d,
+# a <= z - l (1 - d)``. The solver is HiGHS. It satisfies constraints up to a tolerance of 1e-6: margins in every
+# constraint account for that.
 
 Matrix = Float[np.ndarray, "_ _"]
 Vector = Float[np.ndarray, "_"]
@@ -303,9 +302,8 @@ def _relu(program: Program, z: Expression, box: Box) -> Expression:
 
 # Exact bounds: the minimum of a linear function of the code, for small ReLU networks, as a mixed-integer program.
 #
-# The robust radius is the optimum of one such program too: the least ``r`` with ``|x - centre| <= r`` and ``w . f(x) <=
-# 0``,
-# so that no search over radii is needed.
+# The robust radius is the optimum of one such program too: the least ``r`` with ``|x - centre| <= r`` and ``w . f(x)
+# <= 0``, so that no search over radii is needed.
 
 FURTHER = 1.003
 GROWTH = 2.0

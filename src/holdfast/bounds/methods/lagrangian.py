@@ -20,21 +20,19 @@ from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import column
 from holdfast.core.errors import HoldfastError
 
-# The Lagrangian of a ReLU network with quadratic constraints, and the bound that a positive semidefinite matrix proves.
+# The Lagrangian of a ReLU network with quadratic constraints, and the bound that a positive semidefinite matrix
+# proves.
 #
-# Each unstable ReLU ``y = relu(z)`` with ``z`` in [l, u] satisfies ``y (y - z) = 0``, ``y >= z``, ``y >= 0`` and
-# ``y (u - l) <= u (z - l)``. Taken into the objective with multipliers they leave a quadratic function ``v' M v / 2``
-# of
-# ``v = (1, s)``, where ``s`` in [-1, 1] are the pixels and unstable outputs, centred and scaled. If ``M + diag(kappa)``
-# is
-# positive semidefinite, the objective is at least ``-sum(kappa) / 2`` (Raghunathan et al. 2018,
+# Each unstable ReLU ``y = relu(z)`` with ``z`` in [l, u] satisfies ``y (y - z) = 0``, ``y >= z``, ``y >= 0`` and ``y
+# (u - l) <= u (z - l)``. Taken into the objective with multipliers they leave a quadratic function ``v' M v / 2`` of
+# ``v = (1, s)``, where ``s`` in [-1, 1] are the pixels and unstable outputs, centred and scaled. If ``M +
+# diag(kappa)`` is positive semidefinite, the objective is at least ``-sum(kappa) / 2`` (Raghunathan et al. 2018,
 # https://arxiv.org/abs/1811.01057; Dathathri et al. 2020, https://arxiv.org/abs/2010.11645). Unlike relaxations of
-# single
-# neurons, the products tie neurons of a layer to each other.
+# single neurons, the products tie neurons of a layer to each other.
 #
 # In an l2 ball the scaled pixels have one norm of at most 1 together, so that one entry of ``kappa``, which counts
-# once,
-# stands for all of them. Pixels ``x`` in [l, u] then satisfy ``(x - l) (x - u) <= 0``, with multipliers of their own.
+# once, stands for all of them. Pixels ``x`` in [l, u] then satisfy ``(x - l) (x - u) <= 0``, with multipliers of
+# their own.
 
 Multipliers = dict[tuple[int, str], Float[Tensor, "b ..."]]
 """Multipliers of each ReLU node, 0 where it is stable: ``square`` of y (y - z) = 0, ``above`` of y >= z, and so on."""
@@ -251,9 +249,9 @@ def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int)
 # Ascent of the multipliers of a Lagrangian, with descent of the vectors that stand for its matrix; and the proof.
 #
 # For given multipliers, the best ``kappa`` is dual to minimising ``v' M v / 2`` over matrices ``V V'`` whose rows are
-# unit
-# vectors. Descent on a ``V`` of low rank finds that minimum (Burer and Monteiro 2003,
-# https://doi.org/10.1007/s10107-002-0352-8), where the gradient of each multiplier is the violation of its constraint.
+# unit vectors. Descent on a ``V`` of low rank finds that minimum (Burer and Monteiro 2003,
+# https://doi.org/10.1007/s10107-002-0352-8), where the gradient of each multiplier is the violation of its
+# constraint.
 
 STRIDE, MOMENTUM = 0.3, 0.8
 FLOOR = 0.02  # of kappa, as a share of its mean

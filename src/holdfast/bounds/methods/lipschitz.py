@@ -25,9 +25,8 @@ from holdfast.core.balls import L1, L2
 # Balls that hold the values of inner layers while the input stays in its region.
 #
 # The centre is what the network makes of the region's centre. A radius is the least of two: that of the layer before
-# times
-# the spectral norm of the affine map in between (ReLUs move two points no further apart), and the distance from the
-# centre to the farthest corner of the layer's box. What rounding may move a layer is added to it.
+# times the spectral norm of the affine map in between (ReLUs move two points no further apart), and the distance from
+# the centre to the farthest corner of the layer's box. What rounding may move a layer is added to it.
 
 OUTWARD = 1 + 2.0**-20
 """Radii are computed in floating point, from sums of what is not negative."""
@@ -75,14 +74,11 @@ def _norm(values: Float[Tensor, "b ..."]) -> Float[Tensor, "b"]:
 
 # Lipschitz constants by layer: CROWN, and the minimum over the ball that holds each layer, whichever is the tighter.
 #
-# A change of l2 size ``r`` moves the values of a layer by at most ``r`` times the product of the spectral norms of the
-# affine
-# maps before it (``enclosing_balls``). Specifications are carried back through the affine maps at the end of the
-# network
-# alone; over the values ``z`` of the layer before them, which lie in a box and in a ball, the minimum of ``c . z`` is
-# that of
-# ``relaxations.ball_offset`` with no outputs and slopes ``-c``. Nothing is optimised, so it costs little more than
-# CROWN.
+# A change of l2 size ``r`` moves the values of a layer by at most ``r`` times the product of the spectral norms of
+# the affine maps before it (``enclosing_balls``). Specifications are carried back through the affine maps at the end
+# of the network alone; over the values ``z`` of the layer before them, which lie in a box and in a ball, the minimum
+# of ``c . z`` is that of ``relaxations.ball_offset`` with no outputs and slopes ``-c``. Nothing is optimised, so it
+# costs little more than CROWN.
 
 SPARE = 64
 """Roundings of a constant beyond four for each of its terms."""

@@ -41,11 +41,10 @@ from holdfast.core.errors import HoldfastError
 # up to constants: the product has the multiplier ``t``, ``y >= 0`` the positive part of ``p`` and ``y >= z`` that of
 # ``q``.
 #
-# What was added has to be taken from the layer before. There ``d = y - relu(c)`` and ``e = z - c`` satisfy ``d (d - e)
-# <= 0``,
-# which is ``u v - relu(-c) u - relu(c) v``, a sum of the same constraints: ``s`` times it leaves ``s/2 |d|^2`` and
-# takes ``s/2 |e|^2`` from the layer before that, and so on to the pixels. Each affine map multiplies by its squared
-# norm.
+# What was added has to be taken from the layer before. There ``d = y - relu(c)`` and ``e = z - c`` satisfy ``d (d -
+# e) <= 0``, which is ``u v - relu(-c) u - relu(c) v``, a sum of the same constraints: ``s`` times it leaves ``s/2
+# |d|^2`` and takes ``s/2 |e|^2`` from the layer before that, and so on to the pixels. Each affine map multiplies by
+# its squared norm.
 
 RATE = 0.1
 """Steps of SDP-CROWN."""

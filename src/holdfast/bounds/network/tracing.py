@@ -40,8 +40,7 @@ from holdfast.core.run_settings import factors_are_rounded
 #
 # Bounds are of a copy in the precision of the specifications, called on single images without gradients. The encoder
 # itself runs in a precision of its own, in batches of many sizes, with gradients while it is attacked, and on images
-# whose
-# memory is laid out in other ways. A module may ask about any of these, so it is called in all of them.
+# whose memory is laid out in other ways. A module may ask about any of these, so it is called in all of them.
 
 EXACT = (torch.float32, torch.float64)
 """Precisions whose rounding certificates may leave out."""

@@ -32,11 +32,9 @@ from holdfast.core.errors import HoldfastError
 
 # Proofs of certificates, made by the fast bounds: what a search has chosen is written down while it is chosen.
 #
-# Intermediate bounds are those of the method without receptive fields, whose small networks no proof holds: ``branch``
-# may
-# prove a little less here than where it certifies. Claims are a little wider than what was found, since whoever checks
-# them
-# counts rounding.
+# Intermediate bounds are those of the method without receptive fields, whose small networks no proof holds:
+# ``branch`` may prove a little less here than where it certifies. Claims are a little wider than what was found,
+# since whoever checks them counts rounding.
 
 WIDER = 1e-9
 """By which claims are wider than what was found, as a share of their size."""

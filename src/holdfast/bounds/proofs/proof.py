@@ -20,10 +20,8 @@ from holdfast.core.errors import HoldfastError
 # Float64 arithmetic whose errors are counted: every result comes with, or has lost, more than it can be wrong.
 #
 # A sum of n products, in any order, errs by at most ``gamma_n |a| . |b|`` with ``gamma_n = n u / (1 - n u)`` and u =
-# 2^-53
-# (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.1), and by ``n`` times the smallest number
-# where
-# products underflow. Errors themselves are computed with some units to spare.
+# 2^-53 (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.1), and by ``n`` times the smallest
+# number where products underflow. Errors themselves are computed with some units to spare.
 
 Array = NDArray[np.float64]
 Matrix = Any
@@ -211,11 +209,9 @@ class PlainNetwork:
 # What is kept of the certificates of one image: every number that a search has chosen, and nothing that follows from
 # them.
 #
-# Intermediate bounds are claims: the program that checks them proves each again, in order of computation, by intervals
-# or
-# by a linear bound with the slopes that stand here. Specifications are proved in leaves: subdomains in which some ReLUs
-# have
-# a fixed sign, each sign an inequality with a multiplier.
+# Intermediate bounds are claims: the program that checks them proves each again, in order of computation, by
+# intervals or by a linear bound with the slopes that stand here. Specifications are proved in leaves: subdomains in
+# which some ReLUs have a fixed sign, each sign an inequality with a multiplier.
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from holdfast.core.errors import HoldfastError
 # Sums and products, which are bounded a priori: in any order, with or without fused multiply-add.
 #
 # Sums are those of the products themselves: Winograd's and Fourier's convolutions, and products of factors that are
-# rounded
-# first (TF32), are not covered.
+# rounded first (TF32), are not covered.
 
 NORMAL = 1e-30
 """Formats whose smallest normal number is below this may be set to read what is smaller still as zero."""

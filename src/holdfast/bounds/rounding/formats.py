@@ -19,11 +19,10 @@ from holdfast.bounds.relaxations import Box
 # Floating-point formats, and how far sums in them can be from the sums of real numbers.
 #
 # With unit roundoff ``u``, the result of one operation is that of real numbers times ``1 + d``, ``|d| <= u``, or
-# differs from
-# it by less than the smallest normal number where it is smaller still. A sum of ``n`` terms, in any order and with or
-# without
-# fused multiply-add, is off by at most ``gamma_n = n u / (1 - n u)`` times the sum of the terms' sizes (Higham 2002,
-# *Accuracy and Stability of Numerical Algorithms*, sections 2.2 and 3.1, https://doi.org/10.1137/1.9780898718027).
+# differs from it by less than the smallest normal number where it is smaller still. A sum of ``n`` terms, in any
+# order and with or without fused multiply-add, is off by at most ``gamma_n = n u / (1 - n u)`` times the sum of the
+# terms' sizes (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, sections 2.2 and 3.1,
+# https://doi.org/10.1137/1.9780898718027).
 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 

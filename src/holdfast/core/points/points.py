@@ -151,15 +151,11 @@ def distinct(points: Points) -> tuple[Int[np.ndarray, "m"], Int[np.ndarray, "n"]
 
 # The smallest ball that encloses given points, for many sets of points at once.
 #
-# Its centre is a mean of the points under weights ``w`` that maximise ``sum_i w_i |p_i|^2 - |sum_i w_i p_i|^2``, whose
-# root
-# is a lower bound of the radius whatever the weights are (Badoiu and Clarkson 2003,
-# https://dl.acm.org/doi/10.5555/644108.644240).
-# Steps go towards the farthest point or away from the nearest one that has weight, which converges linearly (Yildirim
-# 2008,
-# https://doi.org/10.1137/070690419, algorithm 4.1). So every answer is a ball that does enclose its points, together
-# with a
-# radius below which no ball does.
+# Its centre is a mean of the points under weights ``w`` that maximise ``sum_i w_i |p_i|^2 - |sum_i w_i p_i|^2``,
+# whose root is a lower bound of the radius whatever the weights are (Badoiu and Clarkson 2003,
+# https://dl.acm.org/doi/10.5555/644108.644240). Steps go towards the farthest point or away from the nearest one that
+# has weight, which converges linearly (Yildirim 2008, https://doi.org/10.1137/070690419, algorithm 4.1). So every
+# answer is a ball that does enclose its points, together with a radius below which no ball does.
 
 MOST_STEPS = 100_000
 

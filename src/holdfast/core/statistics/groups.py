@@ -23,12 +23,12 @@ from holdfast.core.statistics.intervals import (
 from holdfast.core.statistics.quantiles import QUARTILES
 from holdfast.core.statistics.summaries import is_share, limits_of
 
-# Intervals for images that come in groups (slides, patients, videos, mutual neighbours): groups are drawn, not images.
+# Intervals for images that come in groups (slides, patients, videos, mutual neighbours): groups are drawn, not
+# images.
 #
 # A mean is a ratio of two sums over groups, of values and of images. So each of ``G`` groups, of size ``n_g`` and sum
-# ``S_g``,
-# counts by its linearised value ``mean + (S_g - mean n_g) G / n`` (Taylor linearisation of a ratio: Cochran 1977,
-# chapter 6).
+# ``S_g``, counts by its linearised value ``mean + (S_g - mean n_g) G / n`` (Taylor linearisation of a ratio: Cochran
+# 1977, chapter 6).
 
 Groups = Int[np.ndarray, "n"]
 """The number of each sample's group, from 0."""
@@ -266,24 +266,18 @@ def _lengthened(estimate: Estimate, values: Values, groups: Groups, limits: Limi
 # The mean of paired differences, allowing for an image that was not seen and no farther than what was seen suggests.
 #
 # Each end is taken over the samples ``d`` and one more at ``r`` beyond zero on that side, under random weights. The
-# weights
-# of samples are those of the Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338). One more counts
-# half,
-# as what was seen does in mid-P. Of values that are all zero or ``r`` the upper end is that of Jeffreys' interval, but
-# for
-# half a zero.
+# weights of samples are those of the Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338). One
+# more counts half, as what was seen does in mid-P. Of values that are all zero or ``r`` the upper end is that of
+# Jeffreys' interval, but for half a zero.
 #
 #     r = (1 - e) max |d| + e L,   e = exp(-sum |d| / 2 L)
 #
 # ``L`` is the farthest that any image can move the mean. Where nothing moved, one more image may go all the way. The
-# more
-# has moved, the less do rare images count that are unlike all that were seen. How fast was chosen by simulation, among
-# encoders of equal risk of which one fails rarely and badly and the other often and a little
+# more has moved, the less do rare images count that are unlike all that were seen. How fast was chosen by simulation,
+# among encoders of equal risk of which one fails rarely and badly and the other often and a little
 # (``benchmarks.statistics.paired``). So this does not hold for every law: where one image in a thousand outweighs all
-# small
-# differences, 300 images will mostly not show it. With ``r = L`` throughout (Gaffke 2005) intervals do, and are up to
-# nine
-# times as long.
+# small differences, 300 images will mostly not show it. With ``r = L`` throughout (Gaffke 2005) intervals do, and are
+# up to nine times as long.
 
 
 @lru_cache(maxsize=1)

@@ -13,17 +13,15 @@ from holdfast.core.statistics.summaries import summarise
 
 # A median of shares of pairs as each image moves it, so that two encoders are compared image by image.
 #
-# With ``F`` the share of pairs of images within a distance, ``D`` displacements and ``m`` their median, ``F(m)`` moves
-# with
-# each image ``i`` by its influence (Hoeffding 1948 for pairs, Hampel 1974 for medians),
+# With ``F`` the share of pairs of images within a distance, ``D`` displacements and ``m`` their median, ``F(m)``
+# moves with each image ``i`` by its influence (Hoeffding 1948 for pairs, Hampel 1974 for medians),
 #
 #     sign(s_i - F(m)) / (2 h) + 2 (F_i(m) - F(m)),
 #
-# where ``s_i = F(D_i)``, ``h`` is the density of the ``s_i`` at their median, and ``F_i`` the share of the others near
-# ``i``.
-# The density is read off order statistics two standard deviations of a rank away (McKean and Schrader 1984), on the
-# side on
-# which they are sparser: at a gap in the middle both sides together make intervals that cover .84.
+# where ``s_i = F(D_i)``, ``h`` is the density of the ``s_i`` at their median, and ``F_i`` the share of the others
+# near ``i``. The density is read off order statistics two standard deviations of a rank away (McKean and Schrader
+# 1984), on the side on which they are sparser: at a gap in the middle both sides together make intervals that cover
+# .84.
 
 
 def quantile_influence(quantiles: Series, near: Values, references: int) -> Series:
@@ -62,9 +60,8 @@ def quantile_influence(quantiles: Series, near: Values, references: int) -> Seri
 # searched.
 #
 # Such a radius is infinite: all that is known is that it lies beyond. Order statistics need no more, so quantiles and
-# their
-# intervals are exact whatever the distribution, and an end that falls among samples that were not lost is infinite,
-# too.
+# their intervals are exact whatever the distribution, and an end that falls among samples that were not lost is
+# infinite, too.
 
 QUARTILES = {"first_quartile": 0.25, "third_quartile": 0.75}
 LEVELS = 255

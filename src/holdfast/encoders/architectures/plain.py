@@ -35,8 +35,8 @@ class Digits(Architecture):
 # The four architectures of RVCL (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html, table D.1).
 #
 # Two to four convolutions with ReLU and one linear layer, which complete verifiers can handle. Strides and padding,
-# which
-# the paper does not give, are those of the weights its authors published: the convolutions halve each side twice.
+# which the paper does not give, are those of the weights its authors published: the convolutions halve each side
+# twice.
 
 
 @final

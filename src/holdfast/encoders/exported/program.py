@@ -37,10 +37,8 @@ from holdfast.encoders.loading.weights import check_expansion
 # Everything that the JSON documents of an exported program may hold (torch's ``_export/serde/schema.py``).
 #
 # Names become part of Python source that torch writes and runs, so each is an identifier. Strings reach operators
-# alone,
-# and only operators that take words, none that takes the name of a file. Stack traces, guards and notes are code or
-# text
-# that no encoder needs; torch never sees them.
+# alone, and only operators that take words, none that takes the name of a file. Stack traces, guards and notes are
+# code or text that no encoder needs; torch never sees them.
 
 ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
 OTHER_OPERATORS = re.compile(

@@ -130,8 +130,7 @@ def variant(**kinds: Rule) -> Rule:
 # The closed grammar of sizes in an exported program: integers, symbols, and formulas of the two.
 #
 # torch hands such text to sympy, which evaluates it as Python. Text passes here only if it is built from the names
-# below,
-# and what is handed on is written anew from what was understood.
+# below, and what is handed on is written anew from what was understood.
 
 LONGEST = 10_000
 """Characters of an expression; those of the vision transformers and convolutional networks at hand have below 300."""

@@ -22,12 +22,9 @@ from holdfast.encoders.wrappers import seeded
 # Torchvision beside a build of torch that it was not compiled for.
 #
 # Package indexes hold one build of torchvision, for CUDA. Beside a CPU build of torch its compiled operators do not
-# load,
-# and its import stops at the first of them that its Python code describes; so do timm's and transformers', which import
-# it.
-# Their networks use none of these operators: declaring what they take is enough. Calling one still fails, with
-# torchvision's
-# own advice.
+# load, and its import stops at the first of them that its Python code describes; so do timm's and transformers',
+# which import it. Their networks use none of these operators: declaring what they take is enough. Calling one still
+# fails, with torchvision's own advice.
 
 DESCRIBED_AT_IMPORT = ("nms", "qnms")
 

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 # Resizing and cropping by the library that an encoder comes from, and what is left: one affine map for each channel.
 #
 # The library turns a picture into numbers ``y``. Here it only resizes and crops, in 8 bits: ``x`` in [0, 1]. What is
-# left is
-# ``y[c] = (x[order[c]] - mean[c]) / std[c]``, which belongs inside the encoder. The map is read off the library's
-# result for
-# pictures of one colour, and then the two sides are compared on pictures of odd sizes.
+# left is ``y[c] = (x[order[c]] - mean[c]) / std[c]``, which belongs inside the encoder. The map is read off the
+# library's result for pictures of one colour, and then the two sides are compared on pictures of odd sizes.
 
 Result = Shaped[np.ndarray, "c h w"]
 Whole = Callable[["Image.Image"], Result]

@@ -132,8 +132,7 @@ def _images(result: Result) -> str:
 #     CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
 #
 # Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so
-# ``corruption-error``
-# keeps the errors themselves.
+# ``corruption-error`` keeps the errors themselves.
 
 ERRORS = "corrupted_wrong"
 """The quantity of which ratios are taken, whichever evaluation has it."""

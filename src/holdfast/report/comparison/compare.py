@@ -282,14 +282,12 @@ def _refusal(group: Group, encoders: tuple[str, ...], reason: str, like: Estimat
 # Ranks that hold together: at 95% over all comparisons of a scorecard, not each for itself (Holm 1979).
 #
 # In a scorecard of ten rows and four encoders there are 60 comparisons, and three of them would tell equal encoders
-# apart by
-# chance. Each difference gets the p-value that its interval implies,
+# apart by chance. Each difference gets the p-value that its interval implies,
 #
 #     p = 2 Phi(-z c), c = |value| / |value - the end nearer zero|, z the normal quantile of the interval,
 #
 # and no less than 2^(1 - n), which is what n samples that differ can say at most. Holm goes through them from the
-# smallest:
-# encoders are told apart while the k-th of m is at most 0.05 / (m - k + 1).
+# smallest: encoders are told apart while the k-th of m is at most 0.05 / (m - k + 1).
 
 LEVEL = 0.05
 NORMAL = 1.959964

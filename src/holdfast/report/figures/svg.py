@@ -120,9 +120,8 @@ def span(parts: Sequence[Float[np.ndarray, "p"]]) -> tuple[float, float]:
 
 # Line plots as inline SVG: text stays text, colours follow the page (light, dark, print), nothing is loaded.
 #
-# Written by hand, in a millisecond each: a report of four encoders has hundreds, which took a plotting library a tenth
-# of the
-# time of all measurements.
+# Written by hand, in a millisecond each: a report of four encoders has hundreds, which took a plotting library a
+# tenth of the time of all measurements.
 
 COLOURS = 8
 """How many colours the style sheet names."""

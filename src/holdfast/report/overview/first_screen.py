@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan, nan
 
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import text
@@ -160,12 +160,12 @@ def _lead(rows: Sequence[FirstRow], name: str, ranked: Sequence[str]) -> list[st
     ):
         row = next((row for row in rows if row.kind.evaluation == evaluation), None)
         numbers = {c.encoder: c.values[0] for c in row.cells if c.values and c.encoder in ranked} if row else {}
-        others = [value for other, value in numbers.items() if other != name and isfinite(value)]
-        if row and others and isfinite(numbers.get(name, float("nan"))) and numbers[name] > max(others):
-            where = row.key.ball
+        others = [value for other, value in numbers.items() if other != name and not isnan(value)]
+        # An encoder whose radius lies beyond the search may be the better one, so infinite ones count.
+        if row and others and isfinite(numbers.get(name, nan)) and numbers[name] > max(others):
             own, other = (_plain(row, value) for value in (numbers[name], max(others)))
-            sentences.append(said.replace("{where}", _epsilon(row)).format(own, other) if where else "")
-    return [sentence for sentence in sentences if sentence]
+            sentences.append(said.replace("{where}", _epsilon(row)).format(own, other))
+    return sentences
 
 
 def _epsilon(row: FirstRow) -> str:

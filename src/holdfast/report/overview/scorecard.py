@@ -21,9 +21,8 @@ from holdfast.report.overview.study import Evidence, study
 #
 # An attack is judged by its worst case: of all conditions the one in which the encoders fare worst. All encoders are
 # compared in that same condition, on the same images, and places hold at 95% for the whole scorecard together. The
-# results
-# themselves name the questions. Rows stand in the order of
-# the study that says which numbers foresee robust later use.
+# results themselves name the questions. Rows stand in the order of the study that says which numbers foresee robust
+# later use.
 
 Standing = Literal[
     "best", "tied", "behind", "worst", "not comparable", "held", "no violation found", "refuted", "unknown", "baseline",
@@ -365,8 +364,7 @@ def _answer(
 # Who won how often: one count over one table, which every form of the report prints.
 #
 # A condition counts only if it is one of robustness, not of the health or use of the space, and if every encoder to
-# choose
-# among has a number there: whoever was not measured might have won it.
+# choose among has a number there: whoever was not measured might have won it.
 
 
 class Meeting(Record):

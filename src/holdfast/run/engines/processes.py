@@ -223,11 +223,10 @@ def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:
 
 # Shards in this process at first; once they have taken a while, in workers of this machine.
 #
-# Starting a worker takes seconds, for it imports torch, and what is small is over by then. Each process has one thread:
-# threads that wake each other for every operation cost more than they save in small networks, and leave cores idle in
-# those of
-# a billion operations. Networks of which the memory would not hold so many copies stay in this process, with all its
-# threads.
+# Starting a worker takes seconds, for it imports torch, and what is small is over by then. Each process has one
+# thread: threads that wake each other for every operation cost more than they save in small networks, and leave cores
+# idle in those of a billion operations. Networks of which the memory would not hold so many copies stay in this
+# process, with all its threads.
 
 PATIENCE = 1.5
 """Seconds of shards computed here after which workers are started; they take some more, in which this process goes on."""

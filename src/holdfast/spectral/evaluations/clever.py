@@ -33,9 +33,8 @@ from holdfast.spectral.graphs import KNN, GraphConstruction
 # Gradients of margins at random points near images.
 #
 # A margin is linear in the codes, ``g(x') = w . f(x')``. Without labels ``w = f~(x) - f~(x_j)`` with normalised clean
-# codes:
-# while it is positive, x' is more similar to x than to the other sample x_j. With logits ``w = e_c - e_j``: while it is
-# positive, class c, the one predicted for x, wins over class j.
+# codes: while it is positive, x' is more similar to x than to the other sample x_j. With logits ``w = e_c - e_j``:
+# while it is positive, class c, the one predicted for x, wins over class j.
 
 COPY = 1e-10
 """Squared distance of two normalised codes below which they are one."""
@@ -162,16 +161,12 @@ def positions(rows: Sequence[int], chosen: Sequence[int]) -> Int[Tensor, "c"]:
 
 # The right end of a distribution of maxima, by a reverse Weibull fit (Weng et al. 2018, section 3).
 #
-# Maxima of many independent bounded values follow, in the limit, ``F(y) = exp(-((a - y) / s)^c)`` for ``y < a``: their
-# largest possible value is the location ``a``. Without limits the likelihood has no maximum: it grows forever as ``a``
-# nears
-# the largest value with ``c < 1``, and often as ``a`` goes to infinity, where the law turns into Gumbel's, which has no
-# end.
-# So for each ``a`` on a line the other two are fitted with ``c >= 1``, and the best of a bounded range of ``a`` is
-# taken; if
-# that is the far end of the range, the values give no end. The published program leaves this to an optimiser, which
-# ends
-# anywhere between.
+# Maxima of many independent bounded values follow, in the limit, ``F(y) = exp(-((a - y) / s)^c)`` for ``y < a``:
+# their largest possible value is the location ``a``. Without limits the likelihood has no maximum: it grows forever
+# as ``a`` nears the largest value with ``c < 1``, and often as ``a`` goes to infinity, where the law turns into
+# Gumbel's, which has no end. So for each ``a`` on a line the other two are fitted with ``c >= 1``, and the best of a
+# bounded range of ``a`` is taken; if that is the far end of the range, the values give no end. The published program
+# leaves this to an optimiser, which ends anywhere between.
 
 ACCEPTED = 0.05
 SAME_NORMS = 1e-6
@@ -221,12 +216,11 @@ def right_end(maxima: Float[np.ndarray, "s"]) -> End:
 
 # CLEVER: how far an image must move before its answer changes, if its neighbourhood is as steep as it looks.
 #
-# With ``g`` a margin that is positive at x and L the largest dual norm of its gradient in a ball of radius R, no change
-# shorter than ``min(g(x) / L, R)`` makes g negative. L is unknown; CLEVER estimates it as the right end of a reverse
-# Weibull
-# distribution fitted to the largest gradient norms of many batches of random points (Weng et al. 2018,
-# https://arxiv.org/abs/1801.10578). So the score is an estimate, neither a certificate nor an attack.
-# Which images are looked at matters: random ones, or those with the largest SPADE node scores (Cheng et al. 2021, 4.2).
+# With ``g`` a margin that is positive at x and L the largest dual norm of its gradient in a ball of radius R, no
+# change shorter than ``min(g(x) / L, R)`` makes g negative. L is unknown; CLEVER estimates it as the right end of a
+# reverse Weibull distribution fitted to the largest gradient norms of many batches of random points (Weng et al.
+# 2018, https://arxiv.org/abs/1801.10578). So the score is an estimate, neither a certificate nor an attack. Which
+# images are looked at matters: random ones, or those with the largest SPADE node scores (Cheng et al. 2021, 4.2).
 
 FEW = 10
 CAPPED = 0.1

@@ -131,12 +131,9 @@ def find(encoder: Encoder, name: str) -> nn.Module:
 # The SPADE evaluation: spectral scores of an encoder on unlabelled images (see ``analysis`` for the mathematics).
 #
 # Defaults are those of Cheng et al. 2021: union kNN graphs, k = 10, unit weights, up to the 10,000 images of a test
-# set.
-# Departures: node scores are means over neighbours as the paper defines them (the authors' program sums), graphs that
-# fall
-# apart give an infinite score with its witness (their program's depends on a hidden regularisation), and beside the
-# score
-# stand the numbers that are steadier than it.
+# set. Departures: node scores are means over neighbours as the paper defines them (the authors' program sums), graphs
+# that fall apart give an infinite score with its witness (their program's depends on a hidden regularisation), and
+# beside the score stand the numbers that are steadier than it.
 
 CLUSTERS = 10
 SECONDS_DRAWN, SECONDS_MULTIPLIED = 5e-8, 2e-10

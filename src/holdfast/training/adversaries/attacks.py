@@ -20,8 +20,7 @@ from holdfast.training.processes import gathered, own_rows
 # L-PGD: climb the training loss itself (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 4.4).
 #
 # With SimCLR it is the instance-wise attack of RoCL, with a supervised loss that of Madry et al. 2018, and with
-# distillation
-# from a frozen copy that of FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336).
+# distillation from a frozen copy that of FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336).
 
 
 @final
@@ -38,9 +37,8 @@ class OnLoss(Adversary):
 # TAR: towards the code of the image before it in the batch, ``min |f(x_i^) - f(x_{i-1}')|_2``.
 #
 # ``x'`` is the second view where there is one, else the first; the batch is a ring. Petrov and Kwiatkowska 2022,
-# https://arxiv.org/abs/2210.04076, sections 4.2 and 4.4, with the settings of their fine-tuning. What moves is the code
-# that
-# the encoder will be used for; the authors' MoCo programs move the output of its head.
+# https://arxiv.org/abs/2210.04076, sections 4.2 and 4.4, with the settings of their fine-tuning. What moves is the
+# code that the encoder will be used for; the authors' MoCo programs move the output of its head.
 
 
 @final
@@ -89,10 +87,8 @@ class Untargeted(Adversary):
 #     or with steps of an attack the point of the ball at which the loss of x' + sigma n is highest
 #
 # Noise alone is the training of Cohen et al. 2019, https://arxiv.org/abs/1902.02918; the attack on the smoothed
-# network, with
-# one draw of noise for each image, is SmoothAdv (Salman et al. 2019, https://arxiv.org/abs/1906.04584, equation 5).
-# With the
-# objective ``distillation`` codes of noisy copies are held at the clean codes, without labels.
+# network, with one draw of noise for each image, is SmoothAdv (Salman et al. 2019, https://arxiv.org/abs/1906.04584,
+# equation 5). With the objective ``distillation`` codes of noisy copies are held at the clean codes, without labels.
 
 
 @final

@@ -36,18 +36,15 @@ class Prototypes(nn.Module):
 
 # SwAV: the prototypes that one view of an image is assigned to are predicted from its other views.
 #
-# With cosines ``s`` of projected codes with K prototypes, and assignments ``Q`` of one whole view of all images of the
-# batch
-# at a time, which Sinkhorn and Knopp's iterations balance so that each prototype gets as many images:
+# With cosines ``s`` of projected codes with K prototypes, and assignments ``Q`` of one whole view of all images of
+# the batch at a time, which Sinkhorn and Knopp's iterations balance so that each prototype gets as many images:
 #
 #     Q = diag(u) exp(s / epsilon) diag(v),  rows sum to 1, columns to n / K
 #     loss = mean over whole views x and views x' != x of  -sum_k Q(x)_k log softmax(s(x') / temperature)_k
 #
-# Caron et al. 2020, https://arxiv.org/abs/2006.09882, equations 2 to 5, with the queue of section 3.1 that lends small
-# batches
-# the projections of past ones. With an adversary the attacked view is one more view that predicts; the attack keeps it
-# from
-# predicting what the second view is assigned to.
+# Caron et al. 2020, https://arxiv.org/abs/2006.09882, equations 2 to 5, with the queue of section 3.1 that lends
+# small batches the projections of past ones. With an adversary the attacked view is one more view that predicts; the
+# attack keeps it from predicting what the second view is assigned to.
 
 Scores = Float[Tensor, "b k"]
 
@@ -182,19 +179,16 @@ class SwAVLearner(Learner):
 # in.
 #
 # With unit projections ``z`` of the views and, for each of several heads, unit centroids ``C`` and clusters ``a`` of
-# the
-# images that spherical k-means finds among the projections of the epoch before:
+# the images that spherical k-means finds among the projections of the epoch before:
 #
 #     a_i = argmax_k z_i.C_k,   C_k <- sum_{i: a_i = k} z_i / |sum_{i: a_i = k} z_i|                (10 times)
 #     loss = mean over views, samples i and heads of  -log softmax(C z_i / temperature)_{a_i}
 #
 # Caron et al. 2020, https://arxiv.org/abs/2006.09882, section 3 and appendix: the clustering of DeepCluster (Caron et
-# al.
-# 2018, https://arxiv.org/abs/1807.05520) with centroids for a classifier. The projections are remembered as training
-# makes
-# them, those of the first view for one head and those of the second for the next, so that clustering needs no pass over
-# the
-# images. With an adversary the attacked view is one more view, and the attack drives it out of its image's clusters.
+# al. 2018, https://arxiv.org/abs/1807.05520) with centroids for a classifier. The projections are remembered as
+# training makes them, those of the first view for one head and those of the second for the next, so that clustering
+# needs no pass over the images. With an adversary the attacked view is one more view, and the attack drives it out of
+# its image's clusters.
 
 BLOCK = 8192
 """Images whose cosines with all centroids are held at once."""

@@ -52,20 +52,16 @@ def info_nce(keys: Codes, temperature: float) -> ObjectiveFunction:
 # SimCLR: the views of an image are alike, and unlike the views of all other images of the batch.
 #
 # With unit projections ``z`` of the ``V n`` views of ``n`` images, temperature ``T`` and the other views ``P(i)`` of
-# view
-# ``i``'s image:
+# view ``i``'s image:
 #
 #     loss = mean_i sum_{p in P(i)} -log( exp(z_i.z_p / T) / sum_{k != i} exp(z_i.z_k / T) )       (NT-Xent)
 #
-# Chen et al. 2020, https://arxiv.org/abs/2002.05709, equation 1, for two views. With an adversary that climbs the loss
-# it is
-# RoCL (Kim, Tack and Hwang 2020, https://arxiv.org/abs/2006.07589): that sum over both views and the attacked one, all
-# ``3 n`` in one denominator, and 1/256 of NT-Xent between attacked and second view, as in its authors' program
-# (https://github.com/Kim-Minseon/RoCL). Two departures from the program: gradients pass through both sides of a
-# product,
-# where there the side that an anchor is compared with is held still; and its attack has the other attacked images among
-# the
-# negatives, where this one is of each image alone.
+# Chen et al. 2020, https://arxiv.org/abs/2002.05709, equation 1, for two views. With an adversary that climbs the
+# loss it is RoCL (Kim, Tack and Hwang 2020, https://arxiv.org/abs/2006.07589): that sum over both views and the
+# attacked one, all ``3 n`` in one denominator, and 1/256 of NT-Xent between attacked and second view, as in its
+# authors' program (https://github.com/Kim-Minseon/RoCL). Two departures from the program: gradients pass through both
+# sides of a product, where there the side that an anchor is compared with is held still; and its attack has the other
+# attacked images among the negatives, where this one is of each image alone.
 
 EXTRA = 1 / 256
 """RoCL's weight of the additional term between the attacked view and the second one."""
@@ -142,12 +138,11 @@ class SimCLRLearner(Learner):
 #
 # He et al. 2020, https://arxiv.org/abs/1911.05722, algorithm 1; head and temperature of Chen et al. 2020,
 # https://arxiv.org/abs/2003.04297. With an adversary the queries are [clean; attacked], their keys [k; k], and clean
-# keys
-# alone enter the queue (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, listing 1).
+# keys alone enter the queue (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, listing 1).
 #
 # Batches are not shuffled. On one device that changes no batch's statistics, so it would not keep batch norm from
-# telling
-# keys of this batch from those of the queue: that leak is not prevented. An encoder without batch norm has none.
+# telling keys of this batch from those of the queue: that leak is not prevented. An encoder without batch norm has
+# none.
 
 
 @final
@@ -292,8 +287,7 @@ class MoCoV3(TrainingObjective):
 #     loss = mean_i mean_{p in P(i)} -log( exp(z_i.z_p / T) / sum_{a != i} exp(z_i.z_a / T) )
 #
 # Khosla et al. 2020, https://arxiv.org/abs/2004.11362, equation 2 (L_out). With an adversary the attacked views are a
-# third
-# view of each image.
+# third view of each image.
 
 
 def sup_con(logits: Float[Tensor, "b n"], alike: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:

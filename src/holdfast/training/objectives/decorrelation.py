@@ -19,14 +19,12 @@ from holdfast.training.processes import gathered
 # Barlow Twins: the features of two views are the same, and none of them says what another one does.
 #
 # With the projections of two views, each feature brought to mean 0 and variance 1 over the batch of ``n``, as rows of
-# ``A``
-# and ``B``, and their cross-correlation ``C = A^T B / n``:
+# ``A`` and ``B``, and their cross-correlation ``C = A^T B / n``:
 #
 #     loss = sum_i (1 - C_ii)^2 + redundancy * sum_{i != j} C_ij^2
 #
 # Zbontar et al. 2021, https://arxiv.org/abs/2103.03230, equations 1 and 2. With an adversary the loss is the mean of
-# that
-# between both views and that between the attacked view and the second one.
+# that between both views and that between the attacked view and the second one.
 
 BARLOW_EPS = 1e-5
 """Added to variances, as in the authors' program, whose standardisation is a batch norm."""
@@ -109,11 +107,9 @@ class BarlowTwinsLearner(Learner):
 #     loss = invariance * s + variance * (v(Z) + v(Z')) / 2 + covariance * (c(Z) + c(Z'))
 #
 # Bardes, Ponce and LeCun 2022, https://arxiv.org/abs/2105.04906, equations 1 to 6; the halves of the variance and the
-# mean
-# over features in ``s``, whose square norm the paper sums, are those of the authors' program, which the weights belong
-# to.
-# With an adversary the loss is the mean of that between both views and that between the attacked view and the second
-# one.
+# mean over features in ``s``, whose square norm the paper sums, are those of the authors' program, which the weights
+# belong to. With an adversary the loss is the mean of that between both views and that between the attacked view and
+# the second one.
 
 EPS = 1e-4
 """Added to variances, for the slope of a square root at 0 has no end."""

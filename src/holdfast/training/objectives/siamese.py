@@ -19,8 +19,8 @@ from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
 # Learners with a prediction of one view on one side and a fixed projection of the other view on the other side.
 #
 # With the online encoder ``f``, projector ``g`` and predictor ``h``, and the target network ``f', g'``, each view
-# ``v_i``
-# has a query ``q_i = h(g(f(v_i)))`` and a key ``k_i = g'(f'(v_i))`` that takes no gradient. The loss is the sum
+# ``v_i`` has a query ``q_i = h(g(f(v_i)))`` and a key ``k_i = g'(f'(v_i))`` that takes no gradient. The loss is the
+# sum
 #
 #     D(q_0, k_1) + D(q_1, k_0),    and with an attacked first view a also    + D(q_a, k_1) + D(q_1, k_a)
 #
@@ -92,8 +92,7 @@ class SiameseLearner(Learner):
 #     copy <- m copy + (1 - m) network,    m = 1 - (1 - m_0) (cos(pi t) + 1) / 2
 #
 # at the share ``t`` of all steps. Grill et al. 2020, https://arxiv.org/abs/2006.07733, equations 1 and 2 and section
-# 3.3. The
-# loss is a sum: taking the mean of both halves the step, which cost others eleven points of accuracy.
+# 3.3. The loss is a sum: taking the mean of both halves the step, which cost others eleven points of accuracy.
 
 
 def distance(keys: Codes) -> ObjectiveFunction:

@@ -32,13 +32,10 @@ from holdfast.training.processes import gathered
 #
 #     loss = ( |f0(x) - f(x')|^2 + clean * |f0(x) - f(x)|^2 ) / ((1 + clean) d),  averaged over the batch
 #
-# It asks nothing of an encoder but its codes, so it hardens any. ``clean=0`` is the loss of UNTAR and ``clean=1`` that
-# of
-# TAR for encoders without a contrastive loss (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section
-# 4.4
-# and listing 3), with the adversaries of these names; ``clean=0`` with an adversary on the loss is FARE (Schlarmann et
-# al.
-# 2024, https://arxiv.org/abs/2402.12336; theirs is not divided by ``d``).
+# It asks nothing of an encoder but its codes, so it hardens any. ``clean=0`` is the loss of UNTAR and ``clean=1``
+# that of TAR for encoders without a contrastive loss (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076,
+# section 4.4 and listing 3), with the adversaries of these names; ``clean=0`` with an adversary on the loss is FARE
+# (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336; theirs is not divided by ``d``).
 
 
 @final
@@ -101,8 +98,7 @@ class DistillationLearner(Learner):
 #
 # The second term: Wang and Isola 2020, https://arxiv.org/abs/2005.10242; as a regulariser of supervised training with
 # uniformity 0.01 (more uniform) or -0.01 (less): Zhong et al. 2022, https://arxiv.org/abs/2206.05259, appendix A.2.
-# With an
-# adversary on the loss, the attacked view takes the place of the clean one (Madry et al. 2018,
+# With an adversary on the loss, the attacked view takes the place of the clean one (Madry et al. 2018,
 # https://arxiv.org/abs/1706.06083).
 
 

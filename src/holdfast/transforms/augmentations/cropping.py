@@ -114,8 +114,7 @@ class RandomCrop(Transform):
 # A random part of the image enlarged to its size (Szegedy et al. 2015, https://arxiv.org/abs/1409.4842).
 #
 # Area and aspect ratio are drawn up to ten times until the crop fits into the image; else it is as much of the middle
-# as
-# the ratio allows. The crop is never larger than the image, so nothing shrinks and no antialiasing is needed.
+# as the ratio allows. The crop is never larger than the image, so nothing shrinks and no antialiasing is needed.
 
 TRIES = 10
 
