@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.integrate import trapezoid
 
 import holdfast as hf
 from holdfast.core.records import Series
@@ -112,7 +113,7 @@ def areas(series: Sequence[Series], ladder: tuple[float, ...]) -> dict[str, Valu
             ]
             right.append(np.minimum(right[-1], np.minimum(*attacked)))
         radii = np.array([0.0, *ladder])
-        area = np.trapezoid(np.stack(right), radii, axis=0) / radii[-1]
+        area = trapezoid(np.stack(right), radii, axis=0) / radii[-1]
         found[f"robust area, {name}"] = [area]
         found[PRIMARY].append(area)
         found[CLEAN].append(right[0])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import trapezoid
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
@@ -158,7 +159,7 @@ def test_shaded_areas_make_the_score() -> None:
     result = measured(SMALL, encoder(lambda x: x[:, :8]))
     (curve,) = (c for c in result.findings.curves if c.shaded and c.conditions == {"budget": "0.4"})
     assert curve.x[0] == 0.7
-    share = np.trapezoid(curve.y, curve.x) / np.trapezoid(curve.reference, curve.x)
+    share = trapezoid(curve.y, curve.x) / trapezoid(curve.reference, curve.x)
     assert share == pytest.approx(result.estimate("synbench_score", budget="0.4", threshold="0.7").value, abs=0.02)
     assert {c.quantity for c in result.findings.curves} == {"expected_bound", "accuracy", "bound"}
 
