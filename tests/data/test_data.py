@@ -15,7 +15,17 @@ DIGITS = Domain((1, 8, 8))
 
 
 def test_loaders_are_found_without_a_list() -> None:
-    assert sorted(loaders()) == ["arrays", "builtin", "embeddings", "folder", "fsspec", "hf", "parquet", "wds"]
+    assert sorted(loaders()) == [
+        "arrays",
+        "builtin",
+        "embeddings",
+        "folder",
+        "fsspec",
+        "hf",
+        "parquet",
+        "torchvision",
+        "wds",
+    ]
 
 
 def test_digits_are_split_for_training_and_evaluation() -> None:

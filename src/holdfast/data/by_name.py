@@ -22,7 +22,7 @@ Loader = Callable[[str, dict[str, str], Selection], Images]
 
 
 def loaders() -> dict[str, Loader]:
-    """Return every loader by its source: arrays, builtin, folder, fsspec, hf, parquet, wds."""
+    """Return every loader by its source: arrays, builtin, folder, fsspec, hf, parquet, torchvision, wds."""
     import holdfast.data as home
 
     return {source: module.load for source, module in sources(home).items()}
@@ -93,9 +93,11 @@ def _settings(query: str, reference: str) -> dict[str, str]:
 
 def kind(body: str) -> str:
     """Return which loader reads the path ``body``."""
-    from holdfast.data import arrays, huggingface, parquet, tars
+    from holdfast.data import arrays, downloads, huggingface, parquet, tars
 
     path = Path(body).expanduser()
+    if downloads.form(path):
+        return downloads.SOURCE
     if path.is_dir():
         return huggingface.SOURCE if huggingface.saved(path) else "folder"
     if path.suffix.lower() in arrays.SUFFIXES and path.is_file():
