@@ -16,10 +16,10 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.synthetic import mixture as bayes
+from holdfast.synthetic.linf import homotopy
 from holdfast.synthetic.mixture import accuracy, secular
 from holdfast.synthetic.score import expected_bound
 from tests.synthetic.isotropic import isotropic_rule
-from tests.synthetic.linf import homotopy
 
 BUDGETS = [0.0, 0.2, 0.4, 0.6, 0.8]
 

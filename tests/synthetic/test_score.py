@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.synthetic.mixture import Pooled, Rules, direction, secular
 from holdfast.synthetic.score import SCALES, area, expected_above, expected_bound, reference, score
+from holdfast.synthetic.score import reference as curve
 
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 THRESHOLDS = (0.7, 0.75, 0.8, 0.85, 0.9)
@@ -38,7 +39,7 @@ def population_score(
     scales: tuple[float, ...] = SCALES,
 ) -> Tensor:
     a = torch.special.ndtr(torch.tensor(scales, dtype=torch.float64)[:, None] * share)
-    return score(a, torch.where(a > 0.5, expected_bound(a), 0.0), scales, thresholds, mode)
+    return score(a, torch.where(a > 0.5, expected_bound(a), 0.0), reference(scales), thresholds, mode)
 
 
 def test_reference_bounds() -> None:
@@ -58,7 +59,6 @@ def test_reference_is_what_samples_show(scale: float) -> None:
 
 def test_reference_areas(reference: Path) -> None:
     known = json.loads((reference / "synbench" / "unit_anchors.json").read_text())
-    from holdfast.synthetic.score import reference as curve
 
     assert area(*curve(SCALES), known["a_t"]).tolist() == pytest.approx(known["A_ref_exact"], rel=1e-12)
     heights = expected_above(*curve(SCALES), torch.tensor(known["a_t"], dtype=torch.float64))
@@ -124,9 +124,9 @@ def test_published_sum_is_near_the_area() -> None:
 
 def test_thresholds_that_no_scale_reaches_are_refused() -> None:
     with pytest.raises(HoldfastError, match=r"no scale reaches the threshold 0\.9"):
-        score(*reference([0.5, 0.6]), [0.5, 0.6], [0.7, 0.9])
+        score(*reference([0.5, 0.6]), reference([0.5, 0.6]), [0.7, 0.9])
     with pytest.raises(HoldfastError, match="unknown mode 'exakt'; did you mean 'exact'"):
-        score(*reference([1.0, 2.0]), [1.0, 2.0], [0.7], "exakt")
+        score(*reference([1.0, 2.0]), reference([1.0, 2.0]), [0.7], "exakt")
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -147,9 +147,9 @@ def test_published_runs_from_their_features(reference: Path, name: str) -> None:
         assert torch.allclose(halves.mean(0), run["bound"][:, k], rtol=1e-4)
     accuracy, bound = torch.stack(accuracies), torch.stack(bounds)
     assert torch.equal(accuracy, run["acc"].T)
-    found = score(accuracy, bound, run["s"].tolist(), run["at"].tolist(), "published")
+    found = score(accuracy, bound, curve(run["s"].tolist()), run["at"].tolist(), "published")
     assert (found.T - run["score"]).abs().max() < 1e-4
-    exact = score(accuracy, bound, run["s"].tolist(), run["at"].tolist())
+    exact = score(accuracy, bound, curve(run["s"].tolist()), run["at"].tolist())
     assert (exact.T - run["score"]).abs()[:, 2:6].max() < 0.02, "the area is not the sum, but near it"
 
 
@@ -159,7 +159,7 @@ def test_published_runs_from_their_features(reference: Path, name: str) -> None:
 def test_published_scores_from_their_curves(reference: Path, name: str) -> None:
     with np.load(reference / "synbench" / f"{name}.npz") as stored:
         accuracy, bound, known = (torch.from_numpy(stored[key]) for key in ("acc", "bound", "score"))
-        found = score(accuracy.T, bound.T, stored["s"].tolist(), stored["at"].tolist(), "published")
+        found = score(accuracy.T, bound.T, curve(stored["s"].tolist()), stored["at"].tolist(), "published")
     assert (found.T - known).abs().max() < 1e-5
 
 

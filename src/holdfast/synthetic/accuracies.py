@@ -44,8 +44,13 @@ class RuleAccuracies(Observation):
     samples: int | str
     encodings: int
     direction: str
+    prior: float = 0.5
+    offset: float = 0.0
+    spectrum: float = 0.0
+    norm: str = "l2"
+    sweep: bool = False
     name = "mixture"
-    version = 1
+    version = 2
 
     def ids(self, population: Population) -> tuple[str, ...]:
         return tuple(f"s={scale:g}" for scale in self.scales)
@@ -65,17 +70,24 @@ class RuleAccuracies(Observation):
         return min(self.wanted(features), self.encodings // (2 * len(self.scales)))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        """Return for each scale, with ``p`` the rules of the first half, the second half and the whole train set:
+        """Return for each scale, with ``p`` the rules of the first half, the second half and the whole train set, and of
+        its first quarter before the whole with ``sweep``:
 
         ``right`` and ``bound``, shape (b, p, e), the means of ``c`` (1 where a test sample is classified rightly) and of
-        ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), of which p is the slowest index; and
-        ``rank``, shape (b,), of the whole set's covariance.
+        ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), of which p is the slowest index;
+        ``margin``, shape (b, e), the distance from a class mean to the middle in units of the codes; and ``rank``, shape
+        (b,), of the whole set's covariance.
         """
         scales = [self._scale(population, self.scales[row]) for row in rows]
         return {name: torch.stack([scale[name] for scale in scales]) for name in scales[0]}
 
+    def mixture(self, population: Population, scale: float = 1.0) -> Mixture:
+        """Return the mixture at one scale."""
+        mean = scale * direction(self.direction, population.encoder.domain.shape, population.run.seed)
+        return Mixture(mean, self.prior, self.spectrum)
+
     def _scale(self, population: Population, scale: float) -> Observed:
-        mixture = Mixture(scale * direction(self.direction, population.encoder.domain.shape, population.run.seed))
+        mixture = self.mixture(population, scale)
         count = features(population)
         n = self.drawn(count)
         if (numbers := min(n, count) * count) > MOST_NUMBERS:
@@ -83,29 +95,39 @@ class RuleAccuracies(Observation):
                 f"synbench learns from {n:,} codes of {count:,} features, which takes {8e-9 * numbers:.0f} GB and more; ask "
                 f"for fewer samples, as in --set synbench.samples={MOST_NUMBERS // count}"
             )
+        if n < count and self.norm == "linf":
+            raise HoldfastError(
+                f"synbench with norm=linf needs as many samples as features, got {n:,} for {count:,}; raise samples"
+            )
 
         def chunks(of: str, rows: range) -> Iterator[tuple[Codes, Float[Tensor, "b"]]]:
             for start in range(rows.start, rows.stop, CHUNK):
-                yield _encoded(population, mixture, (of, scale), range(start, min(start + CHUNK, rows.stop)))
+                batch = range(start, min(start + CHUNK, rows.stop))
+                yield _encoded(population, mixture, self.offset, (of, scale), batch)
 
+        cuts = (
+            [range(n // 4), range(n // 4, n // 2), range(n // 2, n)]
+            if self.sweep
+            else [range(n // 2), range(n // 2, n)]
+        )
         basis = None
         if n < count:  # no rule looks outside of the span of the codes that it learned from
             train, labels = (torch.cat(parts) for parts in zip(*chunks("train", range(n)), strict=True))
             basis = torch.linalg.qr(train.double().T).Q
             seen = train.double() @ basis
-            halves = [Pooled.of(seen[part], labels[part]) for part in (slice(n // 2), slice(n // 2, n))]
+            pooled = [Pooled.of(seen[rows.start : rows.stop], labels[rows.start : rows.stop]) for rows in cuts]
         else:
-            halves = [
-                reduce(add, (Pooled.of(*chunk) for chunk in chunks("train", rows)))
-                for rows in (range(n // 2), range(n // 2, n))
-            ]
-        rules = [Rules.fit(pooled, self.budgets, population.run.dtype) for pooled in (*halves, halves[0] + halves[1])]
+            pooled = [reduce(add, (Pooled.of(*chunk) for chunk in chunks("train", rows))) for rows in cuts]
+        halves = [reduce(add, pooled[:-1]), pooled[-1]]
+        learned = [*halves, *pooled[: len(pooled) - 2], halves[0] + halves[1]]
+        rules = [Rules.fit(part, self.budgets, population.run.dtype, self.norm, self.prior) for part in learned]
         tested = [
             _tested(rules, codes if basis is None else codes.double() @ basis, labels)
             for codes, labels in chunks("test", range(n))
         ]
         return {
             **{name: torch.stack([part[name] for part in tested]).sum(0) / n for name in tested[0]},
+            "margin": rules[-1].margins(self.norm),
             "rank": torch.tensor(rules[-1].rank, device=rules[-1].middle.device),
         }
 
@@ -119,7 +141,7 @@ def _tested(rules: Sequence[Rules], codes: Codes, labels: Float[Tensor, "b"]) ->
 
 
 def _encoded(
-    population: Population, mixture: Mixture, stream: tuple[str, float], rows: range
+    population: Population, mixture: Mixture, offset: float, stream: tuple[str, float], rows: range
 ) -> tuple[Codes, Float[Tensor, "b"]]:
     """Return the codes of samples ``rows`` of one set, and their classes.
 
@@ -131,7 +153,7 @@ def _encoded(
     def work(batch: Sequence[int]) -> Observed:
         noise = run.noise([f"sample {row}" for row in batch]).fork(*stream)
         inputs, labels = mixture.sample(noise, run.dtype)
-        return {"codes": population.encode(placed(inputs, population.encoder.domain)), "labels": labels}
+        return {"codes": population.encode(placed(inputs + offset, population.encoder.domain)), "labels": labels}
 
     drawn = run.batches(rows, work)
     if not torch.isfinite(drawn["codes"]).all():

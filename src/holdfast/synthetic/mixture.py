@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import pi
+from functools import cached_property
+from math import log, pi
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,13 +13,17 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
+from holdfast.synthetic.linf import homotopy
 
-# The class-conditional Gaussian: ``y = +1`` or ``-1`` with probability 1/2, and ``x | y ~ N(y mu, I)``.
+# The class-conditional Gaussian: ``y = +1`` with probability ``prior``, else -1, and ``x | y ~ N(y mu, Sigma)``.
 #
+# As published the prior is 1/2 and Sigma the identity. A ``spectrum`` above 0 colours the noise: Sigma is diagonal in the
+# basis of cosines, and its eigenvalues fall with the frequency f as ``(1 + f) ** -spectrum``; photographs have about 2.
 # A sample needs no more memory than itself, at any image size. Ko et al. 2022 (SynBench),
 # https://arxiv.org/abs/2210.02989, section 3.1.
 
 DIRECTIONS = ("ones", "smooth", "signs")
+NORMS = ("l2", "linf")
 
 
 def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor, "*pixels"]:
@@ -38,7 +43,7 @@ def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor,
         vector = Noise.of(seed, ["direction"]).signs(shape, torch.float64)[0]
     else:
         vector = torch.ones(shape, dtype=torch.float64)
-    for axis in range(max(0, len(shape) - 2), len(shape)) if kind == "smooth" else ():
+    for axis in _axes(len(shape)) if kind == "smooth" else ():
         size = shape[axis]
         wave = torch.cos(pi * (torch.arange(size, dtype=torch.float64) + 0.5) / size)
         if size > 1:  # along a single place there is nothing to vary
@@ -48,16 +53,74 @@ def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor,
 
 @dataclass(frozen=True)
 class Mixture:
-    """Two Gaussians around ``mean`` and ``-mean``, in which every input value varies by 1 on its own."""
+    """Two Gaussians around ``mean`` and ``-mean``, in which every input value varies by 1, on average over them."""
 
     mean: Float[Tensor, "*pixels"]
+    prior: float = 0.5
+    spectrum: float = 0.0
 
     def sample(self, noise: Noise, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Float[Tensor, "b"]]:
         """Return one input per stream of ``noise``, shape (b, *pixels), and the classes, +1 or -1."""
         shape = tuple(self.mean.shape)
-        labels = noise.fork("class").signs((), dtype)
+        if self.prior == 0.5:
+            labels = noise.fork("class").signs((), dtype)
+        else:
+            drawn = torch.special.ndtr(noise.fork("class").normal((), torch.float64))
+            labels = torch.where(drawn < self.prior, 1, -1).to(dtype)
         spread = noise.fork("spread").normal(shape, dtype)
+        if self.spectrum:
+            spread = _cosines(spread * self.variances.sqrt().to(spread), back=True)
         return labels.reshape(-1, *[1] * len(shape)) * self.mean.to(spread) + spread, labels
+
+    @cached_property
+    def variances(self) -> Float[Tensor, "*pixels"]:
+        """The eigenvalues of the noise's covariance, of the inputs' shape: one for each cosine."""
+        shape = self.mean.shape
+        square = torch.zeros(shape, dtype=torch.float64)
+        for axis in _axes(len(shape)):
+            square = square + torch.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1)).double() ** 2
+        power = (1 + square.sqrt()) ** -self.spectrum
+        return power / power.mean()
+
+    def rules(self, budgets: Sequence[float], norm: str) -> tuple[Float[Tensor, "e"], Float[Tensor, "e"]]:
+        """Return ``mu'w / sd`` and ``sd = sqrt(w' Sigma w)`` of the robust Bayes rules of the inputs themselves.
+
+        Args:
+            budgets: shares of the largest budget that leaves something of the mean.
+            norm: in which they are measured; ``linf`` is known for white noise alone.
+
+        Example:
+            >>> Mixture(direction("ones", (2, 2))).rules([0.0, 0.5], "l2")
+            (tensor([1., 1.], dtype=torch.float64), tensor([1.0000, 0.5000], dtype=torch.float64))
+        """
+        mean, lam = self.mean.double(), self.variances.flatten()
+        if norm == "linf":
+            assert not self.spectrum, "known for white noise alone"
+            shares = mean.new_tensor(budgets)[:, None]
+            flat = mean.flatten()
+            w = flat.sign() * (flat.abs() - shares * flat.abs().max()).clamp_min(0)
+        else:
+            flat = (_cosines(mean) if self.spectrum else mean).flatten()
+            w = secular(flat, lam, budgets)[1]
+        spread = (w.square() @ lam).sqrt()
+        return w @ flat / spread, spread
+
+
+def _axes(count: int) -> range:
+    """Return the axes along which neighbours lie: the last two."""
+    return range(max(0, count - 2), count)
+
+
+def _cosines(values: Float[Tensor, "*n"], back: bool = False) -> Float[Tensor, "*n"]:
+    """Return ``values`` in the orthonormal basis of cosines (DCT-II) of their last two axes, or from it ``back``."""
+    for axis in (-1, -2)[: values.ndim]:
+        size = values.shape[axis]
+        place = torch.arange(size, dtype=torch.float64, device=values.device)
+        basis = torch.cos(pi / size * place[:, None] * (place + 0.5)) * (2 / size) ** 0.5
+        basis[0] /= 2**0.5
+        matrix = (basis if back else basis.T).to(values)
+        values = (values.movedim(axis, -1) @ matrix).movedim(-1, axis)
+    return values
 
 
 # The robust Bayes rule of a symmetric Gaussian pair ``N(+-m, Lam)`` under an l2 budget, exactly.
@@ -195,24 +258,52 @@ class Rules:
 
     middle: Float[Tensor, "d"]
     weights: Float[Tensor, "e d"]
+    offsets: Float[Tensor, "e"]
+    """How far from the middle the boundaries lie, in the same scale: 0 unless one class is more frequent."""
     rank: int
     """How many directions the codes vary in."""
 
     @classmethod
-    def fit(cls, pooled: Pooled, budgets: Sequence[float], precision: torch.dtype) -> Rules:
-        """Return the robust Bayes rules of two classes with these moments, for budgets relative to their distance.
+    def fit(
+        cls, pooled: Pooled, budgets: Sequence[float], precision: torch.dtype, norm: str = "l2", prior: float = 0.5
+    ) -> Rules:
+        """Return the robust Bayes rules of two classes with these moments.
 
         Codes that do not vary, or classes that do not differ, leave nothing to decide by: all weights are zero.
+
+        Args:
+            pooled: moments of the codes.
+            budgets: radii of the perturbation, in [0, 1): shares of the largest that leaves something of the mean.
+            precision: of the codes.
+            norm: in which the budgets are measured, ``l2`` or ``linf``.
+            prior: how frequent the class +1 is, in (0, 1).
         """
         lam, axes = pooled.modes(precision)
         m = axes.T @ pooled.half_gap
-        w = secular(m, lam, budgets)[1] if bool(m.any()) else m.new_zeros(len(budgets), len(m))
-        scaled = w / (w @ m).where(w.any(1), 1)[:, None]
-        return cls(pooled.middle, scaled @ axes.T, len(lam))
+        if not bool(m.any()):
+            none = m.new_zeros(len(budgets))
+            return cls(pooled.middle, none[:, None] * pooled.middle, none, len(lam))
+        if norm == "l2":
+            w = secular(m, lam, budgets)[1]
+        else:  # a norm of the codes' own coordinates
+            m = axes @ m
+            w = homotopy(m, axes * lam @ axes.T, [budget * float(m.abs().max()) for budget in budgets])[1]
+        size = w @ m
+        weights = w / size[:, None]
+        offsets = log((1 - prior) / prior) / 2 / size
+        return cls(pooled.middle, weights @ axes.T if norm == "l2" else weights, offsets, len(lam))
 
     def __call__(
         self, codes: Float[Tensor, "b d"], labels: Float[Tensor, "b"]
     ) -> tuple[Bool[Tensor, "b e"], Float[Tensor, "b e"]]:
-        """Return which codes are classified rightly and their scaled bounds ``|xbar'w| / |m'w|`` (0 where wrongly)."""
-        values = (codes.double() - self.middle) @ self.weights.T * labels.double()[:, None]
+        """Return which codes are classified rightly and their scaled bounds (0 where wrongly).
+
+        A bound is the distance to the boundary in units of the distance from a class mean to the middle.
+        """
+        values = ((codes.double() - self.middle) @ self.weights.T - self.offsets) * labels.double()[:, None]
         return values > 0, values.clamp_min(0)
+
+    def margins(self, norm: str) -> Float[Tensor, "e"]:
+        """Return the distance from a class mean to the middle under each rule, in units of the codes; 0 without a rule."""
+        dual = self.weights.norm(dim=1) if norm == "l2" else self.weights.abs().sum(1)
+        return (1 / dual).where(dual > 0, 0)

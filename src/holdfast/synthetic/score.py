@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import pi, sqrt
+from math import log, pi, sqrt
 
 import torch
 from jaxtyping import Float
@@ -13,8 +13,9 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Population
 from holdfast.synthetic.accuracies import RuleAccuracies
+from holdfast.synthetic.mixture import Mixture
 
-# What the mixture itself allows: the accuracy of its best classifier and how far, on average, inputs lie from its
+# What the mixture itself allows: the accuracy of its robust Bayes rules and how far, on average, inputs lie from their
 # boundary.
 #
 # At scale ``s`` the best accuracy is ``a = Phi(s)``, whatever the budget. The distance of an input to the boundary,
@@ -22,7 +23,10 @@ from holdfast.synthetic.accuracies import RuleAccuracies
 #
 #     h(a) = 1 + exp(-q^2 / 2) / (sqrt(2 pi) a q),      q = Phi^-1(a),      1/2 < a < 1
 #
-# SynBench (Ko et al. 2022, https://arxiv.org/abs/2210.02989), result 3.3.
+# SynBench (Ko et al. 2022, https://arxiv.org/abs/2210.02989), result 3.3. Of any other noise the same holds with
+# ``Phi(g s)``, where ``g`` is ``mu'w / sqrt(w' Sigma w)`` of the budget's rule for a mean of length 1. With a prior ``p``
+# the boundary lies ``c = log((1 - p) / p) / 2`` from the middle (theorem 4.1 of Dobriban et al. 2020,
+# https://arxiv.org/abs/2006.05161), and both numbers are means over the two classes.
 
 SCALES = tuple(k / 10 for k in range(1, 50))
 """The published grid: accuracies from 0.54 to 1. The score depends on where it ends."""
@@ -40,10 +44,40 @@ def expected_bound(accuracy: Float[Tensor, "n *e"]) -> Float[Tensor, "n *e"]:
     return 1 + (-q.square() / 2).exp() / (sqrt(2 * pi) * inside * q)
 
 
-def reference(scales: Sequence[float]) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-    """Return the mixture's accuracy and expected bound at each scale."""
+Curves = Float[Tensor, "n *e"]
+Allowed = tuple[Float[Tensor, "n *k"], Float[Tensor, "n *k"]]
+"""The accuracy and the expected bound that the mixture itself allows at each scale (and budget)."""
+
+
+def reference(scales: Sequence[float]) -> Allowed:
+    """Return the accuracy and expected bound of the published mixture at each scale: the same for all budgets."""
     accuracy = torch.special.ndtr(torch.tensor(scales, dtype=torch.float64))
     return accuracy, expected_bound(accuracy)
+
+
+def allowed(scales: Sequence[float], mixture: Mixture, budgets: Sequence[float], norm: str) -> Allowed:
+    """Return the accuracy and expected bound of a ``mixture`` of mean length 1 at each scale and budget, shape (n, e).
+
+    Example:
+        >>> from holdfast.synthetic.mixture import direction
+        >>> allowed([1.0], Mixture(direction("ones", (4, 4))), [0.0], "l2")[0]
+        tensor([[0.8413]], dtype=torch.float64)
+    """
+    gain, spread = mixture.rules(budgets, norm)
+    s = gain.new_tensor(scales)[:, None]
+    if mixture.prior == 0.5:
+        accuracy = torch.special.ndtr(gain * s)
+        return accuracy, expected_bound(accuracy)
+    middle = log((1 - mixture.prior) / mixture.prior) / 2
+    accuracy, bound = torch.zeros_like(gain * s), torch.zeros_like(gain * s)
+    for share, sign in ((mixture.prior, 1), (1 - mixture.prior, -1)):
+        # How far the class mean is from the boundary, and the standard deviation, in units of mean to middle.
+        mean, deviation = 1 - sign * middle / (s.square() * gain * spread), 1 / (s * gain)
+        ratio = mean / deviation
+        right = torch.special.ndtr(ratio)
+        accuracy += share * right
+        bound += share * (mean * right + deviation * (-ratio.square() / 2).exp() / sqrt(2 * pi))
+    return accuracy, bound / accuracy
 
 
 # The SynBench score: the area under an encoder's accuracy and bound, over that of the mixture itself.
@@ -61,7 +95,6 @@ def reference(scales: Sequence[float]) -> tuple[Float[Tensor, "n"], Float[Tensor
 MODES = ("exact", "published")
 GRID = (0.6, 1.0, 100)
 """Where the authors' program adds up: from, to, how many points."""
-Curves = Float[Tensor, "n *e"]
 
 
 def expected_above(accuracy: Curves, bound: Curves, thresholds: Float[Tensor, "t"]) -> Float[Tensor, "t *e"]:
@@ -84,23 +117,31 @@ def area(accuracy: Curves, bound: Curves, thresholds: Sequence[float], mode: str
 
 
 def score(
-    accuracy: Curves, bound: Curves, scales: Sequence[float], thresholds: Sequence[float], mode: str = "exact"
+    accuracy: Curves, bound: Curves, best: Allowed, thresholds: Sequence[float], mode: str = "exact"
 ) -> Float[Tensor, "t *e"]:
     """Return the score at each threshold from the ``accuracy`` and ``bound`` at each of the ``n`` scales (per budget).
 
+    Args:
+        accuracy: of the encoder's rules.
+        bound: the mean scaled bound where they are right.
+        best: what the mixture allows: one number per scale, or one per scale and budget, the last axis of ``accuracy``.
+        thresholds: accuracies above which area counts.
+        mode: ``exact`` or ``published``.
+
     Example:
-        >>> scales = [0.5, 1.0, 2.0]
-        >>> score(*reference(scales), scales, [0.7])  # the mixture itself keeps everything
+        >>> best = reference([0.5, 1.0, 2.0])
+        >>> score(*best, best, [0.7])  # the mixture itself keeps everything
         tensor([1.], dtype=torch.float64)
     """
-    best = area(*reference(scales), thresholds, mode).to(accuracy)
-    if not bool((best > 0).all()):
-        top = float(reference(scales)[0].max())
+    areas = area(*best, thresholds, mode).to(accuracy)
+    if not bool((areas > 0).all()):
         raise HoldfastError(
-            f"no scale reaches the threshold {max(thresholds):g}: the largest, {max(scales):g}, allows an accuracy of "
-            f"{top:.3g}; add larger scales or lower the threshold"
+            f"no scale reaches the threshold {max(thresholds):g}: the largest allows an accuracy of "
+            f"{float(best[0][-1].min()):.3g}; add larger scales or lower the threshold"
         )
-    return area(accuracy, bound, thresholds, mode) / best.reshape(-1, *[1] * (accuracy.ndim - 1))
+    return area(accuracy, bound, thresholds, mode) / areas.reshape(
+        len(thresholds), *[1] * (accuracy.ndim - best[0].ndim), *areas.shape[1:]
+    )
 
 
 # The budget for robust linear probing that SynBench suggests: the one at which the encoder scores best.
@@ -131,4 +172,4 @@ def suggested_budget(population: Population, samples: int = SAMPLES) -> float:
         name: values.double().cpu() for name, values in accuracies.observe(population, range(len(SCALES))).items()
     }
     right, bound = (values[:, -1] for values in (observed["right"], expected_bounds(observed)))  # the whole train set's
-    return BUDGETS[int(score(right, bound, SCALES, THRESHOLDS).mean(0).argmax())]
+    return BUDGETS[int(score(right, bound, reference(SCALES), THRESHOLDS).mean(0).argmax())]

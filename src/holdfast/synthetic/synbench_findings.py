@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
-from holdfast.synthetic.score import area, expected_bounds, reference, score
+from holdfast.synthetic.score import Allowed, area, expected_bounds, score
 
 # How far SynBench scores would move if all samples were drawn again, and whether one budget's score is really the best.
 #
@@ -32,23 +32,23 @@ EXTRAPOLATED = (-0.5, -0.5, 2.0)
 
 
 def score_covariance(
-    observed: Observed, scales: Sequence[float], thresholds: Sequence[float], n: int, parts: tuple[float, ...]
+    observed: Observed, best: Allowed, thresholds: Sequence[float], n: int, parts: tuple[float, ...]
 ) -> Float[Tensor, "t e e"]:
     """Return the covariance over budgets of a combination of scores at each threshold.
 
     Args:
         observed: what ``RuleAccuracies`` observed of ``n`` test samples per scale.
-        scales: of the mixture.
+        best: what the mixture allows at each scale.
         thresholds: of the scores.
         n: test samples per scale.
-        parts: the weights of the scores under the rules of the first half, the second half and the whole train set.
+        parts: the weights of the scores under the rules of each part of the train set, two halves first.
     """
     a, u = observed["right"], observed["bound"]
     means = torch.cat([a, u], 2).flatten(1)
     spread = observed["products"] - means[:, :, None] * means[:, None, :]
     weights = a.new_tensor(parts)[:, None]
     covariances = []
-    for threshold, best in zip(thresholds, area(*reference(scales), thresholds).tolist(), strict=True):
+    for threshold, areas in zip(thresholds, area(*best, thresholds).to(a), strict=True):
         above, safe = (a > threshold).to(a), a.clamp_min(threshold)
         slope = weights * torch.cat([above * threshold * u / safe.square(), above * (1 - threshold / safe)], 2)
         tested = slope.flatten(1)[:, :, None] * spread * slope.flatten(1)[:, None, :]
@@ -57,7 +57,8 @@ def score_covariance(
         f = above * u * (1 - threshold / safe)
         gap = (f[:, 0] - f[:, 1]) / 2
         trained = gap[:, :, None] * gap[:, None, :]
-        covariances.append((tested / n + trained).sum(0) / (len(scales) * best) ** 2)
+        most = (len(a) * areas).expand(e)
+        covariances.append((tested / n + trained).sum(0) / (most[:, None] * most))
     return torch.stack(covariances)
 
 
@@ -84,7 +85,7 @@ class ScoringInputs:
     """What was observed, and under which settings."""
 
     observed: Observed
-    scales: tuple[float, ...]
+    best: Allowed
     budgets: tuple[float, ...]
     thresholds: tuple[float, ...]
     mode: str
@@ -103,17 +104,17 @@ class ScoringInputs:
 
     def scores(self, parts: tuple[float, ...]) -> Scores:
         """Return the combination of the scores under the rules of each part of the train set."""
-        each = score(self.observed["right"], self.bounds, self.scales, self.thresholds, self.mode)
-        combined = torch.einsum("tpe,p->te", each, each.new_tensor(parts))
-        return Scores(
-            combined.clamp_min(0), score_covariance(self.observed, self.scales, self.thresholds, self.n, parts)
-        )
+        each = score(self.observed["right"], self.bounds, self.best, self.thresholds, self.mode)
+        weights = (*parts[:2], *[0.0] * (each.shape[1] - 3), parts[2])
+        combined = torch.einsum("tpe,p->te", each, each.new_tensor(weights))
+        covariance = score_covariance(self.observed, self.best, self.thresholds, self.n, weights)
+        return Scores(combined.clamp_min(0), covariance)
 
     def ceiling(self) -> Float[Tensor, "t e"]:
         """Return the scores if the accuracy at every scale stood at the upper end of its own interval."""
         right = self.observed["right"][:, -1]
         upper = [[share_interval(round(share * self.n), self.n)[1] for share in row] for row in right.tolist()]
-        return score(right.new_tensor(upper), self.bounds[:, -1].clamp_min(1), self.scales, self.thresholds)
+        return score(right.new_tensor(upper), self.bounds[:, -1].clamp_min(1), self.best, self.thresholds)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,66 @@ def test_shaded_areas_make_the_score() -> None:
     assert curve.x[0] == 0.7
     share = trapezoid(curve.y, curve.x) / trapezoid(curve.reference, curve.x)
     assert share == pytest.approx(result.estimate("synbench_score", budget="0.4", threshold="0.7").value, abs=0.02)
-    assert {c.quantity for c in result.findings.curves} == {"expected_bound", "accuracy", "bound"}
+    assert {c.quantity for c in result.findings.curves} == {"expected_bound", "accuracy", "bound", "distance"}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"prior": 0.35}, {"spectrum": 1.0}, {"norm": "linf"}, {"offset": 0.4}, {"spectrum": 1.0, "direction": "smooth"}],
+    ids=str,
+)
+def test_pixels_keep_everything_of_any_mixture(setting: dict[str, Any]) -> None:
+    result = measured(SynBench(**setting), encoder())
+    for estimate in scores(result, "synbench_score_extrapolated"):
+        assert estimate.low - 0.02 <= 1 <= estimate.high + 0.02, estimate
+
+
+def test_a_sweep_shows_the_score_at_fewer_samples() -> None:
+    tuned = replace(SMALL, sweep=True)
+    plain, swept = (measured(evaluation, encoder()) for evaluation in (SMALL, tuned))
+    assert [e.value for e in scores(plain)] == pytest.approx([e.value for e in scores(swept)], abs=1e-9)
+    assert [e.high for e in scores(plain)] == pytest.approx([e.high for e in scores(swept)], abs=1e-9)
+    curves = [c for c in swept.findings.curves if c.quantity == "mean_synbench_score"]
+    assert len(curves) == len(SMALL.budgets)
+    assert curves[0].x == (128, 256, 512)
+    assert curves[0].y[0] < curves[0].y[-1]
+    assert curves[0].y[-1] == pytest.approx(swept.estimate("mean_synbench_score", budget="0").value, abs=1e-9)
+    # The score of a quarter is that of a run with so few samples, up to the samples it is tested on.
+    fewer = measured(replace(SMALL, samples=128), encoder()).estimate("mean_synbench_score", budget="0")
+    assert curves[0].y[0] == pytest.approx(fewer.value, abs=4 * (fewer.high - fewer.low) / 3.92)
+
+
+def test_distances_are_in_units_of_the_codes() -> None:
+    plain, large = (measured(SMALL, encoder(lambda x, unit=unit: unit * x)) for unit in (1, 10))
+    one, ten = (next(c for c in each.findings.curves if c.quantity == "distance") for each in (plain, large))
+    assert ten.y == pytest.approx([10 * value for value in one.y], rel=1e-4)
+    # Of the pixels themselves at budget 0 it is the mean distance of an input that is right: s h(Phi(s)).
+    for scale, value in zip(one.x, one.y, strict=True):
+        expected = scale + float(np.exp(-(scale**2) / 2) / np.sqrt(2 * np.pi)) / float(
+            torch.special.ndtr(torch.tensor(scale))
+        )
+        assert value == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"prior": 0.8}, "prior"),
+        ({"prior": 0.0}, "prior"),
+        ({"spectrum": -1.0}, "spectrum"),
+        ({"offset": float("nan")}, "offset"),
+        ({"norm": "l1"}, "linf"),
+        ({"norm": "linf", "spectrum": 1.0}, "spectrum"),
+    ],
+)
+def test_impossible_mixtures_are_refused(setting: dict[str, Any], named: str) -> None:
+    with pytest.raises(HoldfastError, match=named):
+        SynBench(**setting)
+
+
+def test_linf_rules_need_as_many_samples_as_features() -> None:
+    with pytest.raises(HoldfastError, match=r"128.*64|64.*128"):
+        measured(replace(SMALL, samples=64, norm="linf"), encoder(lambda x: x.repeat(1, 8)))
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_train_sets_that_disagree_widen_the_interval() -> None:
     bound = right * torch.tensor([1.1, 1.3, 1.2], dtype=torch.float64)[:, None]
     means = torch.cat([right, bound], 2).flatten(1)
     seen = {"right": right, "bound": bound, "products": means[:, :, None] * means[:, None, :] + torch.eye(6).double()}
-    (((error,),),) = score_covariance(seen, scales, (0.7,), n, WHOLE).sqrt().tolist()
+    (((error,),),) = score_covariance(seen, reference(scales), (0.7,), n, WHOLE).sqrt().tolist()
     gap = (1.3 - 1.1) / 2 * (0.9 - 0.7) * sqrt(2) / 2  # two independent scales, averaged
     assert error == pytest.approx(gap / area(*reference(scales), (0.7,)).item(), rel=1e-6)
 

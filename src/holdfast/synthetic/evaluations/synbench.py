@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,7 +18,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.population import Population
 from holdfast.synthetic.accuracies import FEWEST, RuleAccuracies, features
-from holdfast.synthetic.mixture import DIRECTIONS, check_budgets
+from holdfast.synthetic.mixture import DIRECTIONS, NORMS, check_budgets
 from holdfast.synthetic.score import (
     BUDGETS,
     ENCODINGS,
@@ -24,37 +26,57 @@ from holdfast.synthetic.score import (
     SAMPLES,
     SCALES,
     THRESHOLDS,
+    Allowed,
+    allowed,
     expected_above,
     expected_bound,
-    reference,
+    score,
 )
 from holdfast.synthetic.synbench_findings import ScoringInputs, estimates, synbench_warnings
 
 POINTS = 101
+FINE = tuple(k / 20 for k in range(1, 101))
+"""Scales between which the reference of unequal priors is drawn."""
 TELLING = 0.55
 """Accuracies below which the bound, of the few inputs that are right by luck, is mostly noise."""
 
 
 def curves(
-    observed: Observed, scales: Sequence[float], budgets: Sequence[float], threshold: float
+    inputs: ScoringInputs, scales: Sequence[float], bound_at: Callable[[Tensor, int], Tensor], sweep: bool
 ) -> tuple[Curve, ...]:
     """Return what each budget's rules reach, beside what the mixture itself allows.
 
-    That is the expected bound above each accuracy from ``threshold`` on, where the share of the area under the reference
-    is the score; the accuracy at each scale; and the bound at each accuracy.
+    That is the expected bound above each accuracy from the lowest threshold on, where the share of the area under the
+    reference is the score; the accuracy and the distance to the boundary at each scale; and the bound at each accuracy.
+    With ``sweep`` also the mean score of a quarter, a half and all of the samples.
     """
-    accuracy = observed["right"][:, -1]
-    bound = observed["bound"][:, -1] / accuracy.clamp_min(1e-9)
-    parts = [_of_budget(accuracy[:, k], bound[:, k], scales, budget, threshold) for k, budget in enumerate(budgets)]
+    parts = [list(_of_budget(inputs, k, scales, bound_at)) for k in range(len(inputs.budgets))]
+    if sweep:
+        each = score(inputs.observed["right"], inputs.bounds, inputs.best, inputs.thresholds, inputs.mode).mean(0)
+        means = torch.stack([each[2], each[:2].mean(0), each[-1]])
+        for k, part in enumerate(parts):
+            part.append(
+                Curve(
+                    quantity="mean_synbench_score",
+                    conditions={"budget": f"{inputs.budgets[k]:g}"},
+                    x_label="samples per set",
+                    y_label="score",
+                    x=(inputs.n // 4, inputs.n // 2, inputs.n),
+                    y=_numbers(means[:, k]),
+                    reference=(1.0, 1.0, 1.0),
+                )
+            )
     return tuple(curve for kind in zip(*parts, strict=True) for curve in kind if curve.x)
 
 
 def _of_budget(
-    accuracy: Float[Tensor, "n"], bound: Float[Tensor, "n"], scales: Sequence[float], budget: float, threshold: float
+    inputs: ScoringInputs, k: int, scales: Sequence[float], bound_at: Callable[[Tensor, int], Tensor]
 ) -> Iterator[Curve]:
-    best, most = reference(scales)
-    conditions = {"budget": f"{budget:g}"}
-    demanded = torch.linspace(threshold, 1, POINTS, dtype=torch.float64)
+    accuracy = inputs.observed["right"][:, -1, k]
+    bound = inputs.observed["bound"][:, -1, k] / accuracy.clamp_min(1e-9)
+    best, most = (values[:, min(k, values.shape[1] - 1)] for values in inputs.best)
+    conditions = {"budget": f"{inputs.budgets[k]:g}"}
+    demanded = torch.linspace(min(inputs.thresholds), 1, POINTS, dtype=torch.float64)
     yield Curve(
         quantity="expected_bound",
         conditions=conditions,
@@ -83,7 +105,15 @@ def _of_budget(
         y_label="bound where right",
         x=_numbers(accuracy[order]),
         y=_numbers(bound[order]),
-        reference=_numbers(expected_bound(accuracy[order])),
+        reference=_numbers(bound_at(accuracy[order], k)),
+    )
+    yield Curve(
+        quantity="distance",
+        conditions=conditions,
+        x_label="scale",
+        y_label="distance to the boundary where right, in units of the codes",
+        x=tuple(scales),
+        y=_numbers(bound * inputs.observed["margin"][:, k]),
     )
 
 
@@ -112,6 +142,11 @@ class SynBench(Evaluation):
     encodings: int = ENCODINGS
     direction: str = "ones"
     mode: str = "exact"
+    prior: float = 0.5
+    offset: float = 0.0
+    spectrum: float = 0.0
+    norm: str = "l2"
+    sweep: bool = False
     sizes = Sizes(
         quick={"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
         full={"samples": "auto"},
@@ -147,9 +182,20 @@ class SynBench(Evaluation):
             if not 0.5 < threshold < 1:
                 raise HoldfastError(f"synbench thresholds are accuracies between 0.5 and 1, got {threshold:g}")
         check_budgets(self.budgets)
-        for value, known in ((self.direction, DIRECTIONS), (self.mode, MODES)):
+        for value, known in ((self.direction, DIRECTIONS), (self.mode, MODES), (self.norm, NORMS)):
             if value not in known:
                 raise HoldfastError(f"synbench does not know {value!r}; {did_you_mean(value, list(known))}")
+        if not max(self.prior, 1 - self.prior) < min(self.thresholds):
+            raise HoldfastError(
+                f"synbench thresholds must exceed the accuracy that the class alone gives, got {min(self.thresholds):g} "
+                f"with prior={self.prior:g}"
+            )
+        if not (isfinite(self.offset) and 0 <= self.spectrum < inf):
+            raise HoldfastError(
+                f"synbench needs a finite offset and a spectrum of 0 or more, got {self.offset:g} and {self.spectrum:g}"
+            )
+        if self.norm == "linf" and self.spectrum:
+            raise HoldfastError("synbench knows the rules of norm=linf for white noise alone; leave spectrum at 0")
         if self.samples != "auto" and not (isinstance(self.samples, int) and self.samples >= FEWEST):
             raise HoldfastError(f"synbench takes samples of {FEWEST} or more per set, or auto, got {self.samples!r}")
         fewest = 2 * FEWEST * len(self.scales)
@@ -160,15 +206,38 @@ class SynBench(Evaluation):
             )
 
     def observation(self) -> RuleAccuracies:
-        return RuleAccuracies(self.scales, self.budgets, self.samples, self.encodings, self.direction)
+        return RuleAccuracies(
+            self.scales,
+            self.budgets,
+            self.samples,
+            self.encodings,
+            self.direction,
+            self.prior,
+            self.offset,
+            self.spectrum,
+            self.norm,
+            self.sweep,
+        )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.double().cpu() for name, values in observed.items()}
         probe, d = self.observation(), features(population)
-        inputs = ScoringInputs(observed, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
+        mixture = probe.mixture(population)
+
+        def best(scales: Sequence[float]) -> Allowed:
+            return allowed(scales, mixture, self.budgets, self.norm)
+
+        def bound_at(accuracy: Tensor, k: int) -> Tensor:
+            """What the mixture allows at an accuracy: with unequal priors that is no function of it alone."""
+            if self.prior == 0.5:
+                return expected_bound(accuracy)
+            x, y = (values[:, k].numpy() for values in best(FINE))
+            return torch.from_numpy(np.interp(accuracy.numpy(), x, y))
+
+        inputs = ScoringInputs(observed, best(self.scales), self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
         return Findings(
             ids=(),  # no number belongs to one image
             estimates=estimates(inputs),
-            curves=curves(observed, self.scales, self.budgets, min(self.thresholds)),
+            curves=curves(inputs, self.scales, bound_at, self.sweep),
             warnings=synbench_warnings(inputs, self.encodings if inputs.n < probe.wanted(d) else None),
         )

@@ -2,7 +2,7 @@
 
     w = argmin 1/2 w' Lam w - m'w + eps ||w||_1,      z = m - Lam w,      ||z||_inf <= eps
 
-is dual to the quadratic program that defines ``z`` (see ``bayes``). Its solutions are piecewise linear in ``eps``, so one
+is dual to the quadratic program that defines ``z`` (see ``mixture``). Its solutions are piecewise linear in ``eps``, so one
 homotopy (Efron et al. 2004, least angle regression, https://doi.org/10.1214/009053604000000067) gives all budgets.
 """
 
@@ -23,7 +23,7 @@ def homotopy(
 
     Args:
         m: half the difference of the class means.
-        covariance: shared by the classes, of full rank.
+        covariance: shared by the classes.
         budgets: radii of the perturbation.
 
     Example:
@@ -52,5 +52,8 @@ def _polished(
     signs = np.sign(np.where(np.abs(w) > 1e-9 * np.abs(w).max(initial=0), w, 0))
     own = np.flatnonzero(signs)
     exact = np.zeros_like(w)
-    exact[own] = np.linalg.solve(gram[np.ix_(own, own)], m[own] - budget * signs[own])
+    try:
+        exact[own] = np.linalg.solve(gram[np.ix_(own, own)], m[own] - budget * signs[own])
+    except np.linalg.LinAlgError:  # codes that repeat each other; the path has chosen among them
+        return w
     return exact if (exact * signs >= 0).all() else w
