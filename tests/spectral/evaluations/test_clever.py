@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,30 @@ def test_random_and_guided_images_are_both_printed():
     assert groups["12 random"].series == "clever_score"
     assert groups["3 by SPADE"].series is None
     assert len(found.findings.ids) == 12
+
+
+def test_the_images_with_the_smallest_scores_are_printed_beside():
+    evaluation = Clever(balls=(L2(5.0),), batches=4, draws=2, random=5, guided=3, least=4, rivals=1)
+    population = Population(builtin(), digits(120), RUN)
+    found = evaluation.measured(population)
+    groups = {e.conditions["samples"]: e for e in found.estimates if e.conditions.get("margin") == "targeted"}
+    assert set(groups) == {"5 random", "3 by SPADE", "4 least by SPADE"}
+    assert isnan(groups["4 least by SPADE"].low)
+    observation = evaluation.observation()
+    nodes = population.learned(*observation.fits())
+    scores = dict(zip(nodes.rows, nodes.spade.node_scores(), strict=True))
+    rows, why = observation.best(population)
+    assert why == ""
+    assert sorted(scores.values())[:4] == [scores[row] for row in rows]
+    assert [scores[row] for row in observation.worst(population)[0]] == sorted(scores.values())[::-1][:3]
+
+
+def test_an_infinite_score_leaves_unknown_who_has_the_smallest():
+    population = Population(builtin(), digits(60), RUN)
+    assert population.learned(*Clever(k=4).observation().fits()).spade.split is not None
+    rows, why = Clever(least=4, k=4).observation().best(population)
+    assert rows == []
+    assert "infinite" in why
 
 
 def test_guided_images_have_the_largest_node_scores():

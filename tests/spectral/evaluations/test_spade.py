@@ -354,3 +354,23 @@ def test_scores_are_restored_without_reading_pixels(monkeypatch: pytest.MonkeyPa
     with pytest.raises(HoldfastError):
         _ = scores.x
     assert reads == [40]
+
+
+def test_comparisons_stand_beside_the_score():
+    run = Spectral(subsets=0, sweep=(5, 10), normalised=True, planes=True)(builtin(), digits(120), RUN)
+    names = {e.quantity for e in run.estimates}
+    assert {"edge_hops", "reverse_spade_score"} <= names
+    assert run.estimate("edge_hops", edges="100 highest").value > run.estimate("edge_hops", edges="100 random").value
+    score = next(e.value for e in run.estimates if e.quantity == "spade_score" and set(e.conditions) == {"n", "k"})
+    assert run.estimate("spade_score", outputs="sweep over k", k="10").value == pytest.approx(score, rel=1e-3)
+    assert run.estimate("spade_score", laplacian="normalised").value > 0
+    curves = {curve.quantity: curve for curve in run.findings.curves}
+    assert curves["scores_by_k"].x == (5, 10)
+    assert {"spectral_embedding", "input_embedding", "output_embedding"} <= curves.keys()
+    assert len(curves["input_embedding"].x) == 120
+    assert "node score (log10)" in curves["output_embedding"].colours
+
+
+def test_a_k_that_is_no_number_of_neighbours_is_refused():
+    with pytest.raises(HoldfastError, match=r"spade\.sweep"):
+        Spectral(sweep=(5, 2.5))  # type: ignore[arg-type]

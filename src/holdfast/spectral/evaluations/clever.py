@@ -45,7 +45,8 @@ COPY = 1e-10
 class Gradients(Observation):
     """Largest gradient norms of ``1 + rivals`` margins in ``batches`` batches of ``draws`` points of each ball.
 
-    Of ``random`` images chosen at random, and of the ``guided`` ones with the largest SPADE node scores. Margin 0 is that
+    Of ``random`` images chosen at random, and of the ``guided`` ones with the largest SPADE node scores and the ``least``
+    ones with the smallest. Margin 0 is that
     against a random other sample (or class), the others are those against the nearest.
     """
 
@@ -55,6 +56,7 @@ class Gradients(Observation):
     rivals: int
     random: int
     guided: int
+    least: int
     logits: bool
     k: int
     graph: GraphConstruction
@@ -64,24 +66,33 @@ class Gradients(Observation):
     uses_groups = True
 
     def fits(self) -> tuple[SpectralFit, ...]:
-        return (SpectralFit(self.k, self.graph, "none", self.samples),) if self.guided else ()
+        return (SpectralFit(self.k, self.graph, "none", self.samples),) if self.guided or self.least else ()
 
     def rows(self, population: Population) -> list[int]:
-        return sorted({*population.choose(self.random), *self.worst(population)[0]})
+        return sorted({*population.choose(self.random), *self.worst(population)[0], *self.best(population)[0]})
 
     def worst(self, population: Population) -> tuple[list[int], str]:
         """Return the rows of the images with the largest node scores, largest first, and why they are too few."""
-        if not self.guided:
+        return self._by_score(population, self.guided, True)
+
+    def best(self, population: Population) -> tuple[list[int], str]:
+        """Return the rows of the images with the smallest node scores, smallest first, and why they are too few."""
+        return self._by_score(population, self.least, False)
+
+    def _by_score(self, population: Population, count: int, largest: bool) -> tuple[list[int], str]:
+        if not count:
             return [], ""
         try:
             scores = population.learned(*self.fits())
         except TooFewSamplesError as error:
             return [], str(error)
-        nodes = torch.from_numpy(scores.spade.node_scores()).nan_to_num(nan=-torch.inf)
-        order = nodes.argsort(descending=True, stable=True)[: self.guided]
-        worst = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
+        nodes = torch.from_numpy(scores.spade.node_scores())
+        # An infinite score leaves unknown who has the smallest.
+        known = ~nodes.isnan() if largest else nodes.isfinite() & (scores.spade.split is None)
+        order = nodes.nan_to_num(nan=-torch.inf if largest else torch.inf).argsort(descending=largest, stable=True)
+        chosen = [scores.rows[node] for node in order.tolist() if known[node]][:count]
         why = "the SPADE score is infinite" if scores.spade.split else "no more images have one"
-        return worst, "" if len(worst) == self.guided else why
+        return chosen, "" if len(chosen) == count else why
 
     def forwards(self, population: Population) -> int:
         return GRADIENT * len(self.balls) * self.batches * self.draws * (1 + self.rivals)
@@ -250,13 +261,14 @@ class Clever(Evaluation):
     rivals: int = 3
     random: int = 100
     guided: int = 10
+    least: int = 0
     logits: bool = False
     k: int = 10
     graph: GraphConstruction = KNN()
     samples: int = 10_000
     sizes = Sizes(
         quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 30, "samples": 2000},
-        full={"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
+        full={"batches": 500, "draws": 1024, "rivals": 10, "least": 10, "samples": 50_000},
         large={"batches": 50, "guided": 2, "samples": 2000},  # each of these samples is encoded once only
         heavy={"balls": ["l2:5.0"], "batches": 20, "draws": 2, "random": 6, "guided": 0},
     )
@@ -275,7 +287,7 @@ class Clever(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "batches", "draws", "rivals")
-        require_not_negative(self, "guided")
+        require_not_negative(self, "guided", "least")
 
     def observation(self) -> Gradients:
         return Gradients(**vars(self))  # the same settings
@@ -284,6 +296,9 @@ class Clever(Evaluation):
         chosen, (worst, why) = population.choose(self.random), self.observation().worst(population)
         everyone, guided = f"{len(chosen)} random", f"{self.guided} by SPADE"
         positions_of = {everyone: positions(rows, chosen), guided: positions(rows, worst)}
+        least = f"{self.least} least by SPADE"
+        if self.least:
+            positions_of[least] = positions(rows, self.observation().best(population)[0])
         if len(chosen) > FEW:
             positions_of[f"{FEW} random"] = positions(rows, population.choose(FEW))
         series: list[Series] = []
@@ -308,7 +323,7 @@ class Clever(Evaluation):
                     elif estimate:
                         # Other samples than those of the series: nothing to compare image by image.
                         estimate = estimate.model_copy(update={"series": None, "statistic": "other"})
-                    if estimate and samples == guided:
+                    if estimate and samples in (guided, least):
                         estimate = estimate.model_copy(update={"low": nan, "high": nan, "method": GUIDED})
                     estimates += [estimate] if estimate else []
             series.append(_fits({"ball": str(ball)}, [ends[row] for row in positions_of[everyone].tolist()]))

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.pictures import ends, row
@@ -23,10 +24,11 @@ from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import LooksAt, Population
 from holdfast.spectral.analysis import TOP, Spade, proved, scored
+from holdfast.spectral.comparisons import compared_edges, of_normalised, of_one_graph, over_k, reversed_map
 from holdfast.spectral.fits import SpectralFit, SpectralScores
 from holdfast.spectral.graph_pair import checked, draw
 from holdfast.spectral.graphs import KNN, GraphConstruction
-from holdfast.spectral.spade_findings import assembled
+from holdfast.spectral.spade_findings import assembled, conditions
 from holdfast.spectral.stability import DRAWS, baselines, projection, subsets
 
 DIGITS = 6
@@ -40,27 +42,35 @@ def embedding(scores: Spade) -> Float[np.ndarray, "m 2"] | None:
     return scores.spectrum.vectors[:, :2] * np.sqrt(np.maximum(scores.spectrum.values[:2], 0))
 
 
-def embedding_curves(spade: Spade, labels: Int[np.ndarray, "n"] | None) -> tuple[Curve, ...]:
-    """Return the embedding coloured by node score and, if ``labels`` (one per sample) are given, by label."""
-    coordinates = embedding(spade)
-    if coordinates is None:
-        return ()
+def embedding_curves(
+    spade: Spade, labels: Int[np.ndarray, "n"] | None, planes: bool = False, seed: int = 0
+) -> tuple[Curve, ...]:
+    """Return the embedding coloured by node score and, if ``labels`` (one per sample) are given, by label.
+
+    With ``planes`` also those by the eigenvectors of each graph alone (figures 5 a and b of the paper).
+    """
+    planar = {"spectral_embedding": embedding(spade)}
+    if planes:
+        planar["input_embedding"] = of_one_graph(spade.inputs, seed)
+        planar["output_embedding"] = of_one_graph(spade.graphs.outputs, seed)
     order = spade.graphs.rows.argsort()  # as the samples are
-    coordinates, rows = coordinates[order], spade.graphs.rows[order]
-    scores = spade.node_scores(TOP)[rows]
-    floor = max(float(np.nanmax(scores)), 1e-12) * 1e-6
-    colours = {"node score (log10)": _rounded(np.log10(np.maximum(np.nan_to_num(scores), floor)))}
-    if labels is not None:
-        colours["label"] = tuple(labels[rows].astype(float).tolist())
-    return (
+    rows = spade.graphs.rows[order]
+    colours = {} if labels is None else {"label": tuple(labels[rows].astype(float).tolist())}
+    if spade.spectrum is not None:
+        scores = spade.node_scores(TOP)[rows]
+        floor = max(float(np.nanmax(scores)), 1e-12) * 1e-6
+        colours = {"node score (log10)": _rounded(np.log10(np.maximum(np.nan_to_num(scores), floor))), **colours}
+    return tuple(
         Curve(
-            quantity="spectral_embedding",
+            quantity=name,
             x_label="first eigenvector",
             y_label="second eigenvector",
-            x=_rounded(coordinates[:, 0]),
-            y=_rounded(coordinates[:, 1]),
-            colours=colours,
-        ),
+            x=_rounded(coordinates[order, 0]),
+            y=_rounded(coordinates[order, 1]),
+            colours=colours or {"sample": tuple(range(len(order)))},
+        )
+        for name, coordinates in planar.items()
+        if coordinates is not None
     )
 
 
@@ -156,13 +166,16 @@ class Spectral(Evaluation):
     subsets: int = 8
     layers: tuple[str, ...] = ()
     certify: bool = True
+    sweep: tuple[int, ...] = ()
+    normalised: bool = False
+    planes: bool = False
     sizes = Sizes(
         quick={"samples": 2000},
         full={"samples": 50_000, "subsets": 16},
         large={"samples": 2000},  # each is encoded once only
     )
     name = "spade"
-    version = 3
+    version = 4
     pictured = 0
     uses_labels = True
     title = "Spectral stretch (SPADE)"
@@ -187,6 +200,8 @@ class Spectral(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_not_negative(self, "subsets")
+        for k in self.sweep:
+            check_whole(k, "spade.sweep")
 
     def fits(self) -> tuple[SpectralFit]:
         return (SpectralFit(self.k, self.graph, self.repair, self.samples),)
@@ -232,7 +247,13 @@ class Spectral(Evaluation):
             layers,
             kind,
         )
-        return findings.model_copy(update={"curves": (*findings.curves, *embedding_curves(scores.spade, labels))})
+        spade, case = scores.spade, conditions(scores.spade)
+        swept, by_k = over_k(scores.x, scores.y, self.sweep, self.graph, self.repair, seed) if self.sweep else ([], [])
+        more = [*compared_edges(spade, case, seed), *reversed_map(spade, case, seed), *swept]
+        if self.normalised:
+            more += of_normalised(spade, case, seed)
+        curves = (*findings.curves, *by_k, *embedding_curves(spade, labels, self.planes, seed))
+        return findings.model_copy(update={"estimates": (*findings.estimates, *more), "curves": curves})
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
