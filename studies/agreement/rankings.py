@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import nan, sqrt
 
 import numpy as np
@@ -112,12 +113,20 @@ def partial(found: Float[np.ndarray, "*b q q"], x: int, y: int, given: Sequence[
 
 def draw_families(family: Labels, count: int, seed: int) -> Float[np.ndarray, "b e"]:
     """Return how often each encoder is drawn: families with replacement, and in each one that is drawn its members."""
-    random, kinds = np.random.default_rng(seed), np.unique(family)
+    return _draw_families(tuple(family.tolist()), count, seed)
+
+
+@cache
+def _draw_families(family: tuple[int, ...], count: int, seed: int) -> Float[np.ndarray, "b e"]:
+    labels = np.array(family)
+    random, members = np.random.default_rng(seed), [np.flatnonzero(labels == kind) for kind in np.unique(labels)]
     drawn = np.zeros((count, len(family)))
     for row in drawn:
-        for kind in random.choice(kinds, len(kinds)):
-            members = np.flatnonzero(family == kind)
-            np.add.at(row, random.choice(members, len(members)), 1)
+        # As choice draws, without its checks, which take most of the time.
+        for kind in random.integers(0, len(members), len(members)):
+            mine = members[kind]
+            row += np.bincount(mine[random.integers(0, len(mine), len(mine))], minlength=len(family))
+    drawn.flags.writeable = False
     return drawn
 
 
@@ -239,9 +248,23 @@ def permutation_p(
 
 
 def _tau_with(x: Float[np.ndarray, "b e"], y: Float[np.ndarray, "e"], group: Labels) -> Float[np.ndarray, "b"]:
-    """Return ``tau`` of many rankings with one, in pieces that fit the cache."""
-    pieces = np.array_split(x, max(1, len(x) // 100))
-    return np.concatenate([tau(piece, y, group) for piece in pieces])
+    """Return ``tau`` of many rankings with one: a product of matrices in pieces that fit the cache.
+
+    Sums of signs are whole numbers below 2^24, which float32 holds exactly.
+    """
+    first, second = np.nonzero(np.triu(group[:, None] == group, 1))
+    others = y[first] - y[second]
+    compared = np.isfinite(others)
+    first, second, t = first[compared], second[compared], np.sign(others[compared]).astype(np.float32)
+    found = []
+    for piece in np.array_split(x, max(1, len(x) // 100)):
+        gaps = piece[:, first] - piece[:, second]
+        known = np.isfinite(gaps)
+        s = np.sign(np.where(known, gaps, 0)).astype(np.float32)
+        both, left, right = s @ t, np.abs(s).sum(-1), known.astype(np.float32) @ np.abs(t)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found.append(both.astype(float) / np.sqrt(left.astype(float) * right.astype(float)))
+    return np.concatenate(found)
 
 
 def at_most(p: float, count: int) -> float:
