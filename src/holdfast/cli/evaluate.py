@@ -43,7 +43,7 @@ def command(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="Run quick (minutes), standard or full (to publish).",
+            help="Run quick (minutes), standard, full, or a paper: wang2022 ...",
             show_default="quick",
             metavar="NAME",
             rich_help_panel=MEASURED,
@@ -164,7 +164,7 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
             if not follows:
                 _print_so_far(Path(merged["out"]))
             raise
-    return 0 if follows else _print(run)
+    return 0 if follows else _print(run, merged.get("suite", "quick"))
 
 
 def _print_so_far(folder: Path) -> None:
@@ -178,12 +178,13 @@ def _print_so_far(folder: Path) -> None:
         print(f"Report: {folder / 'report.html'}")
 
 
-def _print(run: EvaluatedRun) -> int:
-    """Write the report, print its first screen and what is missing, and return the exit status."""
+def _print(run: EvaluatedRun, suite: str) -> int:
+    """Write the report, print its first screen, a paper's table and what is missing, and return the exit status."""
     from holdfast.report.comparison.comparable import groups, with_relative_errors
     from holdfast.report.contents import Contents
     from holdfast.report.overview.alerts import SPENT, alerts, by_budget, counted_states, missing_sentences
     from holdfast.report.overview.first_screen import lines
+    from holdfast.report.papers import paper_table
     from holdfast.report.text import counted, listed
 
     page = run.report()
@@ -206,6 +207,8 @@ def _print(run: EvaluatedRun) -> int:
         print(sentence, file=sys.stderr)
     for line in lines(screens[0]) if screens else ():
         print(line)
+    if table := paper_table(run.results, suite):
+        print(f"\n{table}")
     if screens and notes:
         print(f"Notes: {counted(len(notes), 'note')}, in the report")
     if screens and (command := _next(contents, page.parent)):

@@ -66,7 +66,7 @@ def evaluate(
         encoders: one or several, at hand or by reference; by default the built-in ones.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; the built-in encoders have their own.
         bank: other images, usually labelled, that probes learn from and retrieval searches.
-        suite: how much of each: quick, standard or full.
+        suite: how much of each: ``quick``, ``standard``, ``full``, or a paper such as ``petrov2022``.
         only: names of evaluations; all by default.
         eps: radius of a linf ball, or several; by default, in ``quick``, radii at which the strongest encoder loses between
             .2 and .8 of the images, else the evaluations' own.

@@ -16,6 +16,7 @@ from holdfast.report.contents import Contents, RunState
 from holdfast.report.figures.plots import drawings
 from holdfast.report.overview.scorecard import Scorecard, Tally
 from holdfast.report.page.page import render
+from holdfast.report.papers import paper_table
 from holdfast.report.printed import csv, latex, markdown
 
 
@@ -62,6 +63,7 @@ def write(
         "table.csv": csv(contents.groups, contents.comparison),
         "table.md": markdown(contents.tables, contents.scorecards, contents.first_screens),
         "table.tex": latex(contents.tables),
+        **({f"{suite}.md": table} if (table := paper_table(results, suite)) else {}),
         **{
             f"charts/{name}.svg": svg
             for name, svg in drawings(contents.groups, contents.plates, contents.comparison.encoders).items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +19,7 @@ from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.objective import Objective
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.probes.base import probes
+from holdfast.run.protocols import PROTOCOLS, Settings
 from holdfast.training.adversaries.base import adversaries
 from holdfast.training.learner import training_objectives
 from holdfast.training.recipe import read_settings, recipes
@@ -85,15 +86,15 @@ def summary(thing: object) -> str:
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
-Settings = Mapping[str, Mapping[str, Any]]
-
-
 @dataclass(frozen=True)
 class Suite:
-    """What a suite is for, and which of an evaluation's sizes replace its defaults."""
+    """What a suite is for, and what replaces the evaluations' defaults."""
 
     meaning: str
-    sizes: Callable[[Sizes], Mapping[str, Any]]
+    sizes: Callable[[Sizes], Mapping[str, Any]] = lambda sizes: {}
+    """Which of an evaluation's sizes."""
+    settings: Settings = field(default_factory=dict)
+    """Of a published protocol: its evaluations and what it sets of each. Without any, a suite asks for all."""
 
 
 SUITES = {
@@ -102,13 +103,13 @@ SUITES = {
         lambda sizes: sizes.quick,
     ),
     "standard": Suite(
-        "every evaluation with its own defaults: the published protocol, and the adaptive attack beside it",
-        lambda sizes: {},
+        "every evaluation with its own defaults: published and adaptive attacks on 1,000 images",
     ),
     "full": Suite(
         "more images, restarts, a score-only attack and scale-free divergences: the numbers to publish",
         lambda sizes: sizes.full,
     ),
+    **{name: Suite(meaning, settings=settings) for name, (meaning, settings) in PROTOCOLS.items()},
 }
 LARGE = 1_000_000
 """From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
@@ -134,7 +135,8 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
         >>> [of["overlap"]["samples"] for of in sizes]
         [100, 100, 20, 30]
     """
-    settings = {kind.name: SUITES[suite].sizes(kind.sizes) for kind in kinds}
+    chosen = SUITES[suite]
+    settings = {kind.name: {**chosen.sizes(kind.sizes), **chosen.settings.get(kind.name, {})} for kind in kinds}
     if suite == "quick" and operations > LARGE:
         settings = {kind.name: _reduced(kind.sizes, operations) for kind in kinds}
     return {name: fields for name, fields in settings.items() if fields}

@@ -177,7 +177,8 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     for name in (*request.only, *request.settings):
         if name not in known:
             raise HoldfastError(f"unknown evaluation {name!r}; {did_you_mean(name, list(known))}")
-    names = request.only or [name for name in known if not known[name].by_name]
+    every = [name for name in known if not known[name].by_name]
+    names = request.only or list(SUITES[request.suite].settings) or every
     kinds = [known[name] for name in names if not (request.black_box and known[name].needs_gradients)]
     if blocked := [name for name in request.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(blocked)} need the encoder's gradients; leave them out with --black-box")
@@ -201,7 +202,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
                 f"{evaluation.name}: samples, the number of images to look at, must be at least 1, got {count}"
             )
     if request.bank and not any(map(with_bank, plan)):
-        raise HoldfastError(f"a bank changes nothing: {', '.join(request.only)} use none; leave --bank out")
+        raise HoldfastError(f"a bank changes nothing: {', '.join(names)} use none; leave --bank out")
     return plan
 
 

@@ -1,0 +1,240 @@
+"""The tables of the papers: of a run with a published protocol (``--suite``), its numbers in the paper's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, isnan
+
+from holdfast.core.records import Estimate, Result
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a paper's table: what the paper calls it, and which estimate it is."""
+
+    name: str
+    evaluation: str
+    quantity: str
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """Those that the estimate has among others, by the names that results carry: a preset's where there is one."""
+    percent: bool = False
+
+    def found(self, results: Sequence[Result]) -> Estimate | None:
+        """Return the estimate of the first of ``results`` that has it."""
+        for result in results:
+            for estimate in result.estimates if result.evaluation == self.evaluation else ():
+                if estimate.quantity == self.quantity and self.conditions.items() <= estimate.conditions.items():
+                    return estimate
+        return None
+
+    def spelled(self, estimate: Estimate | None) -> str:
+        """Return the number with its interval, as the paper writes such numbers."""
+        if estimate is None:
+            return "not measured"
+        if isnan(estimate.value):
+            return "undefined"
+        value = self._number(estimate.value)
+        if not (isfinite(estimate.low) and isfinite(estimate.high)) or estimate.low == estimate.high:
+            return value
+        return f"{value} [{self._number(estimate.low)}, {self._number(estimate.high)}]"
+
+    def _number(self, value: float) -> str:
+        return f"{100 * value:.2f}%" if self.percent else f"{value:.4g}"
+
+
+def _rvcl(test: str, *robust: str) -> tuple[Line, ...]:
+    of_head = {"attack": "pgd at the probe", "probe": "linear:recipe=rvcl"}
+    return (
+        Line("ACR (figure 3)", "certified-radius", "average_certified_radius"),
+        Line("radius under PGD", "certified-radius", "average_attacked_radius"),
+        Line("ACR_LE (figure 4)", "linear-radius", "average_linear_radius"),
+        Line(
+            "instance accuracy, PGD (table E.2)", "instance-accuracy", "robust_instance_accuracy", {"ball": test}, True
+        ),
+        Line(
+            "instance accuracy, CROWN (table E.2)",
+            "instance-accuracy",
+            "certified_instance_accuracy",
+            {"ball": test},
+            True,
+        ),
+        Line("scale of the margins (theorem 5.2)", "margin-distribution", "margin_scale"),
+        Line("linear accuracy", "probe-accuracy", "top1_accuracy", {"probe": "linear:recipe=rvcl"}, True),
+        *(
+            Line(f"robust test, {ball}", "robust-accuracy", "robust_accuracy", {"ball": ball, **of_head}, True)
+            for ball in robust
+        ),
+    )
+
+
+def _petrov() -> tuple[Line, ...]:
+    def attack(steps: int) -> str:
+        return "u-pgd" if steps == 50 else f"pgd:steps={steps},step=0.001,keep=last"
+
+    lines = [
+        Line("top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "linear:recipe=moco"}, True),
+        Line("top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "linear:recipe=moco"}, True),
+        Line("low-pass top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "low-pass:50.0"}, True),
+        Line("low-pass top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "low-pass:50.0"}, True),
+    ]
+    for kind, evaluation, quantity in (
+        ("targeted, RQ", "impersonation", "relative_quantile"),
+        ("untargeted, UQ", "displacement", "universal_quantile"),
+    ):
+        for eps in ("0.05", "0.1"):
+            for steps in (5, 10, 30, 50):
+                given = {"ball": f"linf:{eps}", "attack": attack(steps), "divergence": "l2"}
+                lines.append(Line(f"{kind}, eps = {eps}, {steps} iterations", evaluation, quantity, given, True))
+    risky = {"ball": "linf:0.05", "divergence": "l2"}
+    at = {"ball": "linf:0.1", "divergence": "l2", "probe": "linear:recipe=moco"}
+    return (
+        *lines,
+        Line("breakaway risk", "breakaway", "breakaway_risk", {**risky, "attack": attack(25)}, True),
+        Line(
+            "nearest neighbour accuracy",
+            "breakaway",
+            "nearest_neighbour_accuracy",
+            {**risky, "attack": attack(25)},
+            True,
+        ),
+        Line("overlap risk", "overlap", "overlap_risk", {**risky, "attack": attack(10)}, True),
+        Line("median adversarial margin", "overlap", "adversarial_margin", {**risky, "attack": attack(10)}, True),
+        Line("average certified radius", "randomized-smoothing", "average_certified_probe_radius"),
+        Line("center smoothing, universal quantile", "center-smoothing", "certified_universal_quantile", {}, True),
+        *(
+            Line(
+                f"impersonation rate, {steps} iterations",
+                "impersonation",
+                "impersonation_success_rate",
+                {**at, "attack": attack(steps)},
+                True,
+            )
+            for steps in (5, 10, 30, 50)
+        ),
+    )
+
+
+def _zhong() -> tuple[Line, ...]:
+    kinds = (
+        "gamma:0.2",
+        "gamma:5.0",
+        "global-shuffle",
+        "global-shuffle:patch=4",
+        "local-shuffle",
+        "local-shuffle:patch=4",
+    )
+    lines = []
+    for probe in ("knn", "linear"):
+        lines.append(Line(f"Orig, {probe}", "corruption-test", "clean_accuracy", {"probe": probe}, True))
+        for kind in kinds:
+            given = {"probe": probe, "corruption": kind}
+            lines.append(Line(f"{kind}, {probe}", "corruption-test", "corrupted_accuracy", given, True))
+        given = {"probe": probe, "corruption": "all"}
+        lines.append(Line(f"average drop, {probe}", "corruption-test", "mean_relative_accuracy_drop", given, True))
+    return (
+        *lines,
+        Line("uniformity", "geometry", "uniformity"),
+        Line("uniformity within classes", "geometry", "uniformity_within_classes"),
+        Line("distance within classes", "geometry", "distance_within_classes"),
+        Line("distance between classes", "geometry", "distance_between_classes"),
+        Line("alignment", "alignment", "alignment"),
+        Line("overlap of Grad-CAM maps", "grad-cam", "map_overlap", {}, True),
+    )
+
+
+def _cheng() -> tuple[Line, ...]:
+    clever = [
+        Line(
+            f"CLEVER {ball}, {samples} (table 9)",
+            "clever",
+            "clever_score",
+            {"ball": ball, "margin": "untargeted", "samples": samples},
+        )
+        for ball in ("l2:5.0", "linf:0.5")
+        for samples in ("10 by SPADE", "10 random", "10 least by SPADE")
+    ]
+    return (
+        Line("SPADE score, k = 10", "spade", "spade_score", {"k": "10"}),
+        Line("SPADE score, k = 20 (figure 3)", "spade", "spade_score", {"k": "20"}),
+        Line("reverse score", "spade", "reverse_spade_score"),
+        Line("hops, 100 highest edges (table 2)", "spade", "edge_hops", {"edges": "100 highest"}),
+        Line("hops, 100 random edges (table 2)", "spade", "edge_hops", {"edges": "100 random"}),
+        *clever,
+    )
+
+
+def _ko() -> tuple[Line, ...]:
+    scores = [
+        Line(f"SynBench score, eps = {eps}, a_t = {a}", "synbench", "synbench_score", {"budget": eps, "threshold": a})
+        for a in ("0.7", "0.8", "0.9")
+        for eps in ("0", "0.2", "0.4", "0.6", "0.8")
+    ]
+    probes = {"linear": "linear probing", "synbench-robust": "robust linear probing"}
+    accuracy = [
+        Line(f"accuracy, {said}", "probe-accuracy", "top1_accuracy", {"probe": probe}, True)
+        for probe, said in probes.items()
+    ]
+    corrupted = [
+        Line(f"corruption error, {said}", "corruption-error", "mean_corruption_error", {"probe": probe}, True)
+        for probe, said in probes.items()
+    ]
+    attacked = [
+        Line(
+            f"attack success rate, {said}",
+            "robust-accuracy",
+            "attack_success_rate",
+            {"probe": probe, "attack": "pgd:steps=10 at the probe"},
+            True,
+        )
+        for probe, said in probes.items()
+    ]
+    return (
+        *scores,
+        Line("argmax eps, a_t = 0.7", "synbench", "suggested_budget", {"threshold": "0.7"}),
+        *accuracy,
+        *corrupted,
+        *attacked,
+    )
+
+
+TABLES: dict[str, tuple[Line, ...]] = {
+    "wang2022": _rvcl("linf:0.1", "linf:0.15", "linf:0.2"),
+    "wang2022-cifar10": _rvcl("linf:0.0035294", "linf:8/255", "linf:16/255"),
+    "ko2022": _ko(),
+    "petrov2022": _petrov(),
+    "zhong2022": _zhong(),
+    "cheng2021": _cheng(),
+}
+"""The rows of each protocol's table, by the name of its suite."""
+
+
+def paper_table(results: Sequence[Result], suite: str) -> str:
+    """Return the paper's table as Markdown, a row for each of its numbers and a column for each encoder.
+
+    Rows that no encoder has a number for are named in a last line. It is empty for suites that are no paper's.
+    """
+    if suite not in TABLES:
+        return ""
+    by_encoder: dict[str, list[Result]] = {}
+    for result in results:
+        by_encoder.setdefault(result.encoder.name, []).append(result)
+    rows, missing = [], []
+    for line in TABLES[suite]:
+        found = [line.found(mine) for mine in by_encoder.values()]
+        if any(estimate is not None for estimate in found):
+            rows.append([line.name, *map(line.spelled, found)])
+        else:
+            missing.append(line.name)
+    if not rows:
+        return ""
+    header = [suite, *by_encoder]
+    widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
+
+    def spelled(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    lines = [spelled(header), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(spelled, rows)]
+    if missing:
+        lines += ["", f"Not measured: {'; '.join(missing)}."]
+    return "\n".join(lines) + "\n"

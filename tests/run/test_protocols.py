@@ -1,0 +1,91 @@
+"""Protocols by the names of papers: every row of their tables is measured by what the protocol asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.measure.evaluation import settings
+from holdfast.report.papers import TABLES, Line, paper_table
+from holdfast.run.catalog import SUITES
+from holdfast.run.protocols import PROTOCOLS
+from holdfast.run.request import Request, planned
+from tests.marks import rest_slow
+
+FEW: dict[str, dict[str, Any]] = {
+    "certified-radius": {"samples": 3, "negatives": 2, "tolerance": 0.01},
+    "linear-radius": {"samples": 3, "tolerance": 0.01},
+    "margin-distribution": {"samples": 3, "tolerance": 0.01},
+    "instance-accuracy": {"samples": 3},
+    "robust-accuracy": {"samples": 8},
+    "synbench": {"samples": 128},
+    "corruption-error": {"samples": 8, "kinds": ["shot-noise-c"], "severities": [1]},
+    "displacement": {"samples": 8},
+    "impersonation": {"samples": 12},
+    "breakaway": {"samples": 8},
+    "overlap": {"samples": 8},
+    "center-smoothing": {"samples": 2, "copies": 2000, "selection": 1500},
+    "randomized-smoothing": {"samples": 2, "copies": 6000},
+    "clever": {"batches": 8, "draws": 2, "rivals": 1, "random": 12},
+}
+"""Counts alone, so that what the rows are selected by is what the protocol says."""
+
+
+def test_every_protocol_has_a_table_and_a_suite() -> None:
+    assert PROTOCOLS.keys() == TABLES.keys() <= SUITES.keys()
+
+
+@pytest.mark.parametrize("name", rest_slow(["zhong2022", *sorted(PROTOCOLS.keys() - {"zhong2022"})]))
+def test_every_row_of_a_papers_table_is_measured(name: str, tmp_path: Path) -> None:
+    asked = PROTOCOLS[name][1]
+    few = {key: values for key, values in FEW.items() if key in asked}
+    bank = None if name == "cheng2021" else "builtin:digits-train"
+    run = hf.evaluate(
+        "builtin:digits-contrastive",
+        "builtin:digits",
+        bank=bank,
+        suite=name,
+        settings=few,
+        limit=130,
+        out=tmp_path / "run",
+    )
+    assert not run.failures
+    assert {result.evaluation for result in run.results} == asked.keys()
+    table = paper_table(run.results, name)
+    assert "Not measured" not in table
+    assert len([line for line in table.splitlines() if line.startswith("|")]) == 2 + len(TABLES[name])
+    run.report()
+    assert (run.folder / f"{name}.md").read_text() == table
+
+
+def test_settings_of_a_protocol_are_those_of_the_paper() -> None:
+    plan = {e.name: settings(e) for e in planned(Request.of(encoders=("x",), images="y", suite="petrov2022"))}
+    assert plan["displacement"]["attacks"] == [f"pgd:steps={k},step=0.001,keep=last" for k in (5, 10, 30, 50)]
+    assert plan["breakaway"]["attacks"] == ["pgd:steps=25,step=0.001,keep=last"]
+    assert plan["overlap"]["attacks"] == ["pgd:steps=10,step=0.001,keep=last"]
+    assert plan["displacement"]["samples"] == 1000
+    assert "randomized-smoothing" not in plan, "it needs a bank, and there is none"
+
+
+def test_flags_are_stronger_than_a_protocol() -> None:
+    request = Request.of(
+        encoders=("x",), images="y", suite="petrov2022", eps=("0.02",), settings={"breakaway": {"samples": 7}}
+    )
+    plan = {e.name: settings(e) for e in planned(request)}
+    assert plan["breakaway"]["balls"] == ["linf:0.02"]
+    assert plan["breakaway"]["samples"] == 7
+    only = planned(Request.of(encoders=("x",), images="y", suite="petrov2022", only=("overlap",)))
+    assert [settings(e)["attacks"] for e in only] == [["pgd:steps=10,step=0.001,keep=last"]]
+
+
+def test_numbers_are_written_with_their_intervals() -> None:
+    run = hf.evaluate("builtin:digits-random", "builtin:digits", suite="zhong2022", only=["geometry"], limit=60)
+    (table,) = [paper_table(run.results, "zhong2022")]
+    estimate = run.results[0].estimate("uniformity")
+    assert f"{estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]" in table
+    assert "Not measured: Orig, knn" in table
+    assert paper_table(run.results, "quick") == ""
+    assert Line("x", "geometry", "uniformity", {"k": "3"}).found(run.results) is None
