@@ -1,3 +1,3 @@
 """The version of the library, which every result carries."""
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
