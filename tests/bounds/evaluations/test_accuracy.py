@@ -55,11 +55,20 @@ def test_the_accuracy_of_a_linear_encoder_is_known() -> None:
     radii = (pairs.values(pairs.images) / slope).reshape(pairs.shape)
     eps = float(radii.median()) * 1.0001
     measured = replace(SMALL, balls=(Linf(eps),), samples=12, negatives=4)(encoder, images)
-    certified, _, direct = measured.series
+    certified, _, direct, proved, attacked = measured.series
     expected = (radii > eps).double().mean(1).tolist()
     assert 0 < sum(expected) < 12, "vacuous"
     assert certified.values == pytest.approx(expected)
     assert direct.values == pytest.approx(expected)
+    # Of a linear encoder bound and attack meet: W f(x) less the radius times the dual norm of W's gradient.
+    margins = (pairs.values(pairs.images) - eps * slope).reshape(pairs.shape).amin(1).tolist()
+    assert proved.values == pytest.approx(margins, abs=1e-5)
+    assert attacked.values == pytest.approx(margins, abs=1e-3)
+    (curve,) = (each for each in measured.findings.curves if each.quantity == "pair_margins")
+    assert len(curve.x) == 48
+    assert all(low <= high + 1e-6 for low, high in zip(curve.low, curve.high, strict=True))
+    assert list(curve.high) == sorted(curve.high)
+    assert sum(low > 0 for low in curve.low) == sum((radii > eps).flatten().tolist())
 
 
 def test_certified_is_below_attacked_and_the_direct_attack_is_the_stronger() -> None:
@@ -72,8 +81,9 @@ def test_certified_is_below_attacked_and_the_direct_attack_is_the_stronger() -> 
         assert sum(direct.values) <= sum(published.values)
     assert result.estimate("certified_instance_accuracy", ball="linf:0.12").value < 0.6
     assert result.estimate("certified_instance_accuracy", ball="linf:0.05").value > 0.8
-    assert len(result.findings.curves) == 3
-    assert all(curve.x == (0.05, 0.12) for curve in result.findings.curves)
+    curves = [curve for curve in result.findings.curves if curve.quantity != "pair_margins"]
+    assert len(curves) == 3
+    assert all(curve.x == (0.05, 0.12) for curve in curves)
 
 
 def test_wider_balls_and_looser_bounds_certify_less() -> None:
@@ -82,7 +92,7 @@ def test_wider_balls_and_looser_bounds_certify_less() -> None:
     for ball in ("linf:0.08", "l2:0.3"):
         loose, better = (r.estimate("certified_instance_accuracy", ball=ball).value for r in (wide, tight))
         assert loose < better
-    assert not tight.findings.curves  # of two norms there is no line
+    assert {curve.quantity for curve in tight.findings.curves} == {"pair_margins"}  # of two norms there is no line
 
 
 def test_generated_negatives_are_near_their_anchors_and_far_from_a_view() -> None:
@@ -256,7 +266,8 @@ def test_nothing_is_certified_by_a_bound_that_is_not_positive() -> None:
     observed = {"0.bound": bounds, "0.published": torch.ones_like(bounds), "0.direct": -torch.ones_like(bounds)}
     observed["0.direct"][6] = 1.0
     findings = evaluation.conclude(population, range(8), observed)
-    certified, _, attacked = findings.series
+    certified, _, attacked, margin, _ = findings.series
+    assert margin.reasons.keys() == {7}, "an infinite bound is none"
     assert certified.values == (0, 0, 0, 0, 0, 1, 1, 0)
     assert attacked.values == (0, 0, 0, 0, 0, 0, 1, 0)
     (contradictions,) = [e.value for e in findings.estimates if e.quantity == "contradictions"]

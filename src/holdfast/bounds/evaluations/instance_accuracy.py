@@ -35,7 +35,7 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import Certification, PairBounds, arithmetic_of
 from holdfast.bounds.pairs import UNDEFINED
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.records import Claim, Conditions, Findings, Series
+from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import require_positive
 from holdfast.core.statistics.summaries import summarise
@@ -46,6 +46,8 @@ from holdfast.measure.population import Population
 OF = "instance accuracy under the worst perturbation"
 OBSERVED = ("bound", "published", "direct")
 NAMES = {"certified_pairs": "certified_instance_accuracy", "robust_pairs": "robust_instance_accuracy"}
+MARGIN = "smallest W f over the image's negatives, under the worst perturbation"
+UNPROVED = f"the bound is no finite number, or {UNDEFINED}"
 
 
 @final
@@ -69,7 +71,7 @@ class InstanceAccuracy(Evaluation):
         heavy={**SIZES.heavy, "published": "pgd:steps=20,keep=last"},
     )
     name = "instance-accuracy"
-    version = 6
+    version = 7
     partial = True
     needs_gradients = True
     uses_labels = True
@@ -92,18 +94,23 @@ class InstanceAccuracy(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         series: list[Series] = []
+        margins: list[Series] = []
+        pairs: list[Curve] = []
         checks: list[CrossCheck] = []
         for ball in self.balls:
             values = self.observation().of(self.pair_bounds(ball), observed)
+            margins += self._margins(population, ball, values)
+            pairs += [] if (curve := self._pairs(ball, values)) is None else [curve]
             series += self._series(population, ball, values)
             certified = values["bound"] > 0
             refuted = certified & ((values["published"] <= 0) | (values["direct"] <= 0))
             witness = partial(self._witness, population, rows, ball, certified)
             checks.append(CrossCheck(refuted, certified, series[-3].conditions, witness))
         estimates = [summarise(each, "mean", "higher", NAMES[each.quantity]) for each in series]
-        curves = ball_curves(estimates)
+        curves = (*ball_curves(estimates), *pairs)
+        estimates += [summarise(each, "mean", "higher") for each in margins]
         labelled = () if self.generate else label_share(population, rows, self.negatives)
-        return findings(population, rows, series, (*estimates, *labelled), checks, curves)
+        return findings(population, rows, [*series, *margins], (*estimates, *labelled), checks, curves)
 
     def pair_bounds(self, ball: Ball) -> PairBounds:
         """Return the observation of pairs in ``ball``."""
@@ -126,6 +133,41 @@ class InstanceAccuracy(Evaluation):
             for name, condition, (quantity, claim) in zip(OBSERVED, conditions, kinds, strict=True)
         ]
 
+    def _margins(self, population: Population, ball: Ball, values: Observed) -> list[Series]:
+        """Return each image's smallest bound of ``W f`` over its negatives, and the smallest that attacks reached."""
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        of_kind = {
+            "bound": ("certified_margin", {"ball": str(ball), "method": str(self.method)}, Claim.LOWER),
+            "direct": (
+                "attacked_margin",
+                {"ball": str(ball), "attack": f"{self.attack} at the difference"},
+                Claim.UPPER,
+            ),
+        }
+        return [
+            series(name, {**given, **arithmetic}, smallest(values[key]), "margin", claim, MARGIN, UNPROVED)
+            for key, (name, given, claim) in of_kind.items()
+        ]
+
+    def _pairs(self, ball: Ball, values: Observed) -> Curve | None:
+        """Return bound and attack pair by pair, as figure 6 of the paper: what is true of a pair lies between the two."""
+        attacked, bound = (values[name].flatten().double().cpu() for name in ("direct", "bound"))
+        known = attacked.isfinite() & bound.isfinite()
+        if not bool(known.any()):
+            return None
+        order = attacked[known].argsort()
+        low, high = (tuple(part[known][order].tolist()) for part in (bound, attacked))
+        return Curve(
+            quantity="pair_margins",
+            conditions={"ball": str(ball), "method": str(self.method)},
+            x_label="pair, in the order of what attacks reached",
+            y_label="W f: attacked above, proved below",
+            x=tuple(range(1, len(high) + 1)),
+            y=high,
+            low=low,
+            high=high,
+        )
+
     def _witness(
         self, population: Population, rows: Sequence[int], ball: Ball, certified: Bool[Tensor, "b k"], image: int
     ) -> dict[str, str]:
@@ -139,3 +181,9 @@ class InstanceAccuracy(Evaluation):
 def right(values: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
     """Return 1 where ``W f`` is positive, 0 where it is not, nan for pairs without ``W``."""
     return (values > 0).double().masked_fill(values.isnan(), torch.nan)
+
+
+def smallest(values: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
+    """Return the smallest of each row, leaving out pairs without ``W``; nan where there is none, or no finite one."""
+    least = values.double().nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf).amin(1)
+    return least.masked_fill(~least.isfinite(), torch.nan)
