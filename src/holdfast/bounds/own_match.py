@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.attacks.events import Searched
-from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
+from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite
 from holdfast.bounds.outputs import AT_ONCE, BisectorHyperplanes, bisector_hyperplanes
 from holdfast.bounds.pairs import CertifiedEncoder
 from holdfast.bounds.radius import bracket_radii
@@ -44,7 +44,7 @@ class OwnMatch:
     anchors: Pixels
     own: Codes
     """Clean embeddings of the images, (b, d)."""
-    gallery: Codes
+    gallery: Float[Tensor, "n d"]
     """Clean embeddings of the gallery, (n, d)."""
     counted: Bool[Tensor, "b n"]
     """Which images of the gallery are others: neither copies nor of the own group, and with a direction under cosine."""
@@ -97,7 +97,8 @@ class OwnMatch:
         while len(images := (unproved.any(1) & (radii > 0)).nonzero()[:, 0]):
             weakest = bounds[images].masked_fill(~unproved[images], torch.inf)
             others = weakest.topk(min(FIRST, weakest.shape[1]), dim=1, largest=False).indices
-            radii[images] = self._bracketed(method, widest, images, others, unproved, radii[images], tolerance)
+            found = self._bracketed(method, widest, images, others, unproved, tolerance)
+            radii[images] = torch.minimum(radii[images], found)
             unproved[images[:, None], others] = False
             bounds = self.bounds(method, type(widest), radii, unproved)
             unproved &= bounds <= 0
@@ -112,7 +113,7 @@ class OwnMatch:
         """
         found = torch.full(wanted.shape, torch.inf, dtype=torch.float64, device=self.own.device)
         if 2 * self.own.shape[1] < int(wanted.sum(1).max()):
-            low, high = self._box(ball, radii, wanted.any(1))
+            low, high = self._box(method, ball, radii, wanted.any(1))
             for image, others in self._blocks(wanted):
                 found[image, others] = least_in_box(self.planes(image, others[None]), low[image], high[image])
             wanted = wanted & ~(found > 0)
@@ -129,7 +130,6 @@ class OwnMatch:
         images: Int[Tensor, "a"],
         others: Int[Tensor, "a k"],
         wanted: Bool[Tensor, "b n"],
-        largest: Float[Tensor, "a"],
         tolerance: float,
     ) -> Float[Tensor, "a"]:
         """Return the radius up to which all ``others`` of each image are proved farther away."""
@@ -137,14 +137,12 @@ class OwnMatch:
         nested, counts = isinstance(method, Crown) and isinstance(widest, Linf), wanted[images[:, None], others]
 
         def bound(chosen: Int[Tensor, "c"], shares: Float[Tensor, "c"], _: Tensor) -> Float[Tensor, "c 1"]:
-            eps = shares * largest[chosen]
-            bounds = self._bound(method, type(widest), eps, images[chosen], others[chosen], nested)
+            bounds = self._bound(method, type(widest), shares * widest.radius, images[chosen], others[chosen], nested)
             return bounds.masked_fill(~counts[chosen], torch.inf).amin(1, keepdim=True)
 
         clean = self.planes(images, others).signed_distances(self.own[images, None])[..., 0]
         clean = clean.masked_fill(~counts, torch.inf).amin(1, keepdim=True)
-        share = min(1.0, tolerance * widest.radius / float(largest.max()))
-        return bracket_radii(bound, clean, 1.0, share, nested)[:, 0] * largest
+        return bracket_radii(bound, clean, 1.0, tolerance, nested)[:, 0] * widest.radius
 
     def _bound(
         self,
@@ -163,15 +161,16 @@ class OwnMatch:
         return bounds.masked_fill(~planes.defined, 0.0)
 
     def _box(
-        self, ball: type[Ball], radii: Float[Tensor, "b"], wanted: Bool[Tensor, "b"]
+        self, method: Method, ball: type[Ball], radii: Float[Tensor, "b"], wanted: Bool[Tensor, "b"]
     ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b d"]]:
         """Return the least and the largest value of each feature over the balls of the images wanted."""
         graph, domain, d = self.certified.graph, self.certified.encoder.domain, self.own.shape[1]
+        cheap = method if isinstance(method, Interval) else Crown()
         axes = torch.eye(d, dtype=torch.float64, device=self.own.device)
         low, high = torch.full_like(self.own, -torch.inf), torch.full_like(self.own, torch.inf)
         for images in wanted.nonzero()[:, 0].split(max(1, AT_ONCE // (2 * d))):
             around = region(self.anchors[images], ball, radii[images], domain, inputs=graph.inputs)
-            both = Crown()(graph, around, torch.cat([axes, -axes]).expand(len(images), -1, -1))
+            both = cheap(graph, around, torch.cat([axes, -axes]).expand(len(images), -1, -1))
             low[images], high[images] = vacuous_unless_finite(both).chunk(2, 1)
             high[images] = -high[images]
         return low, high

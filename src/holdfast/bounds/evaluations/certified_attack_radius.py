@@ -145,7 +145,7 @@ class CertifiedAttackRadius(Evaluation):
         return Joint((self._bounds, self._radii))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        bounds, radii = (self.observation().of(part, observed) for part in self.observation().parts)
+        bounds, radii = (self.observation().of(part, observed) for part in (self._bounds, self._radii))
         attacked = radii["radius"].double()
         certified, entered = bounds["certified"].double(), bounds["entered"] > 0
         certified = certified.masked_fill(attacked.isnan(), torch.nan)
