@@ -76,7 +76,8 @@ class Searched:
         moved = moved.masked_fill(~defined[:, None], torch.nan)
         within = self.gallery is population
         originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
-        counts, passed = crossings(divergence, moved, originals, self.gallery.codes, clean, self.copies, kin)
+        searched = self.gallery.codes.to(moved.dtype)
+        counts, passed = crossings(divergence, moved, originals, searched, clean.to(moved), self.copies, kin)
         counts = counts.double().masked_fill(~defined, torch.nan)
         if not within:
             return counts, None

@@ -21,7 +21,7 @@ from torch import Tensor
 from holdfast.attacks.events import Searched
 from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite
 from holdfast.bounds.outputs import AT_ONCE, BisectorHyperplanes, bisector_hyperplanes
-from holdfast.bounds.pairs import CertifiedEncoder
+from holdfast.bounds.pairs import CertifiedEncoder, Pairs
 from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball, Linf
@@ -54,12 +54,13 @@ class OwnMatch:
         cls, population: Population, rows: Sequence[int], certified: CertifiedEncoder, divergence: Divergence
     ) -> OwnMatch:
         """Return what an attack at retrieval counts for the images at ``rows``."""
-        searched = Searched(population)
-        gallery = searched.gallery.codes.double()
-        embedded = divergence.embed(gallery)
-        present = torch.ones_like(gallery[:, 0], dtype=torch.bool) if embedded is None else embedded.isfinite().all(1)
-        own, anchors = population.codes[list(rows)].double(), population.pixels(rows).double()
-        return cls(certified, divergence, anchors, own, gallery, searched.counted(rows) & present)
+        searched, device = Searched(population), population.codes.device
+        own, gallery = population.codes[list(rows)].double(), searched.gallery.codes.double()
+        counted = searched.counted(rows) & present(divergence, gallery) & present(divergence, own)[:, None]
+        # Of exact copies the first stands for all.
+        originals = population.originals[list(rows)] == torch.as_tensor(rows)
+        anchors = population.pixels(rows).double()
+        return cls(certified, divergence, anchors, own, gallery, counted & originals.to(device)[:, None])
 
     def planes(self, images: Int[Tensor, "a"], others: Int[Tensor, "a k"]) -> BisectorHyperplanes:
         """Return the hyperplanes between some images and ``k`` others each."""
@@ -73,14 +74,32 @@ class OwnMatch:
             margins[image, others] = planes.signed_distances(self.own[image, None])[0, :, 0]
         return margins
 
-    def entered(self, points: Pixels) -> Bool[Tensor, "b"]:
-        """Return whether an image of the gallery is nearer to each of these points than its own clean embedding."""
-        codes, entered = self.certified.codes(points), torch.zeros_like(self.counted[:, 0])
+    def passed(self, codes: Codes) -> Bool[Tensor, "b n"]:
+        """Return which images of the gallery are nearer to each of these embeddings than its own clean one."""
+        passed = torch.zeros_like(self.counted)
         for image, others in self._blocks(self.counted):
             planes = self.planes(image, others[None])
-            beyond = planes.signed_distances(codes[image, None])[..., 0] < 0
-            entered[image] |= (beyond & planes.defined).any(1)
-        return entered
+            passed[image, others] = (planes.signed_distances(codes[image, None])[0, :, 0] < 0) & planes.defined[0]
+        return passed
+
+    def entered(self, points: Pixels) -> Bool[Tensor, "b"]:
+        """Return whether any image of the gallery is nearer to each of these points than its own clean embedding."""
+        return self.passed(self.certified.codes(points)).any(1)
+
+    def weakest(self, bounds: Float[Tensor, "b n"], population: Population, rows: Sequence[int], purpose: str) -> Pairs:
+        """Return each image with the other image whose bound is the least, to be attacked there."""
+        others = bounds.argmin(1, keepdim=True)
+        images = torch.arange(len(rows), device=others.device)
+        return Pairs(
+            encoder=self.certified.encoder,
+            graph=self.certified.graph,
+            ids=(),
+            anchors=self.anchors,
+            negatives=self.anchors[:, None],
+            specifications=self.planes(images, others).normals,
+            noise=population.run.noise([population.images.ids[row] for row in rows]).fork(purpose),
+            executed=self.certified.executed,
+        )
 
     def radii(self, method: Method, widest: Ball, tolerance: float) -> Float[Tensor, "b"]:
         """Return the largest radius found, up to ``widest``, at which every image of the gallery is proved farther.
@@ -192,6 +211,12 @@ class OwnMatch:
             others = wanted[batch].int().argsort(dim=1, descending=True)[:, :width]
             for part in others.split(AT_ONCE, dim=1):
                 yield batch, part
+
+
+def present(divergence: Divergence, codes: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
+    """Return which embeddings have a place: under cosine a zero one has no direction."""
+    embedded = divergence.embed(codes)
+    return torch.ones_like(codes[:, 0], dtype=torch.bool) if embedded is None else embedded.isfinite().all(1)
 
 
 def least_in_box(planes: BisectorHyperplanes, low: Float[Tensor, "1 d"], high: Float[Tensor, "1 d"]) -> Tensor:

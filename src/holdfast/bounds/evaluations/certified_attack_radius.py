@@ -26,7 +26,7 @@ from holdfast.bounds.findings import CONTRADICTIONS, CrossCheck, findings, point
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import INSIDE, Certification, arithmetic_of, cross_check
-from holdfast.bounds.pairs import PairAttack, Pairs
+from holdfast.bounds.pairs import PairAttack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Pixels
@@ -77,17 +77,7 @@ class OwnMatchBounds(Observation):
         self, population: Population, rows: Sequence[int], match: OwnMatch, radii: Float[Tensor, "b"]
     ) -> Pixels:
         """Return where attacks at the image nearest by lead inside the certified ``radii``."""
-        nearest = match.margins().argmin(1, keepdim=True)
-        pairs = Pairs(
-            encoder=match.certified.encoder,
-            graph=match.certified.graph,
-            ids=(),
-            anchors=match.anchors,
-            negatives=match.anchors[:, None],
-            specifications=match.planes(torch.arange(len(rows), device=nearest.device), nearest).normals,
-            noise=population.run.noise([population.images.ids[row] for row in rows]).fork("own match"),
-            executed=match.certified.executed,
-        )
+        pairs = match.weakest(match.margins(), population, rows, "own match")
         return cross_check(PairAttack(pairs, type(self.widest)(1.0), self.certification.attack), radii[:, None]).points
 
 
