@@ -388,7 +388,7 @@ BRACKETS = Sizes(
     quick={**ATTACKED.quick, "attack": "adaptive:restarts=1,steps=10"},
     full={**SIZES.full, "attacks": ATTACKED.full["attacks"]},
     large=ATTACKED.large,
-    heavy={**ATTACKED.heavy, "attack": "adaptive:restarts=1,steps=2"},
+    heavy={**ATTACKED.heavy, "attack": "u-fgsm"},
 )
 """Of evaluations with two bounds in every ball under every divergence: ``quick`` certifies all images that are attacked."""
 
