@@ -86,18 +86,20 @@ class OwnMatch:
         """Return whether any image of the gallery is nearer to each of these points than its own clean embedding."""
         return self.passed(self.certified.codes(points)).any(1)
 
-    def weakest(self, bounds: Float[Tensor, "b n"], population: Population, rows: Sequence[int], purpose: str) -> Pairs:
-        """Return each image with the other image whose bound is the least, to be attacked there."""
-        others = bounds.argmin(1, keepdim=True)
-        images = torch.arange(len(rows), device=others.device)
+    def weakest(
+        self, bounds: Float[Tensor, "b n"], population: Population, rows: Sequence[int], purpose: str, count: int = 1
+    ) -> Pairs:
+        """Return each image with the ``count`` other images whose bounds are the least, to be attacked there."""
+        others = bounds.topk(min(count, bounds.shape[1]), dim=1, largest=False).indices
+        images, keys = torch.arange(len(rows), device=others.device), [population.images.ids[row] for row in rows]
         return Pairs(
             encoder=self.certified.encoder,
             graph=self.certified.graph,
             ids=(),
             anchors=self.anchors,
-            negatives=self.anchors[:, None],
+            negatives=self.anchors[:, None].expand(-1, others.shape[1], *self.anchors.shape[1:]),
             specifications=self.planes(images, others).normals,
-            noise=population.run.noise([population.images.ids[row] for row in rows]).fork(purpose),
+            noise=population.run.noise([key for key in keys for _ in others[0]]).fork(purpose),
             executed=self.certified.executed,
         )
 

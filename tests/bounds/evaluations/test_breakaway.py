@@ -40,7 +40,7 @@ from tests.samples import builtin, digits, published
 
 FAST, LIGHT = AdaptiveAttack(restarts=1, steps=1), AdaptiveAttack(restarts=1, steps=10)
 SMALL = CertifiedBreakaway(
-    balls=(Linf(0.05), Linf(0.1)), samples=6, attack=LIGHT, attacks=(U_PGD, LIGHT), pairwise=LIGHT
+    balls=(Linf(0.05), Linf(0.1)), samples=6, weakest=5, attack=LIGHT, attacks=(U_PGD, LIGHT), pairwise=LIGHT
 )
 both = pytest.mark.parametrize("divergence", [L2Distance(), Cosine()])
 
@@ -66,7 +66,7 @@ def test_the_risk_of_a_linear_encoder_is_known(divergence: Divergence, ball: Lin
     """In a ball that meets no edge of the range, bounds and attacks agree with the closed form, pair by pair."""
     encoder, images, weight = linear_case()
     population = Population(encoder, images, RunSettings(precision="float64"))
-    escape = BreakawayBounds(Certification(12, Crown(), AdaptiveAttack(), 100), ball, divergence)
+    escape = BreakawayBounds(Certification(12, Crown(), AdaptiveAttack(), 100), ball, divergence, 11)
     found = escape.breakaway_pairs(population, range(12))
     planes = bisector_hyperplanes(divergence, population.codes, population.codes.expand(12, -1, -1))
     slope = (planes.normals @ weight.double()).flatten(0, 1)
@@ -81,8 +81,7 @@ def test_the_risk_of_a_linear_encoder_is_known(divergence: Divergence, ball: Lin
     assert (found.bound[others] <= least[others] + 1e-9).all()
     assert torch.equal(found.certified, (least > 0) & others)
     assert (found.passed <= ((least < 0) & others)).all()
-    # The attack aims at the weakest alone, and passes it wherever that is possible.
-    assert torch.equal(found.passed.any(1), (least.masked_fill(~others, torch.inf) < -1e-3).any(1))
+    assert (found.passed == ((least < -1e-3) & others)).double().mean() > 0.95
     assert 0 < found.passed.double().mean() < 0.8, "vacuous"
 
 
@@ -117,7 +116,7 @@ def test_the_bracket_is_in_order_and_its_ends_say_what_they_are() -> None:
 def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None:
     population = Population(builtin(), digits(100), RunSettings(precision="float64"))
     certification = Certification(4, Crown(), AdaptiveAttack(), 1000)
-    found = BreakawayBounds(certification, Linf(0.08), L2Distance()).breakaway_pairs(population, range(4))
+    found = BreakawayBounds(certification, Linf(0.08), L2Distance(), 3).breakaway_pairs(population, range(4))
     assert 0.2 < found.certified.double().mean() < 1, "vacuous"
     generator = torch.Generator().manual_seed(0)
     for row in range(4):
@@ -131,12 +130,11 @@ def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None
 
 
 @pytest.mark.slow
-def test_looser_bounds_prove_less_and_stronger_attacks_find_more() -> None:
+def test_looser_bounds_prove_less_and_more_aims_find_more() -> None:
     tight, loose = SMALL(builtin(), digits()), replace(SMALL, method=Interval())(builtin(), digits())
     name, case = "certified_breakaway_risk", {"ball": "linf:0.05", "divergence": "cosine"}
     assert loose.estimate(name, **case).value > tight.estimate(name, **case).value
-    weak = replace(SMALL, attack=FAST, attacks=(FAST,), pairwise=FAST)
-    one, many = (each(builtin(), digits()) for each in (weak, replace(SMALL, attacks=(AdaptiveAttack(),))))
+    one, many = (replace(SMALL, weakest=k)(builtin(), digits()) for k in (1, 50))
     name, case = "attacked_breakaway_risk", {"ball": "linf:0.1", "divergence": "l2"}
     assert many.estimate(name, **case).value > one.estimate(name, **case).value
 
@@ -225,7 +223,7 @@ def test_of_a_pair_without_a_hyperplane_nothing_is_claimed() -> None:
         gallery=torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]).double(),
         counted=torch.tensor([[True, True, True, False]]),
     )
-    pairs = BreakawayPairs(match, torch.tensor([[0.0, 0.5, 0.0, 0.5]]).double(), match.anchors)
+    pairs = BreakawayPairs(match, torch.tensor([[0.0, 0.5, 0.0, 0.5]]).double(), match.anchors[:, None])
     assert pairs.certified.tolist() == [[False, True, False, False]]
     assert match.passed(torch.tensor([[3.0, 3.0]]).double()).tolist() == [[False, True, True, False]]
     assert match.passed(torch.tensor([[-3.0, 0.0]]).double()).tolist() == [[False, False, False, False]]
@@ -260,7 +258,7 @@ def test_images_gallery_and_attacks_are_those_of_breakaway() -> None:
 
 def test_an_attack_of_breakaway_alone_can_refute_a_bound_that_lies() -> None:
     """The own attack of these certificates is too weak for that here."""
-    weak = replace(SMALL, balls=(Linf(0.1),), divergences=(L2Distance(),), attack=FAST, method=Boast(9.0))
+    weak = replace(SMALL, balls=(Linf(0.1),), divergences=(L2Distance(),), attack=FAST, weakest=1, method=Boast(9.0))
     blind = replace(weak, attacks=(FAST,), pairwise=FAST)
     strong = replace(weak, attacks=(AdaptiveAttack(),), pairwise=AdaptiveAttack())
     few, many = (each(builtin(), digits(60)).estimate("contradictions").value for each in (blind, strong))

@@ -216,3 +216,42 @@ def test_codes_too_long_for_their_axes_are_refused(divergence: Divergence) -> No
     pixels = Encoder(nn.Flatten(), "pixels", Domain((3, 48, 48)))
     with pytest.raises(HoldfastError, match=r"an axis for each of 6,912 features of pixels, more than the 5,000"):
         reach_of(pixels, Linf(0.1)).farthest(divergence, torch.rand(1, 3, 48, 48, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("proof", "attack", "ours", "theirs"),
+    [
+        (CertifiedDisplacement, Displacement, ("attacked_tau",), ("displacement",)),
+        (CertifiedOverlap, Overlap, ("attacked_margin",), ("adversarial_margin",)),
+    ],
+)
+def test_the_attacks_of_the_certified_event_close_the_bracket(
+    proof: type[BracketEvaluation], attack: type[Evaluation], ours: tuple[str, ...], theirs: tuple[str, ...]
+) -> None:
+    """On the same images, whatever the own attack of the certificates reaches: here nothing."""
+    strong = AdaptiveAttack(restarts=1, steps=20)
+    shared = {"balls": (Linf(0.05),), "divergences": (L2Distance(),), "samples": 6, "attacks": (strong,)}
+    idle = GradientAttack(steps=1, step=1e-9)
+    bracket, own = proof(**shared, attack=idle), attack(**shared)
+    assert set(own.observation().parts) <= set(bracket.observation().parts)
+    proved, found = bracket(builtin(), digits(100)), own(builtin(), digits(100))
+    assert proved.findings.ids == found.findings.ids
+    (left,) = (series for series in proved.series if series.quantity in ours)
+    (right,) = (series for series in found.series if series.quantity in theirs)
+    sign = 1 if proof is CertifiedDisplacement else -1
+    assert all(sign * a >= sign * b - 1e-6 for a, b in zip(left.values, right.values, strict=True))
+    weak = proof(**{**shared, "attacks": (idle,)}, attack=idle)(builtin(), digits(100))
+    (without,) = (series for series in weak.series if series.quantity in ours)
+    assert all(sign * a > sign * b for a, b in zip(left.values, without.values, strict=True)), "vacuous"
+    assert proved.estimate("contradictions").value == 0
+
+
+@pytest.mark.parametrize("proof", [CertifiedDisplacement, CertifiedOverlap])
+def test_these_attacks_alone_can_refute_a_bound_that_lies(proof: type[BracketEvaluation]) -> None:
+    strong, idle = AdaptiveAttack(restarts=1, steps=20), GradientAttack(steps=1, step=1e-9)
+    case = {"balls": (Linf(0.1),), "divergences": (L2Distance(),), "samples": 4, "attack": idle}
+    lie = LinfOfNothing()
+    blind, seeing = (proof(**case, attacks=(a,), method=lie)(builtin(), digits(60)) for a in (idle, strong))
+    assert blind.estimate("contradictions").value < seeing.estimate("contradictions").value
+    (verdict,) = seeing.findings.verdicts
+    assert float(verdict.witness["distance"]) <= 0.1 * (1 + 1e-6)

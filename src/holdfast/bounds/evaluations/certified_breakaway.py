@@ -43,13 +43,13 @@ UNDEFINED = "no other image, or a zero code, or an exact copy, which is counted 
 
 @dataclass(frozen=True)
 class BreakawayPairs:
-    """Bounds of ``b`` images and the ``n`` images of the gallery, and one attacked point of each image."""
+    """Bounds of ``b`` images and the ``n`` images of the gallery, and ``p`` attacked points of each image."""
 
     match: OwnMatch
     bound: Float[Tensor, "b n"]
     """Lower bounds of the signed distance to the bisector hyperplane over the ball."""
-    points: Pixels
-    """Where attacks past the image with the weakest bound lead."""
+    points: Float[Tensor, "b p *pixels"]
+    """Where attacks past the images with the weakest bounds lead."""
 
     @property
     def certified(self) -> Bool[Tensor, "b n"]:
@@ -58,8 +58,9 @@ class BreakawayPairs:
 
     @property
     def passed(self) -> Bool[Tensor, "b n"]:
-        """Which images of the gallery the attacked point is closer to than to its own image."""
-        return self.match.passed(self.match.certified.codes(self.points))
+        """Which images of the gallery an attacked point is closer to than to its own image."""
+        codes = [self.match.passed(self.match.certified.codes(points)) for points in self.points.unbind(1)]
+        return torch.stack(codes).any(0)
 
 
 @final
@@ -70,6 +71,7 @@ class BreakawayBounds(Observation):
     certification: Certification
     ball: Ball
     divergence: Divergence
+    weakest: int
     name = "escape"
     version = 6
     uses_bank = True
@@ -79,7 +81,7 @@ class BreakawayBounds(Observation):
         return population.choose(self.certification.samples)
 
     def forwards(self, population: Population) -> int:
-        return self.certification.attack.forwards
+        return self.weakest * self.certification.attack.forwards
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pairs = self.breakaway_pairs(population, rows)
@@ -96,10 +98,11 @@ class BreakawayBounds(Observation):
         match = OwnMatch.of(population, rows, certified, self.divergence)
         radii = torch.full_like(match.own[:, 0], self.ball.radius)
         bound = match.bounds(self.certification.method, type(self.ball), radii, match.counted)
-        # The image with the weakest proof is the most likely to be passed.
-        pairs = match.weakest(bound, population, rows, "escape")
+        # Those without much of a proof are the most likely to be passed.
+        pairs = match.weakest(bound, population, rows, "escape", self.weakest)
         attack = PairAttack(pairs, type(self.ball)(1.0), self.certification.attack)
-        return BreakawayPairs(match, bound, cross_check(attack, radii[:, None]).points)
+        found = cross_check(attack, radii[:, None].expand(pairs.shape))
+        return BreakawayPairs(match, bound, found.points.unflatten(0, pairs.shape))
 
 
 @final
@@ -109,10 +112,11 @@ class CertifiedBreakaway(BracketEvaluation):
 
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
+    weakest: int = 10
     # Those of breakaway: with equal settings its attacks are made once.
     sizes = Sizes(
-        BRACKETS.quick,
-        {**BRACKETS.full, "attack": "adaptive:restarts=10"},
+        {**BRACKETS.quick, "weakest": 1},
+        {**BRACKETS.full, "attack": "adaptive:restarts=10", "weakest": 30},
         {**BRACKETS.large, "pairwise": "adaptive:restarts=1"},
         {**BRACKETS.heavy, "pairwise": "adaptive:restarts=1,steps=8"},
     )
@@ -132,10 +136,10 @@ class CertifiedBreakaway(BracketEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "rivals")
+        require_positive(self, "rivals", "weakest")
 
     def bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
-        return BreakawayBounds(self.certification, ball, divergence)
+        return BreakawayBounds(self.certification, ball, divergence, self.weakest)
 
     def attacked(self, ball: Ball, divergence: Divergence) -> tuple[Untargeted, Pairwise]:
         return (
@@ -184,7 +188,7 @@ class CertifiedBreakaway(BracketEvaluation):
     ) -> dict[str, str]:
         row = rows[image]
         pairs = self.bounds(ball, divergence).breakaway_pairs(population, [row])
-        points = [pairs.points, *(each.double() for each in self.ends(population, [row], ball, divergence))]
+        points = [*pairs.points.unbind(1), *(each.double() for each in self.ends(population, [row], ball, divergence))]
         match = pairs.match
         beyond = [match.passed(match.certified.codes(each)) & pairs.certified for each in points]
         which = next(k for k, each in enumerate(beyond) if each.any())
