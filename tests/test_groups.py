@@ -32,6 +32,7 @@ OTHERS = {
     # What each takes for other images, by a series in which every value is of one image and those.
     "attack-radius": ("attack_radius", "impersonation_radius", "overlap_radius"),
     "breakaway": ("breakaway_share", "nearest_neighbour_kept", "crossed_to_a_random_image"),
+    "certified-attack-radius": ("certified_attack_radius", "attacked_attack_radius"),
     "certified-breakaway": ("certified_breakaway", "attacked_breakaway"),
     "certified-overlap": ("certified_margin", "attacked_margin"),
     "certified-radius": ("certified_radius", "attacked_radius"),

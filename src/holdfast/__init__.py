@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.attacks.evaluations.transfer import Transfer as Transfer
     from holdfast.attacks.evaluations.universal import UniversalRisk as UniversalRisk
     from holdfast.attacks.gradient import GradientAttack as GradientAttack
+    from holdfast.bounds.evaluations.certified_attack_radius import CertifiedAttackRadius as CertifiedAttackRadius
     from holdfast.bounds.evaluations.certified_breakaway import CertifiedBreakaway as CertifiedBreakaway
     from holdfast.bounds.evaluations.certified_displacement import CertifiedDisplacement as CertifiedDisplacement
     from holdfast.bounds.evaluations.certified_overlap import CertifiedOverlap as CertifiedOverlap
@@ -126,6 +127,7 @@ _HOMES = {
     "Breakaway": "attacks.evaluations.breakaway",
     "BudgetSpentError": "core.errors",
     "CenterSmoothing": "smoothing.evaluations.center_smoothing",
+    "CertifiedAttackRadius": "bounds.evaluations.certified_attack_radius",
     "CertifiedBreakaway": "bounds.evaluations.certified_breakaway",
     "CertifiedDisplacement": "bounds.evaluations.certified_displacement",
     "CertifiedOverlap": "bounds.evaluations.certified_overlap",

@@ -47,6 +47,15 @@ class Searched:
             own = sizes[kin.mine]
         return (self.distinct - own).clamp_min(1)
 
+    def counted(self, rows: Sequence[int]) -> Bool[Tensor, "b n"]:
+        """Return which images of the gallery are others to each of ``rows``."""
+        places = torch.arange(len(self.originals), device=self.originals.device)
+        counted = (self.originals == places).expand(len(rows), -1)
+        if self.gallery is self.population:
+            counted = counted & (self.originals[list(rows)][:, None] != places)
+        kin = self.population.kin(rows)
+        return counted if kin is None else counted & (kin.mine[:, None] != kin.theirs)
+
     @property
     def alone(self) -> bool:
         """Whether all images are copies of one, so that there is nobody to break away to."""
@@ -67,7 +76,8 @@ class Searched:
         moved = moved.masked_fill(~defined[:, None], torch.nan)
         within = self.gallery is population
         originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
-        counts, passed = crossings(divergence, moved, originals, self.gallery.codes, clean, self.copies, kin)
+        searched = self.gallery.codes.to(moved.dtype)
+        counts, passed = crossings(divergence, moved, originals, searched, clean.to(moved), self.copies, kin)
         counts = counts.double().masked_fill(~defined, torch.nan)
         if not within:
             return counts, None

@@ -24,9 +24,9 @@ from typing import Any, final
 
 import numpy as np
 
+from holdfast.attacks.attacked_radii import Radii
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
-from holdfast.attacks.evaluations.attack_radius import Radii
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.presets import attacks_in_balls
 from holdfast.core.balls import Ball, Linf

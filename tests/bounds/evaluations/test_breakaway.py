@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.evaluations.breakaway import Breakaway
+from holdfast.attacks.presets import U_PGD
 from holdfast.bounds.evaluations.certified_breakaway import (
     UNDEFINED,
     BreakawayBounds,
@@ -22,7 +24,9 @@ from holdfast.bounds.evaluations.certified_breakaway import (
 from holdfast.bounds.methods.base import Crown, Interval
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.outputs import AT_ONCE, bisector_hyperplanes, lower_and_upper_bounds, lower_bounds
+from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import Certification
+from holdfast.bounds.pairs import certified_encoder
 from holdfast.core.balls import L2, Linf
 from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.core.errors import HoldfastError
@@ -34,8 +38,9 @@ from tests.bounds.evaluations.known import Boast, linear_case
 from tests.marks import rest_slow
 from tests.samples import builtin, digits, published
 
+FAST, LIGHT = AdaptiveAttack(restarts=1, steps=1), AdaptiveAttack(restarts=1, steps=10)
 SMALL = CertifiedBreakaway(
-    balls=(Linf(0.05), Linf(0.1)), samples=6, rivals=5, attack=AdaptiveAttack(restarts=1, steps=10)
+    balls=(Linf(0.05), Linf(0.1)), samples=6, weakest=5, attack=LIGHT, attacks=(U_PGD, LIGHT), pairwise=LIGHT
 )
 both = pytest.mark.parametrize("divergence", [L2Distance(), Cosine()])
 
@@ -61,17 +66,22 @@ def test_the_risk_of_a_linear_encoder_is_known(divergence: Divergence, ball: Lin
     """In a ball that meets no edge of the range, bounds and attacks agree with the closed form, pair by pair."""
     encoder, images, weight = linear_case()
     population = Population(encoder, images, RunSettings(precision="float64"))
-    escape = BreakawayBounds(Certification(12, Crown(), AdaptiveAttack(), 100), ball, divergence, 11, 11)
+    escape = BreakawayBounds(Certification(12, Crown(), AdaptiveAttack(), 100), ball, divergence, 11)
     found = escape.breakaway_pairs(population, range(12))
-    planes = bisector_hyperplanes(divergence, population.codes, population.codes[found.others])
+    planes = bisector_hyperplanes(divergence, population.codes, population.codes.expand(12, -1, -1))
     slope = (planes.normals @ weight.double()).flatten(0, 1)
     least = planes.signed_distances(population.codes[:, None])[..., 0] - ball.radius * ball.dual_norm(slope).reshape(
-        12, 11
+        12, 12
     )
-    assert torch.allclose(found.bound, least, atol=1e-9)
-    assert torch.equal(found.certified, least > 0)
-    assert (found.passed <= (least < 0)).all()
-    assert (found.passed == (least < -1e-3)).double().mean() > 0.95
+    others = ~torch.eye(12, dtype=torch.bool)
+    assert torch.equal(found.match.counted, others)
+    # A box around the embeddings settles images far away, by a smaller bound.
+    open_ = (found.bound <= 0) & others
+    assert torch.allclose(found.bound[open_], least[open_], atol=1e-9)
+    assert (found.bound[others] <= least[others] + 1e-9).all()
+    assert torch.equal(found.certified, (least > 0) & others)
+    assert (found.passed <= ((least < 0) & others)).all()
+    assert (found.passed == ((least < -1e-3) & others)).double().mean() > 0.95
     assert 0 < found.passed.double().mean() < 0.8, "vacuous"
 
 
@@ -106,25 +116,25 @@ def test_the_bracket_is_in_order_and_its_ends_say_what_they_are() -> None:
 def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None:
     population = Population(builtin(), digits(100), RunSettings(precision="float64"))
     certification = Certification(4, Crown(), AdaptiveAttack(), 1000)
-    found = BreakawayBounds(certification, Linf(0.08), L2Distance(), 99, 3).breakaway_pairs(population, range(4))
+    found = BreakawayBounds(certification, Linf(0.08), L2Distance(), 3).breakaway_pairs(population, range(4))
     assert 0.2 < found.certified.double().mean() < 1, "vacuous"
     generator = torch.Generator().manual_seed(0)
     for row in range(4):
         x = population.pixels([row])
         noise = 2 * torch.rand(500, 1, 8, 8, generator=generator).double() - 1
         points = torch.cat([x + 0.08 * noise, x + 0.08 * noise.sign()]).clamp(0, 1)
-        codes, others = population.encode(points), population.codes[found.others[row]]
+        codes, others = population.encode(points), population.codes
         own = (codes - population.codes[row]).norm(dim=1)
         passed = (torch.cdist(codes, others) < own[:, None]).any(0)
         assert not (passed & found.certified[row]).any()
 
 
 @pytest.mark.slow
-def test_looser_bounds_prove_less_and_more_rivals_find_more() -> None:
+def test_looser_bounds_prove_less_and_more_aims_find_more() -> None:
     tight, loose = SMALL(builtin(), digits()), replace(SMALL, method=Interval())(builtin(), digits())
     name, case = "certified_breakaway_risk", {"ball": "linf:0.05", "divergence": "cosine"}
     assert loose.estimate(name, **case).value > tight.estimate(name, **case).value
-    one, many = (replace(SMALL, rivals=k)(builtin(), digits()) for k in (1, 50))
+    one, many = (replace(SMALL, weakest=k)(builtin(), digits()) for k in (1, 50))
     name, case = "attacked_breakaway_risk", {"ball": "linf:0.1", "divergence": "l2"}
     assert many.estimate(name, **case).value > one.estimate(name, **case).value
 
@@ -152,7 +162,7 @@ def test_copies_and_zero_codes_are_undefined() -> None:
     assert all(isnan(value) for series in result.series for value in series.values)
     assert set(result.series[0].reasons.values()) == {UNDEFINED}
     some = SMALL(builtin(), Images(pixels[[0, 0, 1, 2]], ids=list("abcd")))
-    assert not any(map(isnan, some.series[0].values))
+    assert sum(map(isnan, some.series[0].values)) == 1, "the first of two copies stands for both"
 
 
 def test_other_divergences_are_refused() -> None:
@@ -202,14 +212,56 @@ def test_risks_are_those_of_an_independent_program(
 
 
 def test_of_a_pair_without_a_hyperplane_nothing_is_claimed() -> None:
-    """Nor of a bound of zero; an attack refutes a certificate where one of its points is on the other side."""
-    pairs = BreakawayPairs(
-        others=torch.tensor([[1, 2, 3, 4]]),
-        defined=torch.tensor([[False, True, True, True]]),
-        bound=torch.tensor([[0.5, 0.5, 0.0, 0.5]]),
-        attacked=torch.tensor([[[-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [0.0, 1.0]]]),
-        points=torch.zeros(1, 2, 3),
+    """Nor of a bound of zero, nor of an image that is no other one."""
+    match = OwnMatch(
+        certified=certified_encoder(
+            Population(builtin(), digits(3), RunSettings()), 1000, "real", digits(3).pixels([0])
+        ),
+        divergence=L2Distance(),
+        anchors=torch.zeros(1, 1, 8, 8).double(),
+        own=torch.tensor([[0.0, 0.0]]).double(),
+        gallery=torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]).double(),
+        counted=torch.tensor([[True, True, True, False]]),
     )
-    assert pairs.certified.tolist() == [[False, True, False, True]]
-    assert pairs.passed.tolist() == [[False, True, True, False]]
-    assert pairs.refuted.tolist() == [[False, True, False, False]]
+    pairs = BreakawayPairs(match, torch.tensor([[0.0, 0.5, 0.0, 0.5]]).double(), match.anchors[:, None])
+    assert pairs.certified.tolist() == [[False, True, False, False]]
+    assert match.passed(torch.tensor([[3.0, 3.0]]).double()).tolist() == [[False, True, True, False]]
+    assert match.passed(torch.tensor([[-3.0, 0.0]]).double()).tolist() == [[False, False, False, False]]
+
+
+def test_images_gallery_and_attacks_are_those_of_breakaway() -> None:
+    """So the risk of any single attack lies below the certified one, and the stronger attack closes the bracket."""
+    attack = Breakaway(balls=SMALL.balls, attacks=SMALL.attacks, samples=6, pairwise=SMALL.pairwise)
+    proof, found = SMALL(builtin(), digits(100)), attack(builtin(), digits(100))
+    assert proof.findings.ids == found.findings.ids
+    assert set(attack.observation().parts) <= set(SMALL.observation().parts)
+    for ball in SMALL.balls:
+        for divergence in SMALL.divergences:
+            case = {"ball": str(ball), "divergence": str(divergence)}
+            (attacked,) = (
+                s for s in proof.series if s.quantity == "attacked_breakaway" and case.items() <= s.conditions.items()
+            )
+            (kept,) = (
+                s
+                for s in proof.series
+                if s.quantity == "attacked_nearest_neighbour" and case.items() <= s.conditions.items()
+            )
+            for one in found.series:
+                if not case.items() <= one.conditions.items():
+                    continue
+                if one.quantity == "breakaway_share":
+                    assert all(a >= b - 1e-12 for a, b in zip(attacked.values, one.values, strict=True))
+                if one.quantity == "nearest_neighbour_kept":
+                    assert all(a <= b for a, b in zip(kept.values, one.values, strict=True))
+    assert found.estimate("breakaway_risk", ball="linf:0.1", divergence="l2", attack="u-pgd").value > 0, "vacuous"
+
+
+def test_an_attack_of_breakaway_alone_can_refute_a_bound_that_lies() -> None:
+    """The own attack of these certificates is too weak for that here."""
+    weak = replace(SMALL, balls=(Linf(0.1),), divergences=(L2Distance(),), attack=FAST, weakest=1, method=Boast(9.0))
+    blind = replace(weak, attacks=(FAST,), pairwise=FAST)
+    strong = replace(weak, attacks=(AdaptiveAttack(),), pairwise=AdaptiveAttack())
+    few, many = (each(builtin(), digits(60)).estimate("contradictions").value for each in (blind, strong))
+    assert few < many
+    (verdict,) = strong(builtin(), digits(60)).findings.verdicts
+    assert float(verdict.witness["margin"]) < 0

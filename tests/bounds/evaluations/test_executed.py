@@ -200,7 +200,7 @@ def test_what_rounding_costs_published_encoders(reference: Path, name: str) -> N
 EVERY: list[tuple[Callable[..., Evaluation], dict[str, Any], str]] = [
     (CertifiedDisplacement, {"balls": (Linf(0.05),)}, "tau"),
     (CertifiedOverlap, {"balls": (Linf(0.02),)}, "certified_overlap_risk"),
-    (CertifiedBreakaway, {"balls": (Linf(0.05),), "others": 20, "rivals": 2}, "certified_breakaway_risk"),
+    (CertifiedBreakaway, {"balls": (Linf(0.05),), "rivals": 2}, "certified_breakaway_risk"),
     (LinearRadius, {"rivals": 1}, "average_linear_radius"),
     (MarginDistribution, {"tail": 5, "negatives": 2, "rivals": 1}, "order_obeyed"),
 ]

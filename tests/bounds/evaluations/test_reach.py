@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import isnan
 from pathlib import Path
+from typing import Any, final
 
 import pytest
 import torch
@@ -13,12 +14,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.evaluations.displacement import Displacement
+from holdfast.attacks.evaluations.overlap import Overlap
+from holdfast.attacks.gradient import GradientAttack
 from holdfast.bounds.evaluations.certified_displacement import SHARE, CertifiedDisplacement
 from holdfast.bounds.evaluations.certified_overlap import CertifiedOverlap
+from holdfast.bounds.findings import BracketEvaluation
 from holdfast.bounds.methods.base import Crown, Interval, Method
+from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.outputs import OutputBounds, across, one_minus_cosine, principal
 from holdfast.bounds.pairs import CertifiedEncoder
+from holdfast.bounds.regions import Region
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance, LinfDistance
 from holdfast.core.encoder import Domain, Encoder
@@ -26,6 +33,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.evaluation import Evaluation, parts
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
 from holdfast.run.table import fill_table
@@ -216,3 +224,60 @@ def test_codes_too_long_for_their_axes_are_refused(divergence: Divergence) -> No
     pixels = Encoder(nn.Flatten(), "pixels", Domain((3, 48, 48)))
     with pytest.raises(HoldfastError, match=r"an axis for each of 6,912 features of pixels, more than the 5,000"):
         reach_of(pixels, Linf(0.1)).farthest(divergence, torch.rand(1, 3, 48, 48, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("proof", "attack", "ours", "theirs"),
+    [
+        (CertifiedDisplacement, Displacement, ("attacked_tau",), ("displacement",)),
+        (CertifiedOverlap, Overlap, ("attacked_margin",), ("adversarial_margin",)),
+    ],
+)
+def test_the_attacks_of_the_certified_event_close_the_bracket(
+    proof: type[BracketEvaluation], attack: type[Evaluation], ours: tuple[str, ...], theirs: tuple[str, ...]
+) -> None:
+    """On the same images, whatever the own attack of the certificates reaches: here nothing."""
+    strong = AdaptiveAttack(restarts=1, steps=20)
+    shared: dict[str, Any] = {
+        "balls": (Linf(0.05),),
+        "divergences": (L2Distance(),),
+        "samples": 6,
+        "attacks": (strong,),
+    }
+    idle = GradientAttack(steps=1, step=1e-9)
+    bracket, own = proof(**shared, attack=idle), attack(**shared)
+    assert set(parts(own.observation())) <= set(parts(bracket.observation()))
+    proved, found = bracket(builtin(), digits(100)), own(builtin(), digits(100))
+    assert proved.findings.ids == found.findings.ids
+    (left,) = (series for series in proved.series if series.quantity in ours)
+    (right,) = (series for series in found.series if series.quantity in theirs)
+    sign = 1 if proof is CertifiedDisplacement else -1
+    assert all(sign * a >= sign * b - 1e-6 for a, b in zip(left.values, right.values, strict=True))
+    weak = proof(**{**shared, "attacks": (idle,)}, attack=idle)(builtin(), digits(100))
+    (without,) = (series for series in weak.series if series.quantity in ours)
+    assert all(sign * a > sign * b for a, b in zip(left.values, without.values, strict=True)), "vacuous"
+    assert proved.estimate("contradictions").value == 0
+
+
+@final
+@dataclass(frozen=True)
+class TooSmall(Method):
+    """Bounds a third of the region's width, and claims that they hold for all of it."""
+
+    name = "too-small"
+
+    def __call__(self, graph: Graph, around: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        low, high = (around.centre + (end - around.centre) / 3 for end in (around.low, around.high))
+        return Crown()(graph, replace(around, low=low, high=high, eps=around.eps / 3), rows)
+
+
+@pytest.mark.parametrize("proof", [CertifiedDisplacement, CertifiedOverlap])
+def test_these_attacks_alone_can_refute_a_bound_that_lies(proof: type[BracketEvaluation]) -> None:
+    strong, idle = AdaptiveAttack(restarts=1, steps=20), GradientAttack(steps=1, step=1e-9)
+    case: dict[str, Any] = {"balls": (Linf(0.1),), "divergences": (L2Distance(),), "samples": 4, "attack": idle}
+    blind, seeing = (
+        replace(proof(**case), attacks=(a,), method=TooSmall())(builtin(), digits(60)) for a in (idle, strong)
+    )
+    assert blind.estimate("contradictions").value < seeing.estimate("contradictions").value
+    (verdict,) = seeing.findings.verdicts
+    assert float(verdict.witness["distance"]) <= 0.1 * (1 + 1e-6)

@@ -9,7 +9,8 @@ from benchmarks.statistics import coverage_radii
 from torch import nn
 
 import holdfast as hf
-from holdfast.attacks.evaluations.attack_radius import AttackRadius, neighbours
+from holdfast.attacks.attacked_radii import neighbours
+from holdfast.attacks.evaluations.attack_radius import AttackRadius
 from holdfast.core.divergences import L2Distance
 from holdfast.core.records import Claim, Series
 from holdfast.core.run_settings import RunSettings

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.commands.evaluated_run import suite_of
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Findings, Result
+from holdfast.core.records import Claim, Findings, Result, Series
 from holdfast.core.statistics import summarise
 from holdfast.measure.store import Store
 from holdfast.report.contents import Contents
@@ -96,8 +96,67 @@ def test_other_images_or_another_gallery_make_another_key():
     one, fewer = kept("a", {"linf:0.05": (0.5, 0.6)}), kept("a", {"linf:0.05": (0.5, 0.6)}, n=50)
     assert key_of(kind, one.estimates[0], one) == key_of(kind, one.estimates[1], one)
     assert key_of(kind, one.estimates[0], one).images != key_of(kind, fewer.estimates[0], fewer).images
-    narrow = one.model_copy(update={"settings": {**one.settings, "others": 30}})
+    kind = next(kind for kind in KINDS if kind.evaluation == "certified-radius")
+    narrow = one.model_copy(update={"settings": {**one.settings, "negatives": 3}})
     assert key_of(kind, one.estimates[0], one).gallery != key_of(kind, narrow.estimates[0], narrow).gallery
+
+
+def radius(encoder: str, proved: float | None, attacked: float, n: int = 60) -> list[Result]:
+    """The results on the radius at which another image becomes the nearest: the attack's own, and the bracket."""
+    case = {"ball": "linf:0.5", "divergence": "l2"}
+
+    def of(quantity: str, middle: float, claim: Claim, extra: dict[str, str]) -> Series:
+        values = middle * np.linspace(0.9, 1.1, n)
+        return series(quantity, case | extra, values, "linf distance", claim, "smallest radius")
+
+    attack = {"attack": "adaptive"}
+    alone = of("attack_radius", attacked, Claim.UPPER, attack)
+    parts = {"attack-radius": [alone]}
+    if proved is not None:
+        again = alone.model_copy(update={"quantity": "attacked_attack_radius"})
+        parts["certified-attack-radius"] = [
+            of("certified_attack_radius", proved, Claim.LOWER, {"method": "crown"}), again
+        ]  # fmt: skip
+    found = []
+    for evaluation, both in parts.items():
+        estimates = tuple(summarise(part, "median", "higher") for part in both)
+        findings = Findings(ids=ids(n), series=tuple(both), estimates=estimates)
+        found.append(result(evaluation, encoder, findings, tuple(e.quantity for e in estimates)))
+    return found
+
+
+def test_proof_and_attack_of_the_attack_radius_are_one_row():
+    (row,) = screen(*radius("a", 20 / 255, 22 / 255), *radius("b", 8 / 255, 10 / 255)).rows
+    assert row.kind.group == "Proved and attacked"
+    assert [cell.said for cell in row.cells] == ["20 – 22", "8 – 10"]
+    assert [cell.best for cell in row.cells] == [True, False]
+    assert row.numbers["a"].quantity == "certified_attack_radius"
+    assert row.fewest == 60
+
+
+def test_without_any_proof_the_attack_has_the_row():
+    (row,) = screen(*radius("a", None, 22 / 255), *radius("b", None, 10 / 255)).rows
+    assert row.kind.group == "Attacked"
+    assert [cell.said for cell in row.cells] == ["≤ 22", "≤ 10"]
+    proved = screen(*radius("a", 20 / 255, 22 / 255)).rows[0]
+    assert row.key == proved.key._replace(images=row.key.images)
+    assert row.key == proved.key
+
+
+def test_an_encoder_without_a_proof_shows_the_attack_of_the_same_event_in_the_row():
+    first = screen(*radius("a", 20 / 255, 22 / 255), *radius("b", None, 30 / 255))
+    (row,) = first.rows
+    assert [cell.said for cell in row.cells] == ["20 – 22", "≤ 30"]
+    assert row.cells[1].values == (), "no attack is compared with a proof"
+    assert not any(cell.best for cell in row.cells)
+    others = radius("b", None, 30 / 255, n=40)
+    (row,) = screen(*radius("a", 20 / 255, 22 / 255), *others).rows
+    assert [cell.said for cell in row.cells] == ["20 – 22", "–"], "the attack is of other images"
+
+
+def test_a_proved_radius_above_the_attacked_one_stops_the_report():
+    with pytest.raises(HoldfastError, match="report"):
+        screen(*radius("a", 22 / 255, 20 / 255))
 
 
 def test_titles_are_noun_phrases_of_their_own_and_at_most_nine():

@@ -21,28 +21,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-import torch
-from jaxtyping import Int
-
 from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, UNDEFINED, change, nearest_image
+from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
 from holdfast.attacks.base import Attack
-from holdfast.attacks.events import EVENTS, Search, Threat
+from holdfast.attacks.events import EVENTS
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_found, search_forwards
 from holdfast.core.balls import Ball, Linf, radius_in_print
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.pictures import row
-from holdfast.core.points.counting import nearest_rows
-from holdfast.core.records import Claim, Conditions, Estimate, Findings, Picture, Question
+from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.groups import linked_quantile_interval
-from holdfast.core.statistics.quantiles import QUARTILES, radius_findings
+from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 
 QUANTITIES = {
@@ -50,99 +44,7 @@ QUANTITIES = {
     "impersonation": "impersonation_radius",
     "overlap": "overlap_radius",
 }
-SMALLEST = "smallest radius at which it happens"
 UNPAIRED = f"not attacked, so that no two pairs share an image; or {UNDEFINED}"
-LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once; or all other images are copies of it"
-
-
-Rows = Int[np.ndarray, "n"]
-
-
-def neighbours(population: Population, rows: Sequence[int], divergence: Divergence) -> tuple[Rows, Rows]:
-    """Return the row of each image, copies as one, and that of the clean code nearest to it."""
-    originals = population.originals.unique()
-    places = torch.searchsorted(originals, population.originals[list(rows)]).tolist()
-    own = originals[places].numpy()
-    if len(originals) < 2:
-        return own, np.full(len(own), -1)
-    codes = population.codes[originals.to(population.codes.device)]
-    nearest = nearest_rows(population.fitted(divergence), codes[places], codes, 1, exclude=places)[:, 0]
-    return own, originals[nearest.cpu()].numpy()
-
-
-def of_neighbours(findings: Findings, quantity: str, own: Rows, nearest: Rows) -> Findings:
-    """Return ``findings`` with intervals of the median and the quartiles of ``quantity`` that allow for neighbours."""
-    values = np.array(next(each.values for each in findings.series if each.quantity == quantity))
-    known = ~np.isnan(values)
-    shares = {quantity: 0.5, **{f"{quantity}_{name}": share for name, share in QUARTILES.items()}}
-    method = "order statistics; images near each other count for fewer (design effect)"
-
-    def regarded(estimate: Estimate) -> Estimate:
-        if estimate.quantity not in shares or not estimate.n:
-            return estimate
-        share = shares[estimate.quantity]
-        low, high = linked_quantile_interval(values[known], own[known], nearest[known], share, estimate.confidence)
-        # A few images may say less than any linked ones: what order statistics leave open stays open.
-        low, high = min(low, estimate.low), max(high, estimate.high)
-        update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
-        return estimate.model_copy(update=update)
-
-    return findings.model_copy(update={"estimates": tuple(map(regarded, findings.estimates))})
-
-
-@final
-@dataclass(frozen=True)
-class Radii(Observation):
-    """The ``radius`` at which an ``event`` was found to happen to each image: infinite if never, nan where undefined.
-
-    Pairs share no image: of the others it is nan.
-    """
-
-    event: str
-    widest: Ball
-    attack: Attack
-    divergence: Divergence
-    rivals: int
-    balls: tuple[Ball, ...]
-    fixed: tuple[Attack, ...]
-    pairwise: Attack
-    samples: int
-    name = "radii"
-    version = 1
-    uses_bank = True
-    uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
-    def forwards(self, population: Population) -> int:
-        # Half of the images are those of pairs; of these, two collide.
-        share = {"retrieval": 1.0, "impersonation": 0.5, "overlap": 1.0}[self.event]
-        fixed = (*self.fixed, self.pairwise) if self.event == "retrieval" else self.fixed
-        return round(share * (search_forwards(self.attack) + fixed_forwards(self.widest, self.balls, fixed)))
-
-    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        radii = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=population.codes.device)
-        here = list(range(len(rows)))
-        if self.event != "retrieval":
-            couples = set(population.couples(self.samples))
-            here = [position for position, row in enumerate(rows) if row in couples]
-        if here:
-            search = self.search(population, [rows[position] for position in here])
-            nearest = self.nearest(population, [rows[position] for position in here], search)
-            radii[here] = nearest.radii.double().masked_fill(~search.defined, torch.nan)
-        return {"radius": radii}
-
-    def search(self, population: Population, rows: Sequence[int]) -> Search:
-        """Return what is searched for around the images at ``rows``."""
-        threat = Threat(self.divergence, self.rivals, self.fixed, self.pairwise, self.samples)
-        return EVENTS[self.event](population, rows, threat)
-
-    def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
-        """Return the nearest images found that show the event of ``search``."""
-        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
-        balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
-        return nearest_found(search.goal, self.attack, search.ball(self.widest), noise, balls, search.fixed)
 
 
 @final

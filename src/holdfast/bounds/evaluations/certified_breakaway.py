@@ -13,56 +13,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.attacks.attacked_codes import Pairwise, Untargeted
 from holdfast.attacks.base import Attack
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, point_witness
-from holdfast.bounds.outputs import bisector_hyperplanes, lower_bounds
+from holdfast.attacks.events import Searched
+from holdfast.attacks.presets import NAMED
+from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import Certification, cross_check
-from holdfast.bounds.pairs import PairAttack, Pairs
+from holdfast.bounds.pairs import PairAttack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Pixels
+from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import require_positive
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.observation import Observation
+from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 
 RISK = "share of other images that some allowed change carries the image past"
-UNDEFINED = "no other image whose code can be told from the image's own, or a zero code"
+UNDEFINED = "no other image, or a zero code, or an exact copy, which is counted once"
 
 
 @dataclass(frozen=True)
 class BreakawayPairs:
-    """Bounds and attacks of ``b`` images and ``m`` others each, and the attacked points of each image."""
+    """Bounds of ``b`` images and the ``n`` images of the gallery, and ``p`` attacked points of each image."""
 
-    others: Int[Tensor, "b m"]
-    defined: Bool[Tensor, "b m"]
-    bound: Float[Tensor, "b m"]
+    match: OwnMatch
+    bound: Float[Tensor, "b n"]
     """Lower bounds of the signed distance to the bisector hyperplane over the ball."""
-    attacked: Float[Tensor, "b m p"]
-    """The signed distance of each attacked point; negative where it is closer to the other image."""
     points: Float[Tensor, "b p *pixels"]
+    """Where attacks past the images with the weakest bounds lead."""
 
     @property
-    def certified(self) -> Bool[Tensor, "b m"]:
-        return (self.bound > 0) & self.defined
+    def certified(self) -> Bool[Tensor, "b n"]:
+        """Which images of the gallery no allowed change carries the image past."""
+        return (self.bound > 0) & self.match.counted
 
     @property
-    def passed(self) -> Bool[Tensor, "b m"]:
-        """Which others an attacked point is closer to than to its own image."""
-        return (self.attacked < 0).any(2) & self.defined
-
-    @property
-    def refuted(self) -> Bool[Tensor, "b m"]:
-        """Which certificates an attack refutes."""
-        return self.certified & self.passed
+    def passed(self) -> Bool[Tensor, "b n"]:
+        """Which images of the gallery an attacked point is closer to than to its own image."""
+        codes = [self.match.passed(self.match.certified.codes(points)) for points in self.points.unbind(1)]
+        return torch.stack(codes).any(0)
 
 
 @final
@@ -73,58 +71,38 @@ class BreakawayBounds(Observation):
     certification: Certification
     ball: Ball
     divergence: Divergence
-    others: int
-    rivals: int
+    weakest: int
     name = "escape"
-    version = 5
+    version = 6
+    uses_bank = True
     uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
     def forwards(self, population: Population) -> int:
-        return self.rivals * self.certification.attack.forwards
+        return self.weakest * self.certification.attack.forwards
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pairs = self.breakaway_pairs(population, rows)
         return {
-            "defined": pairs.defined.sum(1),
+            "defined": pairs.match.counted.sum(1),
             "certified": pairs.certified.sum(1),
             "passed": pairs.passed.sum(1),
-            "wrong": pairs.refuted.sum(1),
+            "wrong": (pairs.passed & pairs.certified).sum(1),
         }
 
     def breakaway_pairs(self, population: Population, rows: Sequence[int]) -> BreakawayPairs:
         """Return bounds and attacks of the images at ``rows``."""
-        codes, anchors = population.codes.double(), population.pixels(rows).double()
-        certified, domain = self.certification.encoder(population, anchors), population.encoder.domain
-        others = population.others(rows, self.others)
-        hyperplanes = bisector_hyperplanes(self.divergence, codes[list(rows)], codes[others])
-        normals, method = hyperplanes.normals, self.certification.method
-        bound = lower_bounds(certified.graph, method, anchors, self.ball, domain, normals) - hyperplanes.offsets
+        certified = self.certification.encoder(population, population.pixels(rows).double())
+        match = OwnMatch.of(population, rows, certified, self.divergence)
+        radii = torch.full_like(match.own[:, 0], self.ball.radius)
+        bound = match.bounds(self.certification.method, type(self.ball), radii, match.counted)
         # Those without much of a proof are the most likely to be passed.
-        rivals = bound.topk(min(self.rivals, bound.shape[1]), dim=1, largest=False).indices
-        noise = population.run.noise([population.images.ids[row] for row in rows for _ in rivals[0]])
-        pairs = Pairs(
-            encoder=certified.encoder,
-            graph=certified.graph,
-            ids=(),
-            anchors=anchors,
-            negatives=anchors[:, None].expand(-1, rivals.shape[1], *anchors.shape[1:]),
-            specifications=normals.gather(1, rivals[..., None].expand(-1, -1, normals.shape[2])),
-            noise=noise.fork("escape"),
-            executed=certified.executed,
-        )
-        points = worst_points(pairs, self.ball, self.certification.attack)
-        attacked = certified.codes(points).unflatten(0, pairs.shape)
-        distances = hyperplanes.signed_distances(attacked)
-        return BreakawayPairs(others, hyperplanes.defined, bound, distances, points.unflatten(0, pairs.shape))
-
-
-def worst_points(pairs: Pairs, ball: Ball, attack: Attack) -> Pixels:
-    """Return for each pair the point with the lowest ``W f`` that ``attack`` and simpler ones find in ``ball``."""
-    radii = torch.full_like(pairs.specifications[..., 0], ball.radius)
-    return cross_check(PairAttack(pairs, type(ball)(1.0), attack), radii).points
+        pairs = match.weakest(bound, population, rows, "escape", self.weakest)
+        attack = PairAttack(pairs, type(self.ball)(1.0), self.certification.attack)
+        found = cross_check(attack, radii[:, None].expand(pairs.shape))
+        return BreakawayPairs(match, bound, found.points.unflatten(0, pairs.shape))
 
 
 @final
@@ -132,17 +110,21 @@ def worst_points(pairs: Pairs, ball: Ball, attack: Attack) -> Pixels:
 class CertifiedBreakaway(BracketEvaluation):
     """How many other images an image can be carried past: no more than proved, no fewer than attacked."""
 
-    others: int = 1000
+    pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
+    weakest: int = 10
+    # Those of breakaway: with equal settings its attacks are made once.
     sizes = Sizes(
-        quick={**BRACKETS.quick, "samples": 25, "others": 300, "rivals": 3},
-        full={**BRACKETS.full, "rivals": 30, "attack": "adaptive:restarts=10"},
-        large=BRACKETS.large,
-        heavy=BRACKETS.heavy,
+        {**BRACKETS.quick, "weakest": 1},
+        {**BRACKETS.full, "attack": "adaptive:restarts=10", "weakest": 30},
+        {**BRACKETS.large, "pairwise": "adaptive:restarts=1"},
+        {**BRACKETS.heavy, "pairwise": "adaptive:restarts=1,steps=8"},
     )
     name = "certified-breakaway"
-    version = 5
+    version = 6
     needs_gradients = True
+    uses_bank = True
+    reached: ClassVar = {"passed": "most"}
     title = "Certified breakaway risk"
     meaning = (
         "Of the other images, the share that some allowed change of an image carries it past, so that it becomes closer to "
@@ -154,10 +136,30 @@ class CertifiedBreakaway(BracketEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "others", "rivals")
+        require_positive(self, "rivals", "weakest")
 
     def bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
-        return BreakawayBounds(self.certification, ball, divergence, self.others, self.rivals)
+        return BreakawayBounds(self.certification, ball, divergence, self.weakest)
+
+    def attacked(self, ball: Ball, divergence: Divergence) -> tuple[Untargeted, Pairwise]:
+        return (
+            Untargeted(ball, self.attacks, divergence, self.samples),
+            Pairwise(ball, self.pairwise, divergence, self.rivals, self.samples),
+        )
+
+    def endings(self, seen: Sequence[Observed]) -> list[Codes]:
+        away, past = seen
+        return [*(entries(away, k)["codes"] for k in range(len(self.attacks))), past["retrieval"]]
+
+    def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
+        away, past = self.attacked(ball, divergence)
+        return [*away.pixels(population, rows), past.at_retrieval(population, rows)]
+
+    def struck(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
+    ) -> Observed:
+        searched = Searched(population)
+        return {"passed": most([searched.closer(rows, divergence, codes)[0] for codes in ends])}
 
     def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
         nothing = values["defined"] == 0
@@ -168,8 +170,7 @@ class CertifiedBreakaway(BracketEvaluation):
             for flags in (values["certified"] == defined, values["passed"] == 0)
         )
         flags = certified, attacked
-        others = min(self.others, population.fewest_others)
-        staying = f"staying the nearest of {others} others to oneself, whatever the allowed change"
+        staying = "staying the nearest to oneself, whatever the allowed change"
         risk, nearest, accuracy = "breakaway_risk", "nearest_neighbour", "nearest_neighbour_accuracy"
         unit = "share of other images"
         return (
@@ -178,21 +179,29 @@ class CertifiedBreakaway(BracketEvaluation):
         )
 
     def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
-        return values["wrong"], values["certified"]
+        # One attack passes fewer images than are left without a proof, or it passes some that have one.
+        beyond = (values["passed"] - (values["defined"] - values["certified"])).clamp_min(0)
+        return torch.maximum(values["wrong"].to(beyond), beyond), values["certified"]
 
     def witness(
         self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
     ) -> dict[str, str]:
         row = rows[image]
         pairs = self.bounds(ball, divergence).breakaway_pairs(population, [row])
-        other = int(pairs.refuted[0].nonzero()[0, 0])
-        point = int(pairs.attacked[0, other].argmin())
+        points = [*pairs.points.unbind(1), *(each.double() for each in self.ends(population, [row], ball, divergence))]
+        match = pairs.match
+        beyond = [match.passed(match.certified.codes(each)) & pairs.certified for each in points]
+        which = next(k for k, each in enumerate(beyond) if each.any())
+        other = int(beyond[which][0].nonzero()[0, 0])
+        distances = match.planes(torch.tensor([0]), torch.tensor([[other]])).signed_distances(
+            match.certified.codes(points[which])[:, None]
+        )
         facts = {
             "image": population.images.ids[row],
-            "other": population.images.ids[int(pairs.others[0, other])],
+            "other": population.gallery.images.ids[other],
             "divergence": str(divergence),
             "certified_margin": f"{float(pairs.bound[0, other]):.3g}",
-            "margin": f"{float(pairs.attacked[0, other, point]):.3g}",
+            "margin": f"{float(distances):.3g}",
             "ball": str(ball),
         }
-        return point_witness(population, row, pairs.points[0, point], ball, facts)
+        return point_witness(population, row, points[which][0], ball, facts)

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Bool
 from torch import Tensor
 
+from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Away
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, point_witness
+from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.outputs import OutputBounds
 from holdfast.bounds.pair_bounds import Certification
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Pixels
+from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.objective import AttackContext
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import Scale, chained_median
-from holdfast.measure.observation import Observation
+from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 
 WORST = "displacement of the representation by the worst allowed change"
@@ -77,8 +78,9 @@ class CertifiedDisplacement(BracketEvaluation):
 
     sizes = BRACKETS
     name = "certified-displacement"
-    version = 6
+    version = 7
     needs_gradients = True
+    reached: ClassVar = {"attacked": "most"}
     title = "Certified displacement"
     meaning = (
         "The certified displacement is a distance that the representation provably never moves beyond, whatever the allowed "
@@ -90,6 +92,23 @@ class CertifiedDisplacement(BracketEvaluation):
 
     def bounds(self, ball: Ball, divergence: Divergence) -> DisplacementBounds:
         return DisplacementBounds(self.certification, ball, divergence)
+
+    def attacked(self, ball: Ball, divergence: Divergence) -> tuple[Untargeted]:
+        return (Untargeted(ball, self.attacks, divergence, self.samples),)
+
+    def endings(self, seen: Sequence[Observed]) -> list[Codes]:
+        (away,) = seen
+        return [entries(away, k)["codes"] for k in range(len(self.attacks))]
+
+    def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
+        (away,) = self.attacked(ball, divergence)
+        return away.pixels(population, rows)
+
+    def struck(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
+    ) -> Observed:
+        clean = population.codes[list(rows)].double()
+        return {"attacked": most([divergence(codes.to(clean), clean) for codes in ends])}
 
     def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
         certified, attacked = values["certified"], values["attacked"]
@@ -108,14 +127,20 @@ class CertifiedDisplacement(BracketEvaluation):
         self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
     ) -> dict[str, str]:
         row = rows[image]
-        (point,) = farthest_attacked(population, [row], divergence, self.attack, ball)
         pixels = population.pixels([row]).double()
         certified = self.certification.encoder(population, pixels)
-        distance = divergence(certified.codes(point[None]), certified.codes(pixels))
+        points = [
+            farthest_attacked(population, [row], divergence, self.attack, ball),
+            *(each.double() for each in self.ends(population, [row], ball, divergence)),
+        ]
+        clean = certified.codes(pixels)
+        distances = [float(divergence(certified.codes(each), clean)) for each in points]
+        distance = max(distances)
+        (point,) = points[distances.index(distance)]
         facts = {
             "image": population.images.ids[row],
             "divergence": str(divergence),
-            "displacement": f"{float(distance):.6g}",
+            "displacement": f"{distance:.6g}",
             "ball": str(ball),
         }
         return point_witness(population, row, point, ball, facts)

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.attacks.attacked_codes import Targeted
 from holdfast.attacks.objectives.simple import Toward
 from holdfast.bounds.evaluations.certified_displacement import exceeds, farthest_attacked
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, point_witness
+from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.outputs import ALIKE, OutputBounds
 from holdfast.bounds.pair_bounds import Certification
 from holdfast.core.balls import Ball
@@ -31,7 +32,7 @@ from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.objective import AttackContext
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
-from holdfast.measure.observation import Observation
+from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 
 OVERLAP = "overlap under the worst allowed changes"
@@ -101,8 +102,9 @@ class CertifiedOverlap(BracketEvaluation):
 
     sizes = BRACKETS
     name = "certified-overlap"
-    version = 6
+    version = 7
     needs_gradients = True
+    reached: ClassVar = {"moved": "most", "came": "least"}
     title = "Certified overlap risk"
     meaning = (
         "Two images overlap when both can be changed so that the impostor looks more like the first image than the first "
@@ -114,6 +116,26 @@ class CertifiedOverlap(BracketEvaluation):
 
     def bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
         return OverlapBounds(self.certification, ball, divergence)
+
+    def attacked(self, ball: Ball, divergence: Divergence) -> tuple[Targeted]:
+        return (Targeted(ball, self.attacks, divergence, self.samples),)
+
+    def endings(self, seen: Sequence[Observed]) -> list[Codes]:
+        (both,) = seen
+        return [entries(both, k)[way] for k in range(len(self.attacks)) for way in ("ahead", "back")]
+
+    def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
+        (toward,) = self.attacked(ball, divergence)
+        partners = population.partners[list(rows)].tolist()
+        ways = zip(toward.pixels(population, rows, partners), toward.pixels(population, partners, rows), strict=True)
+        return [pixels for both in ways for pixels in both]
+
+    def struck(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
+    ) -> Observed:
+        clean = population.codes[list(rows)].double()
+        distances = [divergence(codes.to(clean), clean) for codes in ends]
+        return {"moved": most(distances[0::2]), "came": -most([-back for back in distances[1::2]])}
 
     def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
         certified, attacked = margins(values)
@@ -139,7 +161,20 @@ class CertifiedOverlap(BracketEvaluation):
         """Return the attacked impostor, or the image moved too far."""
         observation, row = self.bounds(ball, divergence), rows[image]
         partner, values = int(population.partners[row]), observation.observe(population, [row])
+        pixels = population.pixels([row]).double()
+        certified, ends = self.certification.encoder(population, pixels), self.ends(population, [row], ball, divergence)
         moved_anchor, impostor = observation.attacked(population, [row])
+        anchors, impostors = [moved_anchor, *ends[0::2]], [impostor, *ends[1::2]]
+        clean = certified.codes(pixels)
+        moved, came = (
+            [float(divergence(certified.codes(each.double()), clean)) for each in points]
+            for points in (anchors, impostors)
+        )
+        values |= {"moved": torch.tensor([max(moved)]), "came": torch.tensor([min(came)])}
+        moved_anchor, impostor = (
+            anchors[moved.index(max(moved))].double(),
+            impostors[came.index(min(came))].double(),
+        )
         facts = {
             "image": population.images.ids[row],
             "other": population.images.ids[partner],

@@ -6,7 +6,7 @@ A proof and an attack share a cell only where all of these agree: proved <= true
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import inf, isfinite, isnan
 from typing import Literal, NamedTuple
@@ -53,12 +53,22 @@ class Kind:
     """What the second line says besides ε, direction and n."""
     counts: str = ""
     """What n counts, where that is not images."""
+    attack: tuple[str, str] = ("", "")
+    """Evaluation and quantity of the attack alone, for encoders of which nothing is proved."""
+
+    @property
+    def alone(self) -> Kind:
+        """The row of the attack alone, where there is no proof of any encoder."""
+        evaluation, quantity = self.attack
+        return replace(self, group="Attacked", evaluation=evaluation, quantities=(quantity,), attack=("", ""))
 
 
 KINDS = (
     Kind(
-        "Attacked", "Change that makes half of the images match another image", "change that makes half match another",
-        "attack-radius", ("attack_radius",), "radius", "another image becomes the nearest, median over images",
+        "Proved and attacked", "Change that makes half of the images match another image",
+        "change that makes half match another", "certified-attack-radius",
+        ("certified_attack_radius", "attacked_attack_radius"), "radius",
+        "another image becomes the nearest, median over images", attack=("attack-radius", "attack_radius"),
     ),
     Kind(
         "Attacked", "Images that can be made to match a chosen other image", "made to match a chosen image",
@@ -73,7 +83,7 @@ KINDS = (
     Kind(
         "Proved and attacked", "Images that keep their own nearest neighbour", "keep their own match",
         "certified-breakaway", ("certified_nearest_neighbour_accuracy", "attacked_nearest_neighbour_accuracy"),
-        "percent", "no other image becomes nearer", "{others} other images",
+        "percent", "no other image becomes nearer",
     ),
     Kind(
         "Proved and attacked", "Change up to which an image stays closer to itself than to a random other image",
@@ -155,6 +165,8 @@ class Picked(NamedTuple):
     kind: Kind
     rows: tuple[Row, ...]
     group: Group
+    alone: Picked | None = None
+    """The attack alone, which may have met encoders of which nothing is proved."""
 
     @property
     def contest(self) -> Contest | None:
@@ -189,10 +201,16 @@ def picked(part: Sequence[Group], whole: Table) -> Iterator[Picked]:
     """Yield for each kind the rows at the radius where the encoders differ most."""
     groups = {group.first.evaluation: group for group in part}
     for kind in KINDS:
-        candidates = list(_candidates(kind, whole))
-        if candidates:
-            rows = max(candidates, key=lambda rows: _told_apart(rows, whole))
-            yield Picked(kind, rows, groups[kind.evaluation])
+        found = [each for each in (kind, kind.alone) if (each.evaluation in groups)]
+        shown = [each for each in (_picked(each, whole, groups[each.evaluation]) for each in found) if each]
+        if shown:
+            yield shown[0]._replace(alone=shown[1] if len(shown) > 1 else None)
+
+
+def _picked(kind: Kind, whole: Table, group: Group) -> Picked | None:
+    """Return the rows of a kind at the radius where the encoders differ most."""
+    candidates = list(_candidates(kind, whole))
+    return Picked(kind, max(candidates, key=lambda rows: _told_apart(rows, whole)), group) if candidates else None
 
 
 def _candidates(kind: Kind, whole: Table) -> Iterator[tuple[Row, ...]]:
@@ -257,6 +275,11 @@ def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow
         _cell(name, [row.cells[place] for row in found.rows], kind, name == best, end, results.get(name))
         for place, name in enumerate(whole.encoders)
     )
+    if found.alone:
+        cells = tuple(
+            cell if cell.ends or cell.values else _attacked(found, found.alone, whole, place) or cell
+            for place, cell in enumerate(cells)
+        )
     told = len(ranks) > 1 and len(set(ranks.values())) == 1
     studied = [study().of(kind.evaluation, quantity) for quantity in kind.quantities]
     return FirstRow(
@@ -272,6 +295,19 @@ def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow
             for name, cell in zip(whole.encoders, found.rows[0].cells, strict=True) if cell and cell.defined
         },
     )  # fmt: skip
+
+
+def _attacked(found: Picked, alone: Picked, whole: Table, place: int) -> Shown | None:
+    """Return the attacked bound of an encoder without a proof, if it is of the same event as the row.
+
+    It has no values, so that nobody compares an attack with proofs.
+    """
+    name, cell = whole.encoders[place], alone.rows[0].cells[place]
+    like, shown = dict(found.group.items()), dict(alone.group.items())
+    lead = next(each for each, known in zip(whole.encoders, found.rows[0].cells, strict=True) if known)
+    if not cell or key_of(alone.kind, cell.estimate, shown[name]) != key_of(found.kind, found.like, like[lead]):
+        return None
+    return _cell(name, [cell], alone.kind, False, 0.0, shown[name])._replace(values=())
 
 
 def _count(found: Picked) -> str:

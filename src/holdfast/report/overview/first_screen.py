@@ -154,6 +154,10 @@ def _lead(rows: Sequence[FirstRow], name: str, ranked: Sequence[str]) -> list[st
     for evaluation, said in (
         ("attack-radius", "Half of its images match another image after a change of {} (next best: {})."),
         (
+            "certified-attack-radius",
+            "Up to a change of {}, half of its images provably keep their own nearest neighbour (next best: {}).",
+        ),
+        (
             "certified-breakaway",
             "At {where}, {} of its images provably keep their own nearest neighbour (next best: {}).",
         ),

@@ -1,0 +1,217 @@
+"""Certified attack radius: how far an image may change while no other image becomes nearer than its own, proved.
+
+The event is that of ``attack-radius``, on the same images, the same gallery and the same distance:
+
+    R(x) = min { norm(x' - x) : d(f(x'), f(z)) < d(f(x'), f(x)) for some other image z }
+
+Under l2 and cosine the embeddings nearer to ``z`` fill a half-space, so each ``z`` is one linear specification of
+``f(x')``. Bounds of all of them prove a radius below ``R(x)`` (``bounds/own_match``), the attack finds one above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES
+from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, label
+from holdfast.bounds.findings import CONTRADICTIONS, CrossCheck, findings, point_witness
+from holdfast.bounds.methods.base import Crown, Method
+from holdfast.bounds.own_match import OwnMatch
+from holdfast.bounds.pair_bounds import INSIDE, Certification, arithmetic_of, cross_check
+from holdfast.bounds.pairs import PairAttack
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.encoder import Pixels
+from holdfast.core.records import Claim, Conditions, Findings
+from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_positive
+from holdfast.core.statistics.quantiles import radius_findings
+from holdfast.core.statistics.summaries import series_of
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.population import Population
+
+CERTIFIED, ATTACKED = "certified_attack_radius", "attacked_attack_radius"
+
+
+@final
+@dataclass(frozen=True)
+class OwnMatchBounds(Observation):
+    """For each image the ``certified`` radius, and whether an attack ``entered`` it: 1 if another image was nearer."""
+
+    certification: Certification
+    widest: Ball
+    divergence: Divergence
+    tolerance: float
+    name = "own match"
+    version = 1
+    uses_bank = True
+    uses_groups = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.certification.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.certification.attack.forwards
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        match = self.match(population, rows)
+        certified = match.radii(self.certification.method, self.widest, self.tolerance)
+        entered = match.entered(self.attacked(population, rows, match, certified))
+        return {"certified": certified, "entered": (entered & (certified > 0)).double()}
+
+    def match(self, population: Population, rows: Sequence[int]) -> OwnMatch:
+        """Return the images at ``rows`` and the others that each is told from."""
+        certified = self.certification.encoder(population, population.pixels(rows).double())
+        return OwnMatch.of(population, rows, certified, self.divergence)
+
+    def attacked(
+        self, population: Population, rows: Sequence[int], match: OwnMatch, radii: Float[Tensor, "b"]
+    ) -> Pixels:
+        """Return where attacks at the image nearest by lead inside the certified ``radii``."""
+        pairs = match.weakest(match.margins(), population, rows, "own match")
+        return cross_check(PairAttack(pairs, type(self.widest)(1.0), self.certification.attack), radii[:, None]).points
+
+
+@final
+@dataclass(frozen=True)
+class CertifiedAttackRadius(Evaluation):
+    """How far images may change before another image is nearer: at least as far as proved, at most as attacked."""
+
+    widest: Ball = Linf(0.5)
+    attack: Attack = NAMED["adaptive"]
+    divergence: Divergence = L2Distance()
+    rivals: int = 10
+    balls: tuple[Ball, ...] = BALLS
+    fixed: tuple[Attack, ...] = ATTACKS
+    pairwise: Attack = NAMED["adaptive"]
+    samples: int = 300
+    method: Method = Crown()
+    tolerance: float = 1e-4
+    neurons: int = 50_000
+    arithmetic: str = "real"
+    # Those of attack-radius: equal settings share its attacks. ``full`` certifies fewer images than that attacks.
+    sizes = Sizes(
+        quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},
+        full={"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+        large={
+            "samples": 30,
+            "attack": "adaptive:restarts=1,steps=5",
+            "balls": ["linf:0.05"],
+            "fixed": ["u-pgd", "adaptive:restarts=1"],
+            "pairwise": "adaptive:restarts=1",
+        },
+        heavy={"fixed": SIZES.heavy["attacks"], "pairwise": "adaptive:restarts=1,steps=8"},
+    )
+    name = "certified-attack-radius"
+    version = 1
+    partial = True
+    needs_gradients = True
+    uses_bank = True
+    title = "Certified attack radius"
+    meaning = (
+        "The certified attack radius of an image is a size of change up to which no other image becomes nearer to it than "
+        "its own clean self: this is proved for every such change and every other image. The attacked radius is the "
+        "smallest change found after which another image is nearer, so the true radius lies between the two."
+    )
+    headline = (CERTIFIED, ATTACKED)
+    questions = (CONTRADICTIONS,)
+    words = ((ATTACKED, "attack radius"),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "rivals", "tolerance")
+
+    def observation(self) -> Joint:
+        # Bounds first: an encoder that they refuse is not attacked.
+        return Joint((self._bounds, self._radii))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        bounds, radii = (self.observation().of(part, observed) for part in (self._bounds, self._radii))
+        attacked = radii["radius"].double()
+        certified, entered = bounds["certified"].double(), bounds["entered"] > 0
+        certified = certified.masked_fill(attacked.isnan(), torch.nan)
+        entered = (entered & ~attacked.isnan()) | self._entered(population, rows, certified, attacked)
+        # What an attack in the run's precision enters, and exact arithmetic does not, lies within rounding of the end.
+        certified = torch.where(entered, certified, torch.minimum(certified, attacked))
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        case: Conditions = {"ball": str(self.widest), "divergence": str(self.divergence)}
+        proved: Conditions = {**case, "method": str(self.method), **arithmetic}
+        unit = f"{self.widest.name} distance"
+        all_series = [
+            series_of(CERTIFIED, proved, certified, unit, Claim.LOWER, SMALLEST, LEFT_OUT),
+            series_of(
+                ATTACKED, {**case, "attack": label(self.attack)}, attacked, unit, Claim.UPPER, SMALLEST, LEFT_OUT
+            ),
+        ]
+        ids = [population.images.ids[row] for row in rows]
+        found = radius_findings(ids, all_series, self.widest.name, ())
+        # The images of a bank are given, and groups of images have intervals of their own.
+        if population.bank_images is None and population.images.groups is None:
+            linked = neighbours(population, rows, self.divergence)
+            for quantity in (CERTIFIED, ATTACKED):
+                found = of_neighbours(found, quantity, *linked)
+
+        def witness(image: int) -> dict[str, str]:
+            return self._witness(population, rows[image], float(certified[image]))
+
+        check = CrossCheck(entered, certified > 0, proved, witness)
+        return findings(population, rows, found.series, found.estimates, [check], found.curves)
+
+    def _entered(
+        self, population: Population, rows: Sequence[int], certified: Float[Tensor, "b"], attacked: Float[Tensor, "b"]
+    ) -> Bool[Tensor, "b"]:
+        """Return which certificates the attacked images refute, made again and decided as certificates are."""
+        entered = attacked < certified * INSIDE
+        places = entered.nonzero()[:, 0].tolist()
+        if places:
+            chosen = [rows[place] for place in places]
+            points = self._points(population, chosen)
+            entered[places] = self._bounds.match(population, chosen).entered(points)
+        return entered
+
+    def _points(self, population: Population, rows: Sequence[int]) -> Pixels:
+        """Return the nearest images found at which another image is nearer, in float64."""
+        search = self._radii.search(population, rows)
+        return self._radii.nearest(population, rows, search).points.double()
+
+    def _witness(self, population: Population, row: int, radius: float) -> dict[str, str]:
+        """Return a point inside the certified radius of an image at which another image is nearer."""
+        match = self._bounds.match(population, [row])
+        radii = torch.full_like(match.own[:, 0], radius)
+        point = self._bounds.attacked(population, [row], match, radii)
+        if not bool(match.entered(point)):
+            point = self._points(population, [row])
+        facts = {
+            "image": population.images.ids[row],
+            "divergence": str(self.divergence),
+            "certified_radius": f"{radius:.6g}",
+        }
+        return point_witness(population, row, point[0], self.widest, facts)
+
+    @property
+    def _bounds(self) -> OwnMatchBounds:
+        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
+        return OwnMatchBounds(certification, self.widest, self.divergence, self.tolerance)
+
+    @property
+    def _radii(self) -> Radii:
+        return Radii(
+            "retrieval",
+            self.widest,
+            self.attack,
+            self.divergence,
+            self.rivals,
+            self.balls,
+            self.fixed,
+            self.pairwise,
+            self.samples,
+        )
