@@ -201,7 +201,7 @@ def _print(run: EvaluatedRun, suite: str) -> int:
     screens = contents.first_screens
     notes = alerts(groups(run.results))
     # Duplicates spoil every number and can be removed now; other warnings are notes of the report.
-    for alert in [note for note in notes if not screens or note.of_duplicates]:
+    for alert in [note for note in notes if not screens or note.kind == "duplicates"]:
         sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
@@ -221,7 +221,7 @@ def _next(contents: Contents, folder: Path) -> str:
     """Return the command that notices if the advised encoder gets worse."""
     from holdfast.report.overview.advice import gate_command
 
-    _, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.shown)
+    _, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.screen)
     return command
 
 

@@ -140,8 +140,8 @@ def test_terminal_lines_hold_every_encoder_and_its_number():
     assert "90 – 95%*" in printed[1]
 
 
-def test_results_of_other_events_have_no_first_screen_but_a_page():
-    contents = Contents([breakaway("a"), breakaway("b")], ())
+def test_results_without_a_row_have_no_first_screen_but_a_page():
+    contents = Contents([breakaway(name).model_copy(update={"questions": ()}) for name in "ab"], ())
     assert contents.first_screens == ()
     assert "First screen" not in render(contents)
 
@@ -152,7 +152,7 @@ def test_the_page_opens_with_the_verdict_and_folds_the_rest():
     rows: tuple[FirstRow, ...] = screen(*results).rows
     for word in (rows[0].title, "88 – 92%", "24 – 36%"):
         assert word in page
-    assert page.index("88 – 92%") < page.index('id="evaluations"')
+    assert page.index("88 – 92%") < page.index('id="proved-and-attacked"')
 
 
 def test_radii_are_grey_levels():
@@ -163,12 +163,12 @@ def test_radii_are_grey_levels():
 def test_the_gate_guards_a_number_of_the_first_screen():
     results = [kept("a", {"linf:0.05": (0.88, 0.92)})]
     contents = Contents(results, ())
-    name, command = gate_command(contents.tables[0], contents.groups, (), ["runs/mine"], contents.shown)
+    name, command = gate_command(contents.tables[0], contents.groups, (), ["runs/mine"], contents.screen)
     assert name == "a"
     assert "certified-breakaway.certified_nearest_neighbour_accuracy@linf:0.05" in command
     gate = parse(split(command)[-1])
     assert check(gate, results, strict=True)[0].passed
-    assert gate.bound <= contents.shown[0][1]["a"].low
+    assert gate.bound <= contents.first_screens[0].numbers[0][1]["a"].low
 
 
 def test_the_meta_line_names_the_suite_that_was_asked_for(tmp_path: Path):
@@ -196,4 +196,3 @@ def test_a_notebook_opens_with_the_first_screen():
     html = run_html(results, (), "two results")
     for word in ("first-screen", screen(*results).verdict[0], "88 – 92%"):
         assert word in html
-    assert 'class="scorecard"' not in html

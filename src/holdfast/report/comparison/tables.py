@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isfinite, isnan
 
-from holdfast.core.records import Claim, Estimate
+from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, difference, tabled
 from holdfast.report.comparison.compare import Comparison, Contest, Pair, distinct_estimates
@@ -62,6 +62,11 @@ class Row:
     """How many rows share ``first``; 0 in all but the first of them."""
     contest: Contest | None = None
     """Who beats whom in this row."""
+
+    @property
+    def conditions(self) -> Conditions:
+        """Return the setting of its numbers."""
+        return next((cell.estimate.conditions for cell in self.cells if cell), {})
 
     def missing(self, table: Table) -> tuple[str, ...]:
         """Return which of the encoders that ``table`` ranks have no number here."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.balls import Ball
-from holdfast.core.records import DUPLICATES, Claim, Failure, Result
+from holdfast.core.records import Claim, Failure, Result, WarningKind
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
 from holdfast.report.comparison.tables import Cell, Row, Table
+from holdfast.report.overview.asked import heading_of
 
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""
@@ -30,11 +31,10 @@ class Alert:
     encoders: tuple[str, ...]
     evaluations: tuple[str, ...]
     warning: str
-
-    @property
-    def of_duplicates(self) -> bool:
-        """Whether images are copies of others, which spoils every number and can be mended now."""
-        return self.warning.startswith(DUPLICATES)
+    headings: tuple[str, ...] = ()
+    """The sections that it concerns; none where that is the whole run."""
+    kind: WarningKind = ""
+    """Its cause, where other code acts on it."""
 
     @property
     def where(self) -> str:
@@ -46,18 +46,32 @@ class Alert:
 
 
 def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
-    """Return every warning once, first those that concern all numbers of an encoder, last those of too few samples."""
-    warned: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for name, result in ((name, result) for group in groups for name, result in group.items()):
+    """Return one note for each cause: first of a whole encoder, then of evaluations, last of too few samples."""
+    found: dict[str, Alert] = {}
+
+    def add(name: str, result: Result, warning: str, kind: WarningKind = "", whole: bool = False) -> None:
+        before = found.get(kind or warning, Alert((), (), warning, kind=kind))
+        found[kind or warning] = replace(
+            before,
+            encoders=_with(before.encoders, name),
+            evaluations=before.evaluations if whole else _with(before.evaluations, result.title),
+            headings=before.headings if whole else _with(before.headings, heading_of(result)),
+        )
+
+    members = [member for group in groups for member in group.items()]
+    for name, result in members:
         for warning in result.encoder.warnings:
-            warned.setdefault(warning, ({}, {}))[0][name] = None
-    for group in groups:
-        for name, result in group.items():
-            for warning in (*result.findings.warnings, *_unread(result)):
-                encoders, evaluations = warned.setdefault(warning, ({}, {}))
-                encoders[name] = evaluations[result.title] = None
-    each = (Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
-    return (*each, *_of_samples([member for group in groups for member in group.items()]))
+            add(name, result, warning, whole=True)
+    for name, result in members:
+        for warning in result.findings.warnings:
+            add(name, result, warning, result.findings.kinds.get(warning, ""))
+        for warning in _unread(result):
+            add(name, result, warning, whole=True)
+    return (*found.values(), *_of_samples(members))
+
+
+def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return names if name in names else (*names, name)
 
 
 def partial(*results: Result) -> str:
@@ -87,7 +101,8 @@ def _of_samples(members: Sequence[tuple[str, Result]]) -> Iterator[Alert]:
     for results, sentence in kinds:
         if results:
             names = dict.fromkeys(name for name, result in members if any(result is each for each in results))
-            yield Alert(tuple(names), tuple(dict.fromkeys(each.title for each in results)), sentence(results))
+            titles, headings = ([*dict.fromkeys(map(of, results))] for of in (lambda each: each.title, heading_of))
+            yield Alert(tuple(names), tuple(titles), sentence(results), tuple(headings))
 
 
 def _count(result: Result) -> int:
