@@ -13,6 +13,7 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.cli.warned import may_warn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, Arch, EvaluateOptions, Limit, Out
 from holdfast.core.settings import names_of
@@ -202,7 +203,8 @@ def _print(run: EvaluatedRun, suite: str) -> int:
     notes = alerts(groups(run.results))
     # Duplicates spoil every number and can be removed now; other warnings are notes of the report.
     for alert in [note for note in notes if not screens or note.kind == "duplicates"]:
-        sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
+        if may_warn(alert.warning):
+            sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
     for line in lines(screens[0]) if screens else ():

@@ -17,6 +17,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from holdfast.cli.helping import signature, write_commands, write_parameters
+from holdfast.cli.warned import may_warn
 from holdfast.core.errors import HoldfastError, refuse_blank
 
 if TYPE_CHECKING:
@@ -256,4 +257,5 @@ def show_result(result: Result) -> None:
         for key, fact in verdict.witness.items():
             screen.print(Text(f"  {key}: {fact}"))
     for warning in (*result.findings.warnings, *([partial(result)] if result.planned is not None else ())):
-        screen.print(Text(f"warning: {warning}"))
+        if may_warn(warning):
+            screen.print(Text(f"warning: {warning}"))

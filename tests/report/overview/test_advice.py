@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.bounds.findings import CONTRADICTIONS
-from holdfast.core.records import Claim, Failure, Findings
+from holdfast.core.records import Claim, Failure, Findings, Result, Warned
 from holdfast.core.statistics import summarise
 from holdfast.report.comparison.comparable import groups
 from holdfast.report.comparison.compare import compare
@@ -524,3 +524,23 @@ def test_one_reason_of_one_encoder_is_one_sentence():
     assert missing_sentences([failed, *others]) == ("failed: overlap and spade of a; overlap of b: it broke",)
     both = [failed, failed.model_copy(update={"encoder": "b"}), failed.model_copy(update={"reason": "too large"})]
     assert missing_sentences(both) == ("failed: overlap of a and b: it broke", "failed: overlap of a: too large")
+
+
+def test_counts_of_one_cause_are_added_up_over_encoders():
+    one, two = (warned(breakaway(name), f"{count} of 30 fits failed.") for name, count in (("a", 1), ("b", 2)))
+    (note,) = alerts(groups([one, two]))
+    assert note.warning.startswith("3 of 60 ")
+    assert note.encoders == ("a", "b")
+    same = [warned(breakaway(name), "2 of 597 images are dark.") for name in "ab"]
+    (note,) = alerts(groups(same))
+    assert note.warning.startswith("2 of 597 "), "one fact of the same images"
+
+
+def test_copies_are_one_note_whatever_the_sentence():
+    one = warned(breakaway("a"), Warned("3 images are copies.", "duplicates"))
+    two = warned(displacement("a"), Warned("Each of 3 copies is counted once.", "duplicates"))
+    (note,) = alerts(groups([one, two]))
+    assert note.kind == "duplicates"
+    assert len(note.evaluations) == 2
+    again = Result.model_validate_json(one.model_dump_json())
+    assert alerts(groups([again]))[0].kind == "duplicates", "stored results keep the cause"

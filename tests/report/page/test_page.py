@@ -14,7 +14,7 @@ from holdfast.report.contents import Contents, RunState
 from holdfast.report.page.page import render
 from holdfast.report.text import number
 from tests.marks import rest_slow
-from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
+from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, warned
 
 EVIL = "<script>alert('x')</script> & \"quotes\" `code` $x_1$"
 VOID = {"meta", "img", "br", "link", "input", "hr", "path", "use"}
@@ -347,3 +347,13 @@ def test_a_page_reloads_itself_only_while_the_run_lasts() -> None:
     assert "38% done, about 4 minutes left" in going
     assert "<script" not in going
     assert "refresh" not in render(contents)
+
+
+def test_a_note_stands_under_the_heading_that_it_concerns():
+    edits = result("common-perturbations", "a", breakaway("a").findings, ("breakaway_risk",))
+    page = render(Contents([warned(breakaway("a"), "Here."), warned(edits, "There."), displacement("a")], []))
+    parts = {heading: page.index(f'id="{heading}"') for heading in ("attacked", "everyday-changes")}
+    assert parts["attacked"] < page.index("Here.") < parts["everyday-changes"] < page.index("There.")
+    both = render(Contents([warned(breakaway("a"), "All."), warned(edits, "All.")], []))
+    assert both.count("All.") == 1
+    assert both.index("All.") < both.index('id="attacked"')

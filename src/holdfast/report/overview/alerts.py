@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,18 +46,23 @@ class Alert:
         return text.listed(list(self.evaluations)) if self.evaluations else "all evaluations"
 
 
+COUNTS = re.compile(r"(\d[\d,]*) of (\d[\d,]*)")
+
+
 def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     """Return one note for each cause: first of a whole encoder, then of evaluations, last of too few samples."""
-    found: dict[str, Alert] = {}
+    found: dict[str, tuple[Alert, list[str]]] = {}
 
     def add(name: str, result: Result, warning: str, kind: WarningKind = "", whole: bool = False) -> None:
-        before = found.get(kind or warning, Alert((), (), warning, kind=kind))
-        found[kind or warning] = replace(
+        key = kind or COUNTS.sub("# of #", warning)
+        before, sentences = found.get(key, (Alert((), (), warning, kind=kind), []))
+        now = replace(
             before,
             encoders=_with(before.encoders, name),
             evaluations=before.evaluations if whole else _with(before.evaluations, result.title),
             headings=before.headings if whole else _with(before.headings, heading_of(result)),
         )
+        found[key] = now, [*sentences, warning]
 
     members = [member for group in groups for member in group.items()]
     for name, result in members:
@@ -67,7 +73,22 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
             add(name, result, warning, result.findings.kinds.get(warning, ""))
         for warning in _unread(result):
             add(name, result, warning, whole=True)
-    return (*found.values(), *_of_samples(members))
+    each = (replace(note, warning=note.warning if note.kind else added(said)) for note, said in found.values())
+    return (*each, *_of_samples(members))
+
+
+def added(sentences: Sequence[str]) -> str:
+    """Return sentences that differ in their counts as one, with the counts added up; equal ones are one fact.
+
+    Example:
+        >>> added(["1 of 30 fits failed.", "2 of 30 fits failed."]), added(["3 of 9 images are copies."] * 2)
+        ('3 of 60 fits failed.', '3 of 9 images are copies.')
+    """
+    if len(set(sentences)) == 1:
+        return sentences[0]
+    counts = [[[int(n.replace(",", "")) for n in pair] for pair in COUNTS.findall(each)] for each in sentences]
+    totals = iter([[sum(ends) for ends in zip(*pairs, strict=True)] for pairs in zip(*counts, strict=True)])
+    return COUNTS.sub(lambda _: "{:,} of {:,}".format(*next(totals)), sentences[0])
 
 
 def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
