@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -143,3 +144,27 @@ def test_the_page_says_each_number_of_the_screen_once_with_its_interval():
     assert quantities == ["certified_nearest_neighbour_accuracy", "attacked_nearest_neighbour_accuracy"]
     marks = {cell.mark for section in first.exact.sections for row in section.rows for cell in row.cells if cell}
     assert marks == {""}, "one comparison at a time must not contradict those of the whole table"
+
+
+@pytest.mark.parametrize(
+    ("better", "claim", "level", "nothing"),
+    [("lower", Claim.UPPER, 1.0, True), ("higher", Claim.LOWER, 0.0, True), ("lower", Claim.LOWER, 0.0, False),
+     ("higher", Claim.LOWER, 1.0, False)],
+)  # fmt: skip
+def test_a_certificate_that_reaches_nothing_says_so(
+    better: Literal["lower", "higher"], claim: Claim, level: float, nothing: bool
+):
+    found = series("kept", {}, np.full(100, level), "share of samples", claim, "kept")
+    findings = Findings(ids=ids(100), series=(found,), estimates=(summarise(found, "share", better),))
+    contents = Contents([result("made-up", "a", findings, ("kept",))], ())
+    (section,) = contents.tables[0].sections
+    (cell,) = section.rows[0].cells
+    assert cell
+    assert cell.says_nothing == nothing
+    assert ("certifies nothing" in render(contents)) == nothing
+
+
+def test_verdicts_are_one_trio():
+    page = render(Contents(*everything()))
+    assert '<span class="status proved">certified</span>' in page
+    assert '<span class="status refuted">falsified</span>' in page

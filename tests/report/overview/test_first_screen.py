@@ -19,7 +19,7 @@ from holdfast.report.contents import Contents
 from holdfast.report.files import write
 from holdfast.report.gate import check, parse
 from holdfast.report.notebook import run_html
-from holdfast.report.overview.advice import gate_command
+from holdfast.report.overview.advice import advice, gate_command
 from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, key_of, require_one_event
 from holdfast.report.overview.first_screen import FirstScreen, _lead, lines
 from holdfast.report.page.page import render
@@ -196,3 +196,28 @@ def test_a_notebook_opens_with_the_first_screen():
     html = run_html(results, (), "two results")
     for word in ("first-screen", screen(*results).verdict[0], "88 – 92%"):
         assert word in html
+
+
+def test_advice_and_gate_follow_the_verdict_and_say_where_the_study_would_not():
+    balls = {"linf:0.05": (0.88, 0.92)}
+    results = [kept("a", balls), kept("b", {"linf:0.05": (0.24, 0.36)})]
+    contents = Contents(results, ())
+    assert contents.screen
+    assert contents.screen.leader == "a"
+    told = advice(contents.tables[0], contents.groups, (), ["run"], contents.screen)
+    assert not any("most robust" in sentence for sentence in told), "the verdict has said it"
+    assert gate_command(contents.tables[0], contents.groups, (), ["run"], contents.screen)[0] == "a"
+    values = {"a": 0.1, "b": 0.6}
+    for name, level in values.items():
+        margin = series("adversarial_margin", {"ball": "linf:0.05", "attack": "adaptive", "divergence": "l2"},
+                        level + np.linspace(0, 0.01, 100), "relative distance", Claim.UPPER, "margin")  # fmt: skip
+        findings = Findings(ids=ids(100), series=(margin,), estimates=(summarise(margin, "median", "higher"),))
+        results.append(result("overlap", name, findings, ("adversarial_margin",), questions=()))
+    for screen_of in ("a", ""):
+        both = Contents(results, ())
+        assert both.screen
+        shown = replace(both.screen, leader=screen_of)
+        told = advice(both.tables[0], both.groups, (), ["run"], shown)
+        (why,) = (sentence for sentence in told if "adversarial margin" in sentence and "b" in sentence.split())
+        assert why
+        assert gate_command(both.tables[0], both.groups, (), ["run"], shown)[0] == (screen_of or "b")

@@ -8,6 +8,7 @@ from itertools import groupby
 from math import isfinite, isnan
 
 from holdfast.core.records import Claim, Conditions, Estimate
+from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, difference, tabled
 from holdfast.report.comparison.compare import Comparison, Contest, Pair, distinct_estimates
@@ -40,6 +41,15 @@ class Cell:
     def defined(self) -> bool:
         """Return whether there is a value."""
         return not isnan(self.estimate.value)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the bound of a share is the one that holds of every share."""
+        e = self.estimate
+        trivial = {Claim.UPPER: 1.0, Claim.LOWER: 0.0}.get(e.claim)
+        # An attack that found nothing says so much; a certificate that reaches nothing does not.
+        proof = (e.better, e.claim) in (("lower", Claim.UPPER), ("higher", Claim.LOWER))
+        return proof and is_share(e.unit) and e.value == trivial
 
     @property
     def note(self) -> str:
