@@ -62,15 +62,15 @@ def test_evaluate_prints_notes_only_where_a_reader_can_act_now(
 ) -> None:
     plain = kept("a", {"linf:0.05": (0.5, 0.6)})
     with limited(False):
-        _print(stored(tmp_path, warned(plain, *MANY)))
+        _print(stored(tmp_path, warned(plain, *MANY)), "quick")
     out = capsys.readouterr()
     assert out.err == "", "they are notes of the report, as in the demo"
     assert f"{len(MANY)} notes" in out.out
     copies = Warned("3 of 597 images are copies.", "duplicates")
     with limited(False):
-        _print(stored(tmp_path, warned(plain, *MANY, copies)))
+        _print(stored(tmp_path, warned(plain, *MANY, copies)), "quick")
     assert [copies in line for line in capsys.readouterr().err.splitlines()] == [True]
     bare = breakaway("a").model_copy(update={"questions": ()})
     with limited(False):
-        _print(stored(tmp_path, warned(bare, *MANY)))
+        _print(stored(tmp_path, warned(bare, *MANY)), "quick")
     assert len(lines(capsys)) == MOST
