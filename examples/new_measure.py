@@ -60,6 +60,7 @@ class NeighboursKept(Evaluation):
             text="Does a search still answer with the same images?",
             quantities=("neighbours_kept",),
             meaning="nearest neighbours that an attack leaves in place",
+            first_screen=True,
         ),
     )
 

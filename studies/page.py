@@ -19,8 +19,7 @@ ORIGIN = """
 A measure without labels is of use if it tells how robust a later, labelled use of the encoder will be. This page says for
 which measures that was seen, in one study of many encoders. Each of its sentences follows from the numbers in
 `studies/stored`; `python -m studies --page` writes it from these alone. Reports of this version of the library
-[quote it](reading-the-report.md#how-far-to-trust-a-number): their rows stand in its order, each number says what was found
-of it, and an encoder is called the most robust only by numbers to use or with some evidence."""
+[quote it](reading-the-report.md#how-far-to-trust-a-number): a table says of each measured number what was found of it."""
 
 
 def render(folder: Path) -> dict[str, str]:

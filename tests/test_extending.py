@@ -157,12 +157,13 @@ def test_reports_ask_its_question(dropped: None) -> None:
     values = {"neighbours-kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
     (measure,) = planned(Request(only=("neighbours-kept",), settings=values))
     results = [measure(encoders.load(f"builtin:digits-{name}"), digits(20)) for name in ("random", "robust")]
-    (card,) = Contents(results, []).scorecards
-    (line,) = card.lines
-    assert (line.question, line.evaluation) == ("Does a search still answer with the same images?", "neighbours-kept")
-    assert [answer.value for answer in line.answers] == [result.estimates[0].value for result in results]
+    (screen,) = Contents(results, []).first_screens
+    (row,) = screen.rows
+    assert (row.kind.evaluation, row.kind.group) == ("neighbours-kept", "Attacked")
+    assert measure.questions[0].first_screen
+    assert [cell.values for cell in row.cells] == [(result.estimates[0].value,) for result in results]
     page = render(Contents(results, []))
-    for words in (line.question, measure.title, "nearest neighbours that an attack leaves in place"):
+    for words in (row.title, measure.title):
         assert words in page
 
 

@@ -254,23 +254,18 @@ def test_no_two_numbers_share_a_label(evaluation: Evaluation) -> None:
 
 
 @every
-def test_the_scorecard_calls_each_number_what_the_result_calls_it(evaluation: Evaluation) -> None:
+def test_the_first_screen_calls_each_number_what_the_result_calls_it(evaluation: Evaluation) -> None:
     result = usual(evaluation)
     stored = {(e.quantity, *sorted(e.conditions.items())): e.value for e in result.estimates}
-    printed = {(e.quantity, text.conditions(e.conditions, aim=e.aim)): e.value for e in result.estimates}
-    lines = [line for card in Contents([result], []).scorecards for line in card.lines]
-    assert len(lines) == len(result.questions)
-    for line in lines:
-        (answer,) = line.answers
-        if "contradictions" in (line.quantity, answer.quantity):
-            continue  # a sum over all conditions
-        assert stored[answer.quantity, *sorted(answer.conditions.items())] == pytest.approx(answer.value, nan_ok=True)
-        assert line.quantity in ("", answer.quantity)
-        if line.quantity:
-            assert line.conditions == answer.conditions
-            condition = text.conditions(line.conditions, aim=line.aim)
-            assert line.under.endswith(f"({condition})" if condition else line.meaning)
-            assert printed[line.quantity, condition] == pytest.approx(answer.value, nan_ok=True)
+    rows = [row for screen in Contents([result], []).first_screens for row in screen.rows]
+    asked = [question for question in result.questions if not question.check]
+    assert len(rows) == len(asked)
+    for row in rows:
+        (cell,) = row.cells
+        assert row.kind.evaluation == evaluation.name
+        assert tuple(e.quantity for e in cell.estimates) == row.kind.quantities
+        for e in cell.estimates:
+            assert stored[e.quantity, *sorted(e.conditions.items())] == pytest.approx(e.value, nan_ok=True)
 
 
 @every

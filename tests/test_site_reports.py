@@ -73,5 +73,5 @@ def test_the_stored_runs_are_small_and_hold_no_picture(archive: Path, tmp_path: 
 @every_archive
 def test_the_stored_runs_make_a_page(archive: Path) -> None:
     page = SITE["page"](archive)
-    assert "Scorecard" in page
+    assert "First screen" in page
     assert 'src="data:image/png' not in page

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks.evaluations.attack_radius import neighbours, of_neighbours
+from holdfast.attacks.attacked_radii import neighbours, of_neighbours
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images

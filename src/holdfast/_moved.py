@@ -153,7 +153,7 @@ report.elsewhere: report.hub report.tracked
 report.figures.plots: report.figures.charts
 report.figures.svg: report.figures.axis
 report.overview.alerts: report.overview.saturation
-report.overview.scorecard: report.overview.tally
+report.overview.tally: report.overview.scorecard
 report.page.page: report.page.blocks
 run.catalog: execution.request.catalog execution.request.suites
 run.computing: execution.computing execution.computing.fitting execution.computing.one_observation

@@ -307,7 +307,11 @@ def _choices(found: Sequence[Choice]) -> Iterator[str]:
         [one.by, *(f"{one.lost[dataset]:.3f}" for dataset in datasets), f"{one.mean:.3f}", f"{one.wins:.0%}"]
         for one in found
     ]
-    yield from ("", "## What a choice costs")
+    yield from ("", "## What a choice costs", "")
+    yield (
+        "Each choice is one encoder of each data set, without an interval. A number without evidence may do well here by "
+        "chance: read this beside tau."
+    )
     heads = ["chosen by", *(f"lost of {TITLES[dataset]}" for dataset in datasets), "mean", "loses least"]
     yield from table(
         f"{PRIMARY.capitalize()} lost by taking the best encoder of each data set by a measure, not by the reference itself",
@@ -317,7 +321,5 @@ def _choices(found: Sequence[Choice]) -> Iterator[str]:
     yield ""
     yield (
         f"*Loses least*: in this share of {REPLICATES:,} redrawn sets of encoders no way of choosing lost less on average, "
-        "so that columns of equal choices add up to more than 1. A choice takes one encoder of each data set, so that a "
-        "measure without evidence may do well by chance, and the largest of some numbers has no bootstrap interval: read "
-        "this beside tau."
+        "so that columns of equal choices add up to more than 1."
     )

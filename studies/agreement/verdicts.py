@@ -59,7 +59,8 @@ def verdict(one: Agreement, alone: Sequence[Interval], equal: Interval | None) -
         doubts.append("at equal data set and radius its interval contains 0")
     if not any(ends.above for ends in alone):
         doubts.append(
-            "neither among undefended encoders nor among those trained against attacks is its interval above 0"
+            "neither among undefended encoders nor among those trained against attacks is its interval above 0 beyond its "
+            "Monte Carlo error"
         )
     if not one.families[0] > 0:
         doubts.append("it rests on one family")

@@ -34,7 +34,7 @@ def both() -> str:
 
 
 def printed(capsys, *arguments: str, status: int = 0) -> str:
-    assert run(["compare", *arguments]) == status
+    assert run(["compare", "--full", *arguments]) == status
     return capsys.readouterr().out
 
 
@@ -97,7 +97,7 @@ def test_protocols_are_not_mixed(capsys):
 
 def test_what_cannot_be_compared_is_named_beside_what_can(both, capsys):
     other = run_of("other", [breakaway(MIDDLE, seed=1)])
-    assert run(["compare", both, other]) == 0
+    assert run(["compare", "--full", both, other]) == 0
     captured = capsys.readouterr()
     assert f"{ROBUST} is better in" in captured.out
     lines = [line for line in captured.err.splitlines() if line.startswith("not compared: breakaway of")]
@@ -111,7 +111,7 @@ def test_unrelated_runs_differ_in_one_line_whatever_they_measured(both, capsys):
     run_of(both, [breakaway(name).model_copy(update=second) for name in (ROBUST, WEAK)])
     three = [breakaway(name, seed=1) for name in (ROBUST + "-2", WEAK + "-2", MIDDLE)]
     other = run_of("other", [*three, *(result.model_copy(update=second) for result in three)])
-    assert run(["compare", both, other]) == 0
+    assert run(["compare", "--full", both, other]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not compared")]
     (line,) = lines
     assert line.startswith("not compared: breakaway and overlap of ")
@@ -128,7 +128,7 @@ def test_one_encoder_under_two_protocols_stands_in_two_tables(capsys):
 def test_one_name_for_other_weights_is_told_apart_by_the_run(capsys):
     before = run_of("before", [breakaway(WEAK, fingerprint="1" * 16)])
     after = run_of("after", [breakaway(WEAK, fingerprint="2" * 16)], [failure(WEAK, "out of memory")])
-    assert run(["compare", before, after]) == 0
+    assert run(["compare", "--full", before, after]) == 0
     captured = capsys.readouterr()
     assert f"{WEAK} (before) − {WEAK} (after)" in captured.out
     assert f"failed: breakaway of {WEAK} (after): out of memory" in captured.err
@@ -143,7 +143,7 @@ def test_every_format_is_alone_on_standard_output(both, form, capsys):
     elif form == "csv":
         assert {row["encoder"] for row in csv.DictReader(StringIO(shown))} == {ROBUST, WEAK}
     else:
-        assert shown.startswith({"markdown": "### Scorecard: On 597 images", "latex": "% Needs"}[form])
+        assert shown.startswith({"markdown": "### On 597 images", "latex": "% Needs"}[form])
     assert ROBUST in shown
 
 

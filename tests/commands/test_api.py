@@ -25,6 +25,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import sealed, unsealed
 from holdfast.encoders import builtin
 from holdfast.encoders.baseline import raw_pixels
+from holdfast.report.contents import Contents
+from holdfast.report.overview.first_screen import lines
 from holdfast.run import catalog
 from holdfast.run.inputs import TOUR, select
 from holdfast.run.request import Request
@@ -150,8 +152,9 @@ def test_a_run_says_what_it_holds(run: EvaluatedRun) -> None:
     assert run.failures == ()
     said = repr(run)
     assert "2 results, 0 failures" in said
-    assert "digits-robust  overlap  overlap risk" in said
-    assert "≤ 0.1" in said, "the wider ball is the worse"
+    (screen,) = Contents(run.results, ()).first_screens
+    assert all(line in said for line in lines(screen, most=9))
+    assert all(row.kind.short in said for row in screen.rows)
     assert "digits-random" in run._repr_html_()
 
 
@@ -163,6 +166,16 @@ def test_the_table_has_a_row_for_each_estimate(run: EvaluatedRun, monkeypatch: p
     wanted = {"encoder": "digits-robust", "quantity": "overlap_risk", "ball": "linf:0.1", "attack": "pgd:steps=3"}
     (row,) = [row for row in rows if wanted.items() <= row.items()]
     assert (row["value"], row["low"], row["high"], row["n"]) == (risk.value, risk.low, risk.high, risk.n)
+
+
+def test_the_table_begins_with_the_first_screen(run: EvaluatedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    (screen,) = Contents(run.results, ()).first_screens
+    shown = [(row.title, cell.encoder, e.value) for row in screen.rows for cell in row.cells for e in cell.estimates]
+    rows = run.table()
+    assert shown
+    assert [(row["row"], row["encoder"], row["value"]) for row in rows[: len(shown)]] == shown
+    assert {row["row"] for row in rows[len(shown) :]} == {""}
 
 
 def test_the_table_is_a_data_frame_where_pandas_is_installed(run: EvaluatedRun) -> None:

@@ -87,6 +87,12 @@ def result(evaluation: str, encoder: str, findings: Findings, headline: tuple[st
     return Result(evaluation=evaluation, encoder=info, headline=headline, findings=findings, **rest)
 
 
+def warned(result: Result, *warnings: str) -> Result:
+    """Return ``result`` with these warnings, whose causes are read as in stored results."""
+    findings = Findings.model_validate(dict(result.findings) | {"warnings": warnings})
+    return result.model_copy(update={"findings": findings})
+
+
 def ids(n: int) -> tuple[str, ...]:
     return tuple(f"digits/{k:04d}" for k in range(n))
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.bounds.findings import CONTRADICTIONS
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import COLLAPSED, Claim, Failure, Result
+from holdfast.core.records import Claim, Failure, Result, Warned
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.report.gate import check, parse, suggested, warning
 from holdfast.report.printed import gates_markdown
-from tests.report.synthetic import breakaway, everything, impersonation
+from tests.report.synthetic import breakaway, everything, impersonation, warned
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +161,7 @@ def test_a_collapsed_encoder_passes_nothing():
     robust = breakaway("digits-robust")
     gate = parse("breakaway_risk@0.1<=1")
     assert check(gate, [robust])[0].passed, "vacuous fixture"
-    warned = robust.findings.model_copy(update={"warnings": (f"{COLLAPSED}: all images have the same code.",)})
-    (answer,) = check(gate, [robust.model_copy(update={"findings": warned})])
+    (answer,) = check(gate, [warned(robust, Warned("All images have one embedding.", "collapsed"))])
     assert not answer.passed
     assert "digits-robust has collapsed" in answer.sentence
 

@@ -7,10 +7,10 @@ from math import inf, nan
 import pytest
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import COLLAPSED, Result
+from holdfast.core.records import Result, Warned
 from holdfast.report.comparison.tables import interval
 from holdfast.report.elsewhere import FOLDER, files, of_encoder, yaml
-from tests.report.synthetic import breakaway, displacement, everything
+from tests.report.synthetic import breakaway, displacement, everything, warned
 
 hub = pytest.importorskip("huggingface_hub", minversion="1.4", reason="huggingface_hub 1.4 writes these files")
 parser = pytest.importorskip("yaml", reason="PyYAML reads these files")
@@ -77,7 +77,7 @@ def test_one_encoder_is_chosen() -> None:
 def test_what_would_mislead_is_refused() -> None:
     good = breakaway("digits-robust")
     with pytest.raises(HoldfastError, match="has collapsed"):
-        of_encoder([with_findings(good, warnings=(f"{COLLAPSED}: one code.",))], None)
+        of_encoder([warned(good, Warned("One embedding.", "collapsed"))], None)
     again = good.model_copy(update={"settings": {**good.settings, "seed": 1}})
     with pytest.raises(HoldfastError, match=r"two protocols \(.*seed"):
         of_encoder([good, again], None)

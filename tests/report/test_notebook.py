@@ -41,11 +41,11 @@ def run():
     return EvaluatedRun(tuple(results), tuple(failures), Path("runs/mine"))
 
 
-def test_a_run_shows_its_scorecard_and_what_is_missing(run):
+def test_a_run_shows_its_first_screen_and_what_is_missing(run):
     html = run._repr_html_()
     Nesting(html)
-    (card, *_) = Contents(run.results, run.failures).scorecards
-    assert all(line.question in html and line.answers[0].number in html for line in card.lines)
+    (first, *_) = Contents(run.results, run.failures).first_screens
+    assert all(row.title in html and row.cells[0].said in html for row in first.rows)
     assert all(failure.evaluation in html for failure in run.failures)
     assert "{{" not in html
     assert 'href="#' not in html
@@ -56,7 +56,7 @@ def test_a_run_without_questions_shows_its_numbers(run):
     plain = [result.model_copy(update={"questions": ()}) for result in run.results]
     html = EvaluatedRun(tuple(plain), (), Path("runs/mine"))._repr_html_()
     assert 'class="numbers"' in html
-    assert 'class="scorecard"' not in html
+    assert 'class="first-screen"' not in html
 
 
 def test_a_result_shows_its_numbers_with_intervals(run):

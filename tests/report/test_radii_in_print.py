@@ -36,15 +36,20 @@ def attacked(encoder: str, ball: str = "linf:0.5", beyond: int = 0) -> Result:
 def test_every_form_for_people_says_grey_levels(capsys: pytest.CaptureFixture[str]) -> None:
     results = [attacked("a"), attacked("b")]
     contents = Contents(results, ())
-    (line,) = contents.scorecards[0].lines
-    assert line.answers[0].number == "0.200/255"
-    assert line.answers[0].interval.startswith("[0.1")
-    assert line.answers[0].interval.endswith("/255]")
+    (row,) = contents.first_screens[0].rows
+    assert "0.2" in row.cells[0].said
+    assert "255" in row.under
+    assert "[0.1" in row.cells[0].detail
     page = render(contents)
-    assert page.count('<span class="value">0.200/255</span>') == 3, "scorecard, main numbers, all numbers"
+    assert page.count('<span class="value">0.200/255</span>') == 2, "comparisons, all numbers"
     assert '<span class="value">0.100/255</span> <span class="interval">[0.' in page, "the difference of a and b, and b"
     show_result(results[0])
-    for text in (page, markdown(contents.tables, contents.scorecards), latex(contents.tables), capsys.readouterr().out):
+    for text in (
+        page,
+        markdown(contents.tables, contents.first_screens),
+        latex(contents.tables),
+        capsys.readouterr().out,
+    ):
         assert "e-4" not in text
         assert "255" in text
 
@@ -58,8 +63,8 @@ def test_files_for_programs_keep_the_pixels_unit() -> None:
 
 
 def test_other_norms_and_other_numbers_are_plain() -> None:
-    (line,) = Contents([attacked("a", "l2:5.0")], ()).scorecards[0].lines
-    assert line.answers[0].number == "7.8e-4"
+    (row,) = Contents([attacked("a", "l2:5.0")], ()).first_screens[0].rows
+    assert "255" not in row.cells[0].said + row.under
     codes = series(
         "attacked_tau", {"ball": "linf:0.05", "divergence": "linf"}, np.ones(4), "linf distance", Claim.LOWER, ""
     )
@@ -67,10 +72,10 @@ def test_other_norms_and_other_numbers_are_plain() -> None:
     assert value(summarise(codes, "mean", "lower"), 0.5) == "0.500"
 
 
-@pytest.mark.parametrize(("ball", "words"), [("linf:8/255", "more than 8/255"), ("l2:5.0", "more than 5")])
+@pytest.mark.parametrize(("ball", "words"), [("linf:8/255", "> 8"), ("l2:5.0", "> 5")])
 def test_what_lies_beyond_the_search_has_the_unit_of_the_others(ball: str, words: str) -> None:
-    (line,) = Contents([attacked("a", ball, beyond=40)], ()).scorecards[0].lines
-    assert line.answers[0].number == words
+    (row,) = Contents([attacked("a", ball, beyond=40)], ()).first_screens[0].rows
+    assert row.cells[0].said == words
 
 
 def test_axes_are_in_grey_levels_where_curves_are_over_a_radius() -> None:

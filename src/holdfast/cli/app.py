@@ -32,6 +32,7 @@ from typer.main import get_command
 from holdfast import cli
 from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.cli.terminal import UNREAD, Command, Group, UnreadError, drop, prepare
+from holdfast.cli.warned import limited, may_warn
 from holdfast.core.clock import LOADED, running_since
 from holdfast.core.discovery import loaded
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
@@ -111,7 +112,7 @@ def run(arguments: list[str]) -> int:
         logging.getLogger("holdfast").setLevel(logging.DEBUG)
     stopped_by = [int(signal.SIGINT)]
     try:
-        with warnings.catch_warnings(), _stopping(stopped_by):
+        with warnings.catch_warnings(), _stopping(stopped_by), limited(debug):
             warnings.showwarning = partial(_warn, debug, set())
             status = _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
@@ -216,7 +217,8 @@ def _warn(
     if str(message) in sentences or (process_rank()[0] > 0 and not debug):
         return
     sentences.add(str(message))
-    if issubclass(category, HoldfastWarning):
-        print(f"holdfast: warning: {message}", file=sys.stderr)
-    elif debug or not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
-        print(f"{category.__name__}: {message}", file=sys.stderr)
+    ours = issubclass(category, HoldfastWarning)
+    if not (ours or debug) and issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
+        return
+    if may_warn(str(message)):
+        print(f"{'holdfast: warning' if ours else category.__name__}: {message}", file=sys.stderr)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from holdfast.commands.compare import ComparedRuns
     from holdfast.report.comparison.compare import Contest
     from holdfast.report.comparison.tables import Cell, Table
-    from holdfast.report.overview.scorecard import Scorecard
 
 ABREAST = 3
 """Number of differences side by side on a terminal."""
@@ -89,45 +88,22 @@ def _print(form: str, comparison: ComparedRuns, full: bool) -> None:
         if contents.first_screens and not full:
             print("All tables, intervals and paired differences: add --full")
             return
-        _cards(contents.scorecards)
         _tables(contents.tables, len(encoders_without_results(contents.results, contents.failures)))
     elif form == "json":
         print(report(contents).model_dump_json(indent=1))
     elif form == "csv":
         print(csv(contents.groups, contents.comparison), end="")
     elif form == "markdown":
-        print(markdown(contents.tables, contents.scorecards, contents.first_screens), end="")
+        print(markdown(contents.tables, contents.first_screens), end="")
     else:
         print(latex(contents.tables), end="")
-
-
-def _cards(cards: Sequence[Scorecard]) -> None:
-    """Print what the numbers below come down to."""
-    from rich import box
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    from holdfast.cli.terminal import console, show
-
-    for card in cards:
-        console().print(f"Scorecard: {card.title}")
-        grid = Grid(box=box.SIMPLE_HEAD)
-        for title in ("", *card.encoders):
-            grid.add_column(Text(title), overflow="fold")
-        for line in card.lines:
-            sure = f" ({line.badge})" if line.badge else ""
-            question = Text(line.question, style="bold").append(f"{sure}\n{line.under}", style="not bold")
-            grid.add_row(question, *(Text(str(answer)) for answer in line.answers))
-        show(grid)
-        for sentence in (card.order, *card.studied) if card.studied else ():
-            console().print(sentence)
 
 
 def _tables(tables: Sequence[Table], absent: int) -> None:
     """Print ``tables``; so many encoders more were asked for and are ``absent``."""
     from holdfast.cli.terminal import console, show
     from holdfast.report.comparison.tables import pairs, pairs_in_table, table_of_differences
-    from holdfast.report.overview.scorecard import sentences, tally
+    from holdfast.report.overview.tally import sentences, tally
 
     out = console()
     for table in tables:

@@ -13,6 +13,7 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.cli.warned import may_warn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, Arch, EvaluateOptions, Limit, Out
 from holdfast.core.settings import names_of
@@ -201,8 +202,9 @@ def _print(run: EvaluatedRun, suite: str) -> int:
     screens = contents.first_screens
     notes = alerts(groups(run.results))
     # Duplicates spoil every number and can be removed now; other warnings are notes of the report.
-    for alert in [note for note in notes if not screens or note.of_duplicates]:
-        sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
+    for alert in [note for note in notes if not screens or note.kind == "duplicates"]:
+        if may_warn(alert.warning):
+            sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
     for line in lines(screens[0]) if screens else ():
@@ -221,7 +223,7 @@ def _next(contents: Contents, folder: Path) -> str:
     """Return the command that notices if the advised encoder gets worse."""
     from holdfast.report.overview.advice import gate_command
 
-    _, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.shown)
+    _, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.screen)
     return command
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import flags
+from holdfast.cli.warned import may_warn
 from holdfast.core.options import INPUT, MEASURED, LocalOptions
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def _print(answer: Parity) -> None:
         for verdict in result.findings.verdicts:
             console().print(Text(f"{result.encoder.name}: {verdict.question} {verdict.reason}"))
         for warning in (*result.encoder.warnings, *result.findings.warnings):
-            console().print(Text(f"{result.encoder.name}: warning: {warning}"))
+            if may_warn(warning):
+                console().print(Text(f"{result.encoder.name}: warning: {warning}"))
 
 
 def _is_parity(result: Result) -> bool:

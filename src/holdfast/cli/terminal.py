@@ -17,6 +17,7 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from holdfast.cli.helping import signature, write_commands, write_parameters
+from holdfast.cli.warned import may_warn
 from holdfast.core.errors import HoldfastError, refuse_blank
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def show_result(result: Result) -> None:
 
     from holdfast.report.contents import heading
     from holdfast.report.overview.alerts import partial
-    from holdfast.report.text import conditions, interval, listed, name_of, value
+    from holdfast.report.text import STATUSES, conditions, interval, listed, name_of, value
 
     screen = console()
     if result.heading:
@@ -252,8 +253,9 @@ def show_result(result: Result) -> None:
         names = listed([f"{name} ({count} of them)" if count > 1 else name for name, count in counts.items()])
         screen.print(Text(f"{names}{' undefined' if undefined else ''}: {reason}"))
     for verdict in result.findings.verdicts:
-        screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
+        screen.print(Text(f"{verdict.question} {STATUSES.get(verdict.status, verdict.status)}: {verdict.reason}"))
         for key, fact in verdict.witness.items():
             screen.print(Text(f"  {key}: {fact}"))
     for warning in (*result.findings.warnings, *([partial(result)] if result.planned is not None else ())):
-        screen.print(Text(f"warning: {warning}"))
+        if may_warn(warning):
+            screen.print(Text(f"warning: {warning}"))

@@ -70,7 +70,7 @@ def check(
 
 
 def _catalogue() -> dict[str, list[str]]:
-    """Return which evaluations report each quantity that leads one or that the scorecard asks for."""
+    """Return which evaluations report each quantity that leads one or answers a question."""
     from holdfast.run.catalog import evaluations
 
     reporting: dict[str, list[str]] = {}

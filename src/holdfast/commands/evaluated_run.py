@@ -17,8 +17,9 @@ from holdfast.core.records import Estimate, Failure, Result
 from holdfast.measure.store import REQUEST, Store, StoreError
 from holdfast.report import notebook, text, write
 from holdfast.report.comparison.comparable import with_relative_errors
-from holdfast.report.contents import RunState
+from holdfast.report.contents import Contents, RunState
 from holdfast.report.notebook import Drawing
+from holdfast.report.overview.first_screen import lines
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,10 +72,20 @@ class EvaluatedRun:
     def table(self) -> Any:
         """Return one row for each estimate: a pandas DataFrame where pandas is installed, else a list of dictionaries.
 
-        The conditions of a number (ball, attack, divergence) are columns.
+        The numbers of the first screen come first, and ``row`` names the row of it that they are; it is empty for the
+        others. The conditions of a number (ball, attack, divergence) are columns.
         """
+        results = with_relative_errors(self.results)
+        screens = Contents(results, self.failures).first_screens
+        titled = [
+            (row.title, e) for screen in screens for row in screen.rows for cell in row.cells for e in cell.estimates
+        ]
+        places = {id(estimate): place for place, (_, estimate) in enumerate(titled)}
+        cells = [(result, estimate) for result in results for estimate in result.estimates]
+        cells.sort(key=lambda cell: places.get(id(cell[1]), len(places)))
         rows = [
-            _row(result, estimate) for result in with_relative_errors(self.results) for estimate in result.estimates
+            {"row": titled[places[id(estimate)]][0] if id(estimate) in places else "", **_row(result, estimate)}
+            for result, estimate in cells
         ]
         with suppress(ImportError):
             return import_module("pandas").DataFrame(rows)
@@ -104,7 +115,10 @@ class EvaluatedRun:
         log(self.results, self.report().parent, self.folder.name, to)
 
     def __repr__(self) -> str:
-        return "\n".join([self._counts(), *("  " + "  ".join(row) for row in self._overview())])
+        """Return the first screen, or the worst numbers of a run without one, and the reason of each failure."""
+        screens = Contents(with_relative_errors(self.results), self.failures).first_screens
+        shown = [line for screen in screens for line in lines(screen, most=9)]
+        return "\n".join([self._counts(), *(shown or self._worst()), *self._failed()])
 
     def plot(self, what: str | None = None) -> Drawing:
         """Return plots, encoders overlaid, which a notebook shows and ``save(folder)`` writes as SVG files.
@@ -124,14 +138,16 @@ class EvaluatedRun:
     def _counts(self) -> str:
         return f"{len(self.results)} results, {len(self.failures)} failures in {self.folder}"
 
-    def _overview(self) -> list[tuple[str, ...]]:
-        """Return the worst of each result's first headline quantity, and the reason of each failure."""
-        rows: list[tuple[str, ...]] = [
-            (result.encoder.name, result.evaluation, *_in_words(estimate))
+    def _worst(self) -> list[str]:
+        """Return the worst of each result's first headline quantity."""
+        return [
+            "  ".join(("", result.encoder.name, result.evaluation, *_in_words(estimate)))
             for result in self.results
             if (estimate := worst(result))
         ]
-        return rows + [(failed.encoder, failed.evaluation, "no result", "", failed.reason) for failed in self.failures]
+
+    def _failed(self) -> list[str]:
+        return [f"  {each.encoder}  {each.evaluation}  no result    {each.reason}" for each in self.failures]
 
 
 def _in_words(estimate: Estimate) -> tuple[str, str, str]:

@@ -10,15 +10,13 @@ from importlib import import_module
 from math import isfinite, isnan, nan
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 
 SCHEMA_VERSION = 1
-COLLAPSED = "COLLAPSED"
-"""How the warning begins by which an evaluation says that an encoder's numbers only look robust."""
-DUPLICATES = "DUPLICATES"
-"""How the warning begins that some images are exact copies of others."""
+WarningKind = Literal["", "collapsed", "duplicates"]
+"""Causes that other code acts on: all images have one embedding; some are exact copies of others."""
 
 
 def _encode(value: float) -> float | str | None:
@@ -159,6 +157,18 @@ class Picture(Record):
     """Base64 PNG files, one per label."""
 
 
+class Warned(str):
+    """A sentence of ``Findings.warnings`` that knows its cause."""
+
+    __slots__ = ("kind",)
+    kind: WarningKind
+
+    def __new__(cls, sentence: str, kind: WarningKind = "") -> Warned:
+        made = super().__new__(cls, sentence)
+        made.kind = kind
+        return made
+
+
 class Findings(Record):
     """What an evaluation concluded about one encoder on one set of images."""
 
@@ -171,13 +181,31 @@ class Findings(Record):
     pictures: tuple[Picture, ...] = ()
     warnings: tuple[str, ...] = ()
     """Sentences that a reader must see beside the numbers: a collapsed encoder, duplicates."""
+    kinds: dict[str, WarningKind] = Field(default_factory=dict)
+    """Causes of those of the warnings that are ``Warned``, by the sentence."""
     groups: tuple[str, ...] = ()
     """Which samples belong together (one slide, patient or video), a name for each; empty where each is its own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_kinds(cls, given: Any) -> Any:
+        """Keep the causes of warnings, which JSON would lose."""
+        if not isinstance(given, dict):
+            return given
+        kinds: dict[str, WarningKind] = {}
+        for warning in given.get("warnings", ()):
+            if isinstance(warning, Warned):
+                kinds[str(warning)] = warning.kind
+            elif str(warning).startswith("COLLAPSED"):  # as results stored by version 0.2 have them
+                kinds[warning] = "collapsed"
+            elif str(warning).startswith("DUPLICATES"):
+                kinds[warning] = "duplicates"
+        return given if not kinds else {**given, "kinds": {**given.get("kinds", {}), **kinds}}
 
     @property
     def collapsed(self) -> bool:
         """Whether the encoder gives one code to all images: nothing breaks away from it, yet it is not robust."""
-        return any(warning.startswith(COLLAPSED) for warning in self.warnings)
+        return any(self.kinds.get(warning) == "collapsed" for warning in self.warnings)
 
 
 class EncoderInfo(Record):
@@ -205,7 +233,7 @@ class ImagesInfo(Record):
 
 
 class Question(Record):
-    """A plain question that a report asks of evaluations, and the numbers that answer it.
+    """A plain question that an evaluation answers, with the numbers that answer it.
 
     Equal questions of several evaluations are one, which the numbers of all of them answer.
     """
@@ -214,16 +242,18 @@ class Question(Record):
     quantities: tuple[str, ...]
     """The first of them that was measured answers; for checks all of them."""
     meaning: str
-    """What the number is."""
+    """A noun phrase whose number it is; the title of the row that shows it."""
     place: int = 1000
-    """Questions stand in this order where the study says nothing; those of negative places stand first whatever it says."""
+    """Order of the questions."""
     select: Literal["worst", "first", "best"] = "worst"
-    """Which of the conditions is shown: the one in which the encoders fare worst, the first one recorded, or, of bounds of
-    one quantity by several methods, the tightest in the ball that was recorded first."""
+    """Which setting is shown: the first one recorded, or (worst, best) that of the strongest attack or tightest bound at
+    the radius where the encoders differ most."""
     counts: str = ""
     """What n counts, where that is not images: pairs."""
     check: bool = False
-    """Whether an encoder passes or fails by itself; of counts of ``certificates`` the sum is shown, else the worst."""
+    """Whether an encoder passes or fails by itself; such questions are no rows."""
+    first_screen: bool = False
+    """Whether the number is a row of the first screen beside the library's own; at most nine rows are shown."""
 
 
 class Result(Record):
@@ -238,7 +268,7 @@ class Result(Record):
     headline: tuple[str, ...]
     """The quantities that stand for this evaluation in a summary table."""
     questions: tuple[Question, ...] = ()
-    """What the scorecard asks of it; none in results that were stored before there was such a field."""
+    """What it answers; none in results that were stored before there was such a field."""
     heading: str = ""
     """What a page of such results is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
     robustness: bool = True

@@ -20,7 +20,7 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import Points, points
-from holdfast.core.records import COLLAPSED, DUPLICATES, Claim, Estimate
+from holdfast.core.records import Claim, Estimate, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import Spelled
 from holdfast.core.statistics.groups import Groups, numbered
@@ -359,19 +359,19 @@ def _fluctuation(name: int, differences: Float[np.ndarray, "steps m"]) -> Estima
 
 def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> tuple[str, ...]:
     """Return what a reader must see beside any number about these codes."""
-    warnings, digests = [], population.images.digests
+    warnings: list[str] = []
+    digests = population.images.digests
     if sphere.constant:
-        warnings.append(
-            f"{COLLAPSED}: all codes point the same way up to rounding, so no two images can be told apart by cosine."
-        )
+        sentence = "Collapsed: all embeddings point the same way up to rounding, so cosine tells no two images apart."
+        warnings.append(Warned(sentence, "collapsed"))
     if sphere.ties:
         warnings.append(
             f"{sphere.ties} images share their code with {sphere.near.shape[1]} others or more, so which of these are their "
             "neighbours is arbitrary: read hubness with suspicion."
         )
     if twins := len(digests) - len(set(digests)):
-        copies = f"{twins} of {len(digests)} images are exact copies of others"
-        warnings.append(f"{DUPLICATES}: {copies}; each image is counted once.")
+        copies = f"{twins} of {len(digests)} images are exact copies of others; each image is counted once."
+        warnings.append(Warned(copies, "duplicates"))
     if zero := looked_at - len(sphere.rows):
         warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
     if len(sphere.rows) < 2 * sphere.codes.shape[1]:

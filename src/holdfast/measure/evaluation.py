@@ -91,7 +91,7 @@ class Evaluation(ABC):
     headline: ClassVar[tuple[str, ...]]
     """The quantities that stand for this evaluation in a summary table."""
     questions: ClassVar[tuple[Question, ...]] = ()
-    """What the scorecard asks of it."""
+    """What it answers, in plain words; may ask for a row of the report's first screen."""
     words: ClassVar[Pairs] = ()
     """How reports write its quantities, or words in them, that are not simply spelled out: ``(("rankme", "RankMe"),)``."""
     aims: ClassVar[Pairs] = ()

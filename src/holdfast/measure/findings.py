@@ -11,7 +11,7 @@ from torch import Tensor
 from holdfast.core.balls import read_ball
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.moments import moments
-from holdfast.core.records import DUPLICATES, Curve, Estimate, Findings, Series
+from holdfast.core.records import Curve, Estimate, Findings, Series, Warned
 from holdfast.measure.population import Population
 
 
@@ -94,21 +94,22 @@ def collapsed(codes: Float[Tensor, "n d"]) -> bool:
 
 def population_warnings(population: Population, divergences: Sequence[Divergence] = ()) -> tuple[str, ...]:
     """Return the sentences a reader must see beside any number about this population under these divergences."""
-    warnings = []
+    warnings: list[str] = []
     count = len(population.images)
     twins = count - len(population.originals.unique())
     # Of copies of one image nobody can tell whether the encoder tells images apart.
     if count - twins > 1 and collapsed(population.codes):
-        warnings.append(
-            "COLLAPSED: all images have the same code up to rounding. Nothing can break away from it, so every strict "
-            "comparison below reads as perfect robustness; the encoder is useless, not robust."
+        sentence = (
+            "Collapsed: all images have the same embedding up to rounding. Every comparison then reads as perfect "
+            "robustness, but the encoder is useless."
         )
+        warnings.append(Warned(sentence, "collapsed"))
     if twins:
-        warnings.append(
-            f"{DUPLICATES}: {twins} of {count} images are exact copies of others; a pair of copies has no distance to "
-            "compare with and is left out where that matters, and breakaway counts each image once. Remove "
-            "duplicates for clean numbers."
+        sentence = (
+            f"{twins} of {count} images are exact copies of others. Pairs of copies are left out, and breakaway counts each "
+            "image once. Remove duplicates for clean numbers."
         )
+        warnings.append(Warned(sentence, "duplicates"))
     if population.codes.shape[1] == 1 and any(isinstance(divergence, Cosine) for divergence in divergences):
         warnings.append(
             "Codes have one feature, so cosine sees their sign alone: nearly everything reads as robust. Read l2 instead."

@@ -1,4 +1,4 @@
-"""What all forms of a report show: groups, tables, scorecards and plots, each computed once.
+"""What all forms of a report show: groups, tables, first screens and plots, each computed once.
 
 Also here: the report's heading, how far its run is, and parts of stored results.
 """
@@ -6,13 +6,13 @@ Also here: the report's heading, how far its run is, and parts of stored results
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Estimate, Failure, ImagesInfo, Result
+from holdfast.core.records import Failure, ImagesInfo, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, groups
 from holdfast.report.comparison.compare import Comparison, compare
@@ -20,7 +20,7 @@ from holdfast.report.comparison.tables import Table, summary
 from holdfast.report.figures.plots import Plate, plates
 from holdfast.report.gate import fits, selectors
 from holdfast.report.overview.first_screen import FirstScreen, first_screens
-from holdfast.report.overview.scorecard import Scorecard, Tally, scorecards, tally
+from holdfast.report.overview.tally import Tally, tally
 from holdfast.report.text import listed
 
 
@@ -54,19 +54,14 @@ class Contents:
         return tuple(tally(table) for table in self.tables)
 
     @cached_property
-    def scorecards(self) -> tuple[Scorecard, ...]:
-        """Return the answers to plain questions: one card per table that answers any."""
-        return scorecards(self.groups, self.comparison, self.tables)
-
-    @cached_property
     def first_screens(self) -> tuple[FirstScreen, ...]:
         """Return what a reader sees first: one screen per table that has rows for it."""
         return first_screens(self.groups, self.comparison, self.tables, self.failures)
 
     @property
-    def shown(self) -> list[tuple[str, Mapping[str, Estimate]]]:
-        """Return the evaluations and numbers of the first screen."""
-        return self.first_screens[0].numbers if self.first_screens else []
+    def screen(self) -> FirstScreen | None:
+        """Return the first screen of the first table that has one."""
+        return self.first_screens[0] if self.first_screens else None
 
     @cached_property
     def plates(self) -> dict[str, tuple[Plate, ...]]:

@@ -14,7 +14,8 @@ from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.comparison.compare import Comparison
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.figures.plots import drawings
-from holdfast.report.overview.scorecard import Scorecard, Tally
+from holdfast.report.overview.recorded import Scorecard, Screen, scorecard, screen
+from holdfast.report.overview.tally import Tally
 from holdfast.report.page.page import render
 from holdfast.report.papers import paper_table
 from holdfast.report.printed import csv, latex, markdown
@@ -27,8 +28,10 @@ class Report(Record):
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     comparison: Comparison
+    first_screens: tuple[Screen, ...] = ()
+    """What a reader sees first: one per table that has rows for it."""
     scorecards: tuple[Scorecard, ...] = ()
-    """Plain questions with each encoder's number and standing: one card per table."""
+    """The first screens under their old names, until version 0.4."""
     tallies: tuple[Tally, ...] = ()
     """Who won how often: one count per table."""
 
@@ -39,7 +42,8 @@ def report(contents: Contents) -> Report:
         results=tuple(contents.results),
         failures=tuple(contents.failures),
         comparison=contents.comparison,
-        scorecards=contents.scorecards,
+        first_screens=tuple(map(screen, contents.first_screens)),
+        scorecards=tuple(map(scorecard, contents.first_screens)),
         tallies=contents.tallies,
     )
 
@@ -61,7 +65,7 @@ def write(
         "report.json": report(contents).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(contents.groups, contents.comparison),
-        "table.md": markdown(contents.tables, contents.scorecards, contents.first_screens),
+        "table.md": markdown(contents.tables, contents.first_screens),
         "table.tex": latex(contents.tables),
         **({f"{suite}.md": table} if (table := paper_table(results, suite)) else {}),
         **{

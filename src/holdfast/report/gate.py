@@ -250,7 +250,7 @@ def _to_measure(reporting: Sequence[str]) -> str:
 def _evaluations(
     gate: Gate, results: Sequence[Result], failures: Sequence[Failure], catalogue: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
-    """Return the evaluations whose numbers the gate speaks of: one, or all that a check of the scorecard adds up.
+    """Return the evaluations whose numbers the gate speaks of: one, or all that a check adds up.
 
     Those that failed everywhere are among the candidates: what they would have reported must not be answered by another.
 
@@ -281,7 +281,7 @@ def _evaluations(
 
 
 def _shown_by_reports(quantity: str, results: Sequence[Result]) -> str:
-    """Return the evaluation whose ``quantity`` answers a question of the scorecard, or else stands in the summary."""
+    """Return the evaluation whose ``quantity`` answers a question, or else stands in the summary."""
 
     def place(result: Result) -> tuple[int, int]:
         asked = [each.place for each in result.questions if quantity in each.quantities and not each.check]

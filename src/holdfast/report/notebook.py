@@ -1,4 +1,4 @@
-"""What a notebook shows of stored records: the scorecard, the numbers and the plots of the page, by the page's templates."""
+"""What a notebook shows of stored records: first screen, numbers and plots of the page, by the page's templates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from holdfast.report.contents import Contents
 from holdfast.report.figures.plots import Plate, drawings
 from holdfast.report.overview.alerts import alerts
 from holdfast.report.overview.first_screen import FirstScreen
-from holdfast.report.overview.scorecard import Scorecard
 from holdfast.report.page.page import colours_of, environment
 
 
@@ -31,7 +30,6 @@ class Output:
     headline: str = ""
     sentences: Sequence[str] = ()
     screens: Sequence[FirstScreen] = ()
-    cards: Sequence[Scorecard] = ()
     tables: Sequence[Table] = ()
     plates: Sequence[Plate] = field(default_factory=tuple)
     numbers: str = ""
@@ -114,13 +112,12 @@ def _only(result: Result, quantity: str) -> Result:
 
 
 def run_html(results: Sequence[Result], failures: Sequence[Failure], headline: str) -> str:
-    """Return the first screen of a run, or its scorecard or main numbers where it has none, and what has no result."""
+    """Return the first screen of a run, or its main numbers where it has none, and what has no result."""
     contents = Contents(with_relative_errors(results), failures)
     missing = [f"{each.state}: {each.evaluation} of {each.encoder}: {each.reason}" for each in failures]
     screens = contents.first_screens
-    cards = () if screens else contents.scorecards
-    tables = () if screens or cards or not results else contents.tables
-    return shown(Output(colours_of(contents.comparison), headline, missing, screens, cards, tables))
+    tables = () if screens or not results else contents.tables
+    return shown(Output(colours_of(contents.comparison), headline, missing, screens, tables))
 
 
 def result_html(result: Result) -> str:

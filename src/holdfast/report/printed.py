@@ -18,7 +18,7 @@ from holdfast.report.comparison.compare import Comparison, Pair
 from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import Answer
 from holdfast.report.overview.first_screen import FirstScreen
-from holdfast.report.overview.scorecard import Scorecard, sentences, tally
+from holdfast.report.overview.tally import sentences, tally
 
 FIXED = (
     "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",
@@ -103,9 +103,9 @@ def _digits(value: float) -> str:
     return "" if isnan(value) else repr(value)
 
 
-def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = (), screens: Sequence[FirstScreen] = ()) -> str:
-    """Return first screens, scorecards and tables; the best value is bold, those tied for best are marked with ``=``."""
-    parts = [*map(_screen, screens), *map(_card, cards)]
+def markdown(tables: Sequence[Table], screens: Sequence[FirstScreen] = ()) -> str:
+    """Return first screens and tables; the best value is bold, those tied for best are marked with ``=``."""
+    parts = [_screen(screen) for screen in screens]
     for table in tables:
         names = [_markdown(name) for name in table.encoders]
         near, separate = differences.pairs_in_table(table), differences.table_of_differences(table)
@@ -188,19 +188,6 @@ def _screen(screen: FirstScreen) -> str:
     said = [_markdown(sentence) for sentence in (*screen.verdict, screen.red, screen.amber) if sentence]
     checks = [f"Checks: {_markdown(screen.checks)}"] if screen.checks else []
     return "\n\n".join([f"### {_markdown(screen.title)}", *said, "\n".join(table), *checks])
-
-
-def _card(card: Scorecard) -> str:
-    rows = [
-        f"| {_markdown(line.question)} | {_markdown(line.under)} | {' | '.join(_markdown(str(a)) for a in line.answers)} |"
-        for line in card.lines
-    ]
-    head = f"| question | number | {' | '.join(map(_markdown, card.encoders))} |"
-    rule = "|" + " --- |" * (2 + len(card.encoders))
-    below = (
-        [_markdown(card.order), "", *(f"- {_markdown(sentence)}" for sentence in card.studied)] if card.studied else []
-    )
-    return "\n".join([f"### {_markdown(f'Scorecard: {card.title}')}", "", head, rule, *rows, "", *below]).rstrip()
 
 
 def _grid(heads: Sequence[str], rows: Sequence[tuple[Section, Row, list[str]]]) -> list[str]:

@@ -13,6 +13,8 @@ from holdfast.core.settings import convert
 NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
 COUNTS = {"n": "samples", "k": "neighbours"}
 ALL = "all encoders"
+STATUSES = {"proved": "certified", "refuted": "falsified"}
+"""What verdicts are called in print, where that is another word than the one stored."""
 ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
 
 

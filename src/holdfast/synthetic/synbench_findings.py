@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.records import Claim, Conditions, Estimate
+from holdfast.core.records import Claim, Conditions, Estimate, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.synthetic.score import Allowed, area, expected_bounds, score
@@ -230,13 +230,14 @@ CROWDED = 0.1
 
 def synbench_warnings(inputs: ScoringInputs, limit: int | None) -> tuple[str, ...]:
     """Return the sentences a reader must see beside the scores; ``limit`` is the one on encodings, where it cut them."""
-    warnings = []
+    warnings: list[str] = []
     n, d, rank = inputs.n, inputs.features, int(inputs.observed["rank"].max())
     if rank == 0:
-        warnings.append(
-            "COLLAPSED: all inputs of one class have the same code up to rounding, at every scale; no rule can be fitted, "
-            "and the scores are 0 by definition."
+        sentence = (
+            "Collapsed: all inputs of one class have the same embedding up to rounding, at every scale. "
+            "No rule can be fitted, and the scores are 0 by definition."
         )
+        warnings.append(Warned(sentence, "collapsed"))
     elif rank == 1:
         warnings.append("The codes vary along one direction only, so all budgets share one rule and one score.")
     elif rank < min(d, n - 2):

@@ -19,7 +19,7 @@ from holdfast.report.contents import Contents
 from holdfast.report.files import write
 from holdfast.report.gate import check, parse
 from holdfast.report.notebook import run_html
-from holdfast.report.overview.advice import gate_command
+from holdfast.report.overview.advice import advice, gate_command
 from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, key_of, require_one_event
 from holdfast.report.overview.first_screen import FirstScreen, _lead, lines
 from holdfast.report.page.page import render
@@ -199,8 +199,8 @@ def test_terminal_lines_hold_every_encoder_and_its_number():
     assert "90 – 95%*" in printed[1]
 
 
-def test_results_of_other_events_have_no_first_screen_but_a_page():
-    contents = Contents([breakaway("a"), breakaway("b")], ())
+def test_results_without_a_row_have_no_first_screen_but_a_page():
+    contents = Contents([breakaway(name).model_copy(update={"questions": ()}) for name in "ab"], ())
     assert contents.first_screens == ()
     assert "First screen" not in render(contents)
 
@@ -211,7 +211,7 @@ def test_the_page_opens_with_the_verdict_and_folds_the_rest():
     rows: tuple[FirstRow, ...] = screen(*results).rows
     for word in (rows[0].title, "88 – 92%", "24 – 36%"):
         assert word in page
-    assert page.index("88 – 92%") < page.index('id="evaluations"')
+    assert page.index("88 – 92%") < page.index('id="proved-and-attacked"')
 
 
 def test_radii_are_grey_levels():
@@ -222,12 +222,12 @@ def test_radii_are_grey_levels():
 def test_the_gate_guards_a_number_of_the_first_screen():
     results = [kept("a", {"linf:0.05": (0.88, 0.92)})]
     contents = Contents(results, ())
-    name, command = gate_command(contents.tables[0], contents.groups, (), ["runs/mine"], contents.shown)
+    name, command = gate_command(contents.tables[0], contents.groups, (), ["runs/mine"], contents.screen)
     assert name == "a"
     assert "certified-breakaway.certified_nearest_neighbour_accuracy@linf:0.05" in command
     gate = parse(split(command)[-1])
     assert check(gate, results, strict=True)[0].passed
-    assert gate.bound <= contents.shown[0][1]["a"].low
+    assert gate.bound <= contents.first_screens[0].numbers[0][1]["a"].low
 
 
 def test_the_meta_line_names_the_suite_that_was_asked_for(tmp_path: Path):
@@ -255,4 +255,28 @@ def test_a_notebook_opens_with_the_first_screen():
     html = run_html(results, (), "two results")
     for word in ("first-screen", screen(*results).verdict[0], "88 – 92%"):
         assert word in html
-    assert 'class="scorecard"' not in html
+
+
+def test_advice_and_gate_follow_the_verdict_and_say_where_the_study_would_not():
+    balls = {"linf:0.05": (0.88, 0.92)}
+    results = [kept("a", balls), kept("b", {"linf:0.05": (0.24, 0.36)})]
+    contents = Contents(results, ())
+    assert contents.screen
+    assert contents.screen.leader == "a"
+    told = advice(contents.tables[0], contents.groups, (), ["run"], contents.screen)
+    assert not any("most robust" in sentence for sentence in told), "the verdict has said it"
+    assert gate_command(contents.tables[0], contents.groups, (), ["run"], contents.screen)[0] == "a"
+    values = {"a": 0.1, "b": 0.6}
+    for name, level in values.items():
+        margin = series("adversarial_margin", {"ball": "linf:0.05", "attack": "adaptive", "divergence": "l2"},
+                        level + np.linspace(0, 0.01, 100), "relative distance", Claim.UPPER, "margin")  # fmt: skip
+        findings = Findings(ids=ids(100), series=(margin,), estimates=(summarise(margin, "median", "higher"),))
+        results.append(result("overlap", name, findings, ("adversarial_margin",), questions=()))
+    for screen_of in ("a", ""):
+        both = Contents(results, ())
+        assert both.screen
+        shown = replace(both.screen, leader=screen_of)
+        told = advice(both.tables[0], both.groups, (), ["run"], shown)
+        (why,) = (sentence for sentence in told if "adversarial margin" in sentence and "b" in sentence.split())
+        assert why
+        assert gate_command(both.tables[0], both.groups, (), ["run"], shown)[0] == (screen_of or "b")

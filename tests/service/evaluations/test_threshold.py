@@ -84,9 +84,9 @@ def test_copies_are_missed_as_one_counts_them() -> None:
     assert result.estimates[0] == recommended
     assert (recommended.value, recommended.low, recommended.high) == (chosen.value, chosen.low, chosen.high)
     assert recommended.high <= 1
-    (card,) = Contents([result], []).scorecards
-    assert [line.quantity for line in card.lines] == ["recommended_threshold", "missed_copies"]
-    assert card.lines[0].answers[0].value == cut
+    (screen,) = Contents([result], []).first_screens
+    assert [row.kind.quantities for row in screen.rows] == [("recommended_threshold",), ("missed_copies",)]
+    assert screen.rows[0].cells[0].values == (cut,)
     assert "<h1>Threshold of digits-contrastive on" in render(Contents([result], []))
     strict, loose = (result.estimate("missed_copies", rate=rate).value for rate in ("0.05", "0.2"))
     assert strict >= loose

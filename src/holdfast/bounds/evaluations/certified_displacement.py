@@ -146,7 +146,7 @@ class CertifiedDisplacement(BracketEvaluation):
         return point_witness(population, row, point, ball, facts)
 
 
-SHARE = "share of the median clean distance"
+SHARE = "median clean distances"
 
 
 def median_distance(population: Population, divergence: Divergence) -> Scale:

@@ -84,7 +84,7 @@ class CertifiedRadius(Evaluation):
             place=70,
             text="What is proved?",
             quantities=("average_certified_radius",),
-            meaning="change up to which no image is mistaken for another",
+            meaning="mean change up to which an image stays closer to itself than to a random other image",
             select="first",
         ),
         CONTRADICTIONS,

@@ -68,7 +68,7 @@ class Alignment(Evaluation):
         "its share of that between different images: 0 is perfect, 1 no better than chance. LiDAR says in how many "
         "dimensions images differ by more than their views do."
     )
-    headline = ("relative_alignment", "alignment", "lidar")
+    headline = ("relative_alignment", "lidar")
     words = (("lidar", "LiDAR"),)
 
     def observation(self) -> Views:

@@ -279,9 +279,9 @@ def _refusal(group: Group, encoders: tuple[str, ...], reason: str, like: Estimat
     )
 
 
-# Ranks that hold together: at 95% over all comparisons of a scorecard, not each for itself (Holm 1979).
+# Ranks that hold together: at 95% over all comparisons of a first screen, not each for itself (Holm 1979).
 #
-# In a scorecard of ten rows and four encoders there are 60 comparisons, and three of them would tell equal encoders
+# In a table of ten rows and four encoders there are 60 comparisons, and three of them would tell equal encoders
 # apart by chance. Each difference gets the p-value that its interval implies,
 #
 #     p = 2 Phi(-z c), c = |value| / |value - the end nearer zero|, z the normal quantile of the interval,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isfinite, isnan
 
-from holdfast.core.records import Claim, Estimate
+from holdfast.core.records import Claim, Conditions, Estimate
+from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, difference, tabled
 from holdfast.report.comparison.compare import Comparison, Contest, Pair, distinct_estimates
@@ -42,6 +43,15 @@ class Cell:
         return not isnan(self.estimate.value)
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether the bound of a share is the one that holds of every share."""
+        e = self.estimate
+        trivial = {Claim.UPPER: 1.0, Claim.LOWER: 0.0}.get(e.claim)
+        # An attack that found nothing says so much; a certificate that reaches nothing does not.
+        proof = (e.better, e.claim) in (("lower", Claim.UPPER), ("higher", Claim.LOWER))
+        return proof and is_share(e.unit) and e.value == trivial
+
+    @property
     def note(self) -> str:
         """Return how the number came about, in one line."""
         e = self.estimate
@@ -62,6 +72,11 @@ class Row:
     """How many rows share ``first``; 0 in all but the first of them."""
     contest: Contest | None = None
     """Who beats whom in this row."""
+
+    @property
+    def conditions(self) -> Conditions:
+        """Return the setting of its numbers."""
+        return next((cell.estimate.conditions for cell in self.cells if cell), {})
 
     def missing(self, table: Table) -> tuple[str, ...]:
         """Return which of the encoders that ``table`` ranks have no number here."""

@@ -225,12 +225,12 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
     if line.shades is not None:
         yield from _dots(line, frame, _shades(line.shades), 1.1)
     elif line.scattered:
-        yield from _dots(line, frame, [f"{colour}; stroke-opacity: 0.7"] * len(line.x), 1.9)
+        yield from _dots(line, frame, [f"{colour};stroke-opacity:.7"] * len(line.x), 1.9)
     else:
         for start, stop in _runs(line.x, line.y):
-            dash = f"; stroke-dasharray: {PATTERNS[line.dash]}" if PATTERNS[line.dash] else ""
+            dash = f";stroke-dasharray:{PATTERNS[line.dash]}" if PATTERNS[line.dash] else ""
             path = _path(frame.x(line.x[start:stop]), frame.y(line.y[start:stop]), line.stepped)
-            yield f'<path d="M{path}" style="fill: none; stroke: {colour}; stroke-width: 1.4{dash}"/>'
+            yield f'<path d="M{path}" style="fill:none;stroke:{colour};stroke-width:1.4{dash}"/>'
         if len(line.x) < FEW and not line.stepped and line.colour is not None:
             yield from _dots(line, frame, [colour] * len(line.x), 1.9)
     if line.band is not None:
@@ -238,17 +238,33 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
         for start, stop in _runs(line.x, low, high):
             x = frame.x(line.x[start:stop])
             there, back = _path(x, frame.y(high[start:stop])), _path(x[::-1], frame.y(low[start:stop])[::-1])
-            yield f'<path d="M{there}L{back}Z" style="fill: {colour}; fill-opacity: 0.15"/>'
+            yield f'<path d="M{there}L{back}Z" style="fill:{colour};fill-opacity:.15"/>'
 
 
 def _dots(line: Line, frame: Frame, colours: Sequence[str], radius: float) -> Iterator[str]:
     """Yield a path for each run of dots of one colour: round ends of strokes without length."""
     dots = zip(colours, frame.x(line.x).tolist(), frame.y(line.y).tolist(), strict=True)
+    finite = ((colour, round(10 * x), round(10 * y)) for colour, x, y in dots if np.isfinite(x + y))
     paths = "".join(
-        f'<path style="stroke: {colour}" d="{"".join(f"M{_short(x)} {_short(y)}h0" for _, x, y in run)}"/>'
-        for colour, run in groupby((dot for dot in dots if np.isfinite(dot[1] + dot[2])), key=lambda dot: dot[0])
+        f'<path style="stroke:{colour}" d="{_strokes([(x, y) for _, x, y in run])}"/>'
+        for colour, run in groupby(finite, key=lambda dot: dot[0])
     )
     yield f'<g fill="none" stroke-width="{2 * radius:g}" stroke-linecap="round">{paths}</g>' if paths else ""
+
+
+def _strokes(dots: Sequence[tuple[int, int]]) -> str:
+    """Return strokes without length at places in tenths of a point, each relative to the one before.
+
+    Example:
+        >>> _strokes([(1068, 1007), (1059, 1012)])
+        'M106.8 100.7h0m-.9 .5h0'
+    """
+    x, y = dots[0]
+    parts = [f"M{x / 10:g} {y / 10:g}h0"]
+    for to_x, to_y in dots[1:]:
+        parts.append(f"m{_tenths(to_x - x)} {_tenths(to_y - y)}h0".replace(" -", "-"))
+        x, y = to_x, to_y
+    return "".join(parts)
 
 
 def _runs(*values: Float[np.ndarray, "p"]) -> Iterator[tuple[int, int]]:
@@ -264,17 +280,24 @@ def _path(x: Float[np.ndarray, "p"], y: Float[np.ndarray, "p"], stepped: bool = 
     Steps are relative, counted in whole tenths so that rounding does not add up.
     """
     across, up = (np.round(10 * part).astype(int) for part in (x, y))
-    start = f"{across[0] / 10:g} {up[0] / 10:g}"
     steps = [(a, b) for a, b in zip(np.diff(across).tolist(), np.diff(up).tolist(), strict=True) if a or b]
-    if not stepped:
-        return start + "".join(f"l{_tenths(a)} {_tenths(b)}" for a, b in steps)
-    corners: list[tuple[int, int]] = []
-    for a, b in steps:  # a step that does not go across makes the last one higher
-        if corners and not a:
-            corners[-1] = (corners[-1][0], corners[-1][1] + b)
+    if stepped:
+        steps = [part for a, b in steps for part in ((a, 0), (0, b)) if any(part)]
+    straight: list[tuple[int, int]] = []
+    for a, b in steps:  # steps that go on straight across, or straight up, are one
+        before = straight[-1] if straight else (0, 0)
+        if (not b and not before[1] and a * before[0] > 0) or (not a and not before[0] and b * before[1] > 0):
+            straight[-1] = before[0] + a, before[1] + b
         else:
-            corners.append((a, b))
-    return start + "".join((f"h{_tenths(a)}" if a else "") + (f"v{_tenths(b)}" if b else "") for a, b in corners)
+            straight.append((a, b))
+    path, last = f"{across[0] / 10:g} {up[0] / 10:g}", ""
+    for a, b in straight:
+        command = "l" if a and b else "h" if a else "v"
+        numbers = " ".join(_tenths(part) for part in (a, b) if part)
+        # A letter need not be repeated, and a sign separates as well as a space.
+        joint = command if command != last else "" if numbers.startswith("-") else " "
+        path, last = f"{path}{joint}{numbers}".replace(" -", "-"), command
+    return path
 
 
 def _tenths(count: int) -> str:
@@ -296,7 +319,7 @@ def _shades(values: Float[np.ndarray, "p"]) -> list[str]:
 def _grid(frame: Frame) -> str:
     across = "".join(f"M{_short(x)} {TOP}V{BOTTOM}" for x in frame.x(np.array(frame.across.ticks)).tolist())
     up = "".join(f"M{_short(frame.left)} {_short(y)}H{RIGHT}" for y in frame.y(np.array(frame.up.ticks)).tolist())
-    return f'<path d="{across}{up}" style="fill: none; stroke: {RULE}; stroke-width: 0.6"/>'
+    return f'<path d="{across}{up}" style="fill:none;stroke:{RULE};stroke-width:.6"/>'
 
 
 def _words(frame: Frame, x_label: str, y_label: str, share: bool) -> str:
@@ -313,8 +336,8 @@ def _words(frame: Frame, x_label: str, y_label: str, share: bool) -> str:
     ]
     start = [_text(frame.left, TOP - PAD, y_label)] if y_label and not share else []
     anchored = {"middle": middle, "end": end, "start": start}
-    groups = (f'<g style="text-anchor: {where}">{"".join(texts)}</g>' for where, texts in anchored.items() if texts)
-    return f'<g font-size="{FONT}" style="fill: {INK}">{"".join(groups)}</g>'
+    groups = (f'<g style="text-anchor:{where}">{"".join(texts)}</g>' for where, texts in anchored.items() if texts)
+    return f'<g font-size="{FONT}" style="fill:{INK}">{"".join(groups)}</g>'
 
 
 def _text(x: float, y: float, words: str) -> str:

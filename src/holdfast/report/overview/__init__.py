@@ -1,1 +1,1 @@
-"""What a reader is told first: scorecard, alerts and advice."""
+"""What a reader is told first: the first screen, alerts and advice."""

@@ -6,12 +6,12 @@ samples, and a suggested gate on ``FEW``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
 
-from holdfast.core.records import Claim, Estimate, Failure, Result
+from holdfast.core.records import Claim, Failure, Result
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -30,15 +30,12 @@ from holdfast.report.overview.alerts import (
     harm,
     other_radius,
 )
-from holdfast.report.overview.scorecard import Tally, gap_sentence, tally
-from holdfast.report.overview.study import PAGE, study
+from holdfast.report.overview.first_screen import FirstScreen
+from holdfast.report.overview.study import study
+from holdfast.report.overview.tally import Tally, gap_sentence, tally
 
 SHOWN = 3
 """Of so many leaders the advice gives the worst number."""
-
-
-Guarded = tuple[str, Mapping[str, Estimate]]
-"""An evaluation with a number of each encoder."""
 
 
 def advice(
@@ -46,7 +43,7 @@ def advice(
     groups: Sequence[Group],
     failures: Sequence[Failure],
     runs: Sequence[str] = (),
-    shown: Sequence[Guarded] = (),
+    screen: FirstScreen | None = None,
 ) -> tuple[str, ...]:
     """Return sentences to act on, the most useful first.
 
@@ -55,7 +52,7 @@ def advice(
         groups: every result.
         failures: the cells without one.
         runs: the folders they are in, if they are known.
-        shown: the numbers of the first screen, which a gate guards before any other.
+        screen: the first screen, whose verdict the advice follows and whose numbers a gate guards before any other.
     """
     results = [result for group in groups for result in group.results]
     if unfinished := _continue(results, failures):
@@ -66,14 +63,14 @@ def advice(
     sentences = (
         *_missing(encoders_without_results(results, failures)),
         thin,
-        *_choice(table, tallied, advised, alerts(groups), _bounded(results)),
+        *_choice(table, tallied, advised, alerts(groups), _bounded(results), screen),
         *_gaps(table),
         *_proportion(table),
         _stronger(table),
         _claims(table),
         _proved(table),
         _rerun(failures),
-        _gate(*_gate_command(table, groups, runs, _guarded(table, advised), shown)),
+        _gate(*_gate_command(table, groups, runs, _guarded(table, advised, screen), screen)),
     )
     return tuple(filter(None, sentences))
 
@@ -129,53 +126,88 @@ class Advised:
     tally: Tally
     evidence: str
     leaders: tuple[str, ...]
+    numbers: tuple[str, ...]
+    """What these numbers are called."""
 
 
 def _advised(table: Table, tallied: Tally) -> Advised:
     """Return who leads by the numbers with evidence, or where these do not decide by those with some."""
     backed, evidence = _of_numbers(table, ("use",)), "evidence"
-    if not backed.telling:
+    if not tally(backed).telling:
         backed, evidence = _of_numbers(table, ("some",)), "some evidence only"
-    return Advised(backed, evidence, backed.leaders if tallied.conditions else ())
+    tallied_again = tally(backed)
+    names = tuple(part.title for part in backed.sections)
+    return Advised(tallied_again, evidence, tallied_again.leaders if tallied.conditions else (), names)
 
 
-def _choice(table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Alert], bounded: bool) -> Iterator[str]:
+def _choice(
+    table: Table,
+    tallied: Tally,
+    advised: Advised,
+    alerts: Sequence[Alert],
+    bounded: bool,
+    screen: FirstScreen | None,
+) -> Iterator[str]:
+    if screen is None or not screen.rows:
+        leaders, sentences = _by_tally(table, tallied, advised, bounded)
+    else:
+        leaders, sentences = _by_screen(table, tallied, advised, screen)
+    yield from sentences
+    yield from _worst_of_leaders(table, leaders)
+    if doubted := [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]:
+        yield f"Settle the notes about {text.listed(doubted)} before you rely on that."
+
+
+def _by_screen(
+    table: Table, tallied: Tally, advised: Advised, screen: FirstScreen
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return who leads by the verdict of the first screen, and why the study would choose another if it would.
+
+    The verdict counts every row of robustness; the study's numbers are one or two of them.
+    """
     if not tallied.conditions:
-        yield from _worst_of_leaders(table, table.ranked if len(table.ranked) == 1 else ())
-        return
+        return table.ranked if len(table.ranked) == 1 else (), ()
+    if not tallied.telling and (saturated := other_radius(table)):
+        return (), (f"The encoders are tied{saturated}",)
+    leaders = (screen.leader,) if screen.leader else advised.leaders
+    if not advised.leaders or screen.leader in advised.leaders:
+        return leaders, ()
+    numbers = text.listed(list(dict.fromkeys(advised.numbers)))
+    which = "these are some rows of the table, and the verdict counts all" if screen.leader else "the table names none"
+    return leaders, (f"By {numbers} alone, {text.listed(list(advised.leaders))} would come first: {which}.",)
+
+
+def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return who leads by all numbers of a run without a first screen, and the sentences that say so."""
+    if not tallied.conditions:
+        return table.ranked if len(table.ranked) == 1 else (), ()
     leaders = advised.leaders or (() if advised.tally.telling else tallied.leaders)
     if not tallied.telling:
         saturated = other_radius(table)
-        yield (
+        return leaders, (
             f"The encoders are tied in {'all ' * (tallied.conditions > 1)}{text.counted(tallied.conditions, 'condition')} "
-            f"of robustness compared: these images cannot tell them apart{saturated or '; use more of them.'}"
+            f"of robustness compared: these images cannot tell them apart{saturated or '; use more of them.'}",
         )
-    elif advised.leaders:
-        yield _prefer(leaders, advised.tally, advised.evidence)
-        if tallied.leaders and tallied.leaders != leaders:
-            yield (
-                f"Counting all numbers, {text.listed(list(tallied.leaders))} would come first; that is no "
-                "reason to prefer another."
-            )
-    elif leaders:
-        yield _undecided(table, tallied, bounded)
-    else:
-        decisive = advised.tally if advised.tally.telling else tallied
-        yield (
-            f"The encoders differ in {_of_them(decisive)}, but none is best or tied for best throughout any question: no "
-            "reason to prefer one."
+    if advised.leaders:
+        other = (
+            f"Counting all numbers, {text.listed(list(tallied.leaders))} would come first; that is no "
+            "reason to prefer another."
         )
-    yield from _worst_of_leaders(table, leaders)
-    doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
-    if doubted:
-        yield f"Settle the warnings about {text.listed(doubted)} above before you rely on that."
-    yield "Robust does not mean useful: this only says how little codes change. Choose among encoders that do your job."
+        differs = tallied.leaders and tallied.leaders != leaders
+        return leaders, (_prefer(leaders, advised.tally, advised.evidence), *([other] if differs else []))
+    if leaders:
+        return leaders, (_undecided(table, tallied, bounded),)
+    decisive = advised.tally if advised.tally.telling else tallied
+    return leaders, (
+        f"The encoders differ in {_of_them(decisive)}, but none is best or tied for best throughout any question: no "
+        "reason to prefer one.",
+    )
 
 
-def _of_numbers(table: Table, advised: Sequence[str]) -> Tally:
-    """Return who wins by the numbers of which the study says this."""
+def _of_numbers(table: Table, advised: Sequence[str]) -> Table:
+    """Return the numbers of which the study says this."""
     studied = tuple(part for part in table.sections if study().advice(part.evaluation, part.like.quantity) in advised)
-    return tally(replace(table, sections=studied))
+    return replace(table, sections=studied)
 
 
 def _lead(tallied: Tally, evidence: str) -> str:
@@ -200,7 +232,7 @@ def _tied(tallied: Tally) -> str:
 
 def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     """Return who leads by the numbers that the study found to foresee robust use."""
-    lead = f"{_lead(backed, f' by numbers with {evidence} ({PAGE})')}"
+    lead = f"{_lead(backed, f' by numbers with {evidence} in our study')}"
     if len(leaders) == 1:
         return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
     return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}; {_tied(backed)}."
@@ -216,7 +248,7 @@ def _undecided(table: Table, tallied: Tally, bounded: bool) -> str:
     better = [name for name in study().best if name not in measured and (bounded or not name.startswith(proofs))]
     then = f" Measure {text.listed(better)} as well, which have more." if better else ""
     return (
-        f"{each} ({_tied(tallied)}), but only by numbers without evidence that they foresee robust use ({PAGE}): that alone "
+        f"{each} ({_tied(tallied)}), but only by numbers without evidence in our study: that alone "
         f"is no reason to prefer one.{then}"
     )
 
@@ -251,12 +283,17 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
             if (cell := row.cells[place]) and cell.defined
         ]
         if cells:
-            _, section, row, cell = max(reversed(cells), key=lambda item: item[0])
+            most, section, row, cell = max(reversed(cells), key=lambda item: item[0])
             where = " · ".join(filter(None, (row.first, row.rest)))
             perfect = 0 if section.like.better == "lower" else 1
+            others = [
+                harm(other) for each, other in zip(table.encoders, row.cells, strict=True)
+                if other and other.defined and each in table.ranked and each != name
+            ]  # fmt: skip
+            beside = " The other encoders do no better." if others and min(others) >= most else ""
             yield (
-                f"Whether {name} is good enough is for you to say: at its worst, {section.title} is {cell.value} "
-                f"{cell.interval}{f' ({where})' if where else ''}, where {perfect} would be perfect."
+                f"Weakest result of {name}: {section.title} is {cell.value} "
+                f"{cell.interval}{f' ({where})' if where else ''}; {perfect} would be perfect.{beside}"
             )
 
 
@@ -354,16 +391,18 @@ def gate_command(
     groups: Sequence[Group],
     failures: Sequence[Failure],
     runs: Sequence[str],
-    shown: Sequence[Guarded] = (),
+    screen: FirstScreen | None = None,
 ) -> tuple[str, str]:
     """Return an encoder and the command that notices if it gets worse; two empty texts where there is none to give."""
     if _continue([result for group in groups for result in group.results], failures):
         return "", ""
     table, _ = _supported(table)
-    return _gate_command(table, groups, runs, _guarded(table, _advised(table, tally(table))), shown)
+    return _gate_command(table, groups, runs, _guarded(table, _advised(table, tally(table)), screen), screen)
 
 
-def _guarded(table: Table, advised: Advised) -> tuple[str, ...]:
+def _guarded(table: Table, advised: Advised, screen: FirstScreen | None) -> tuple[str, ...]:
+    if screen and screen.leader:
+        return (screen.leader,)
     return advised.leaders or (table.ranked if len(table.ranked) == 1 else ())
 
 
@@ -372,7 +411,7 @@ def _gate(name: str, command: str) -> str:
 
 
 def _gate_command(
-    table: Table, groups: Sequence[Group], runs: Sequence[str], advised: Sequence[str], shown: Sequence[Guarded]
+    table: Table, groups: Sequence[Group], runs: Sequence[str], advised: Sequence[str], screen: FirstScreen | None
 ) -> tuple[str, str]:
     """Return a check that would notice if the advised encoder became worse than its interval allows.
 
@@ -383,7 +422,7 @@ def _gate_command(
     folders = " ".join(map(quote, runs)) or "RUN"
     for name in advised[:1] if advised and not _useless(table, advised[0]) else ():
         place = table.encoders.index(name)
-        numbers = [(evaluation, by[name]) for evaluation, by in shown if name in by]
+        numbers = [(evaluation, by[name]) for evaluation, by in (screen.numbers if screen else ()) if name in by]
         for section in table.sections:
             cells = [cell for row in section.rows if (cell := row.cells[place]) and cell.defined]
             if section.like.better == "lower" and cells:

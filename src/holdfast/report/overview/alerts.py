@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.core.balls import Ball
-from holdfast.core.records import DUPLICATES, Claim, Failure, Result
+from holdfast.core.records import Claim, Failure, Result, WarningKind
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
 from holdfast.report.comparison.tables import Cell, Row, Table
+from holdfast.report.overview.asked import heading_of
 
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""
@@ -30,11 +32,10 @@ class Alert:
     encoders: tuple[str, ...]
     evaluations: tuple[str, ...]
     warning: str
-
-    @property
-    def of_duplicates(self) -> bool:
-        """Whether images are copies of others, which spoils every number and can be mended now."""
-        return self.warning.startswith(DUPLICATES)
+    headings: tuple[str, ...] = ()
+    """The sections that it concerns; none where that is the whole run."""
+    kind: WarningKind = ""
+    """Its cause, where other code acts on it."""
 
     @property
     def where(self) -> str:
@@ -45,19 +46,53 @@ class Alert:
         return text.listed(list(self.evaluations)) if self.evaluations else "all evaluations"
 
 
+COUNTS = re.compile(r"(\d[\d,]*) of (\d[\d,]*)")
+
+
 def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
-    """Return every warning once, first those that concern all numbers of an encoder, last those of too few samples."""
-    warned: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for name, result in ((name, result) for group in groups for name, result in group.items()):
+    """Return one note for each cause: first of a whole encoder, then of evaluations, last of too few samples."""
+    found: dict[str, tuple[Alert, list[str]]] = {}
+
+    def add(name: str, result: Result, warning: str, kind: WarningKind = "", whole: bool = False) -> None:
+        key = kind or COUNTS.sub("# of #", warning)
+        before, sentences = found.get(key, (Alert((), (), warning, kind=kind), []))
+        now = replace(
+            before,
+            encoders=_with(before.encoders, name),
+            evaluations=before.evaluations if whole else _with(before.evaluations, result.title),
+            headings=before.headings if whole else _with(before.headings, heading_of(result)),
+        )
+        found[key] = now, [*sentences, warning]
+
+    members = [member for group in groups for member in group.items()]
+    for name, result in members:
         for warning in result.encoder.warnings:
-            warned.setdefault(warning, ({}, {}))[0][name] = None
-    for group in groups:
-        for name, result in group.items():
-            for warning in (*result.findings.warnings, *_unread(result)):
-                encoders, evaluations = warned.setdefault(warning, ({}, {}))
-                encoders[name] = evaluations[result.title] = None
-    each = (Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
-    return (*each, *_of_samples([member for group in groups for member in group.items()]))
+            add(name, result, warning, whole=True)
+    for name, result in members:
+        for warning in result.findings.warnings:
+            add(name, result, warning, result.findings.kinds.get(warning, ""))
+        for warning in _unread(result):
+            add(name, result, warning, whole=True)
+    each = (replace(note, warning=note.warning if note.kind else added(said)) for note, said in found.values())
+    return (*each, *_of_samples(members))
+
+
+def added(sentences: Sequence[str]) -> str:
+    """Return sentences that differ in their counts as one, with the counts added up; equal ones are one fact.
+
+    Example:
+        >>> added(["1 of 30 fits failed.", "2 of 30 fits failed."]), added(["3 of 9 images are copies."] * 2)
+        ('3 of 60 fits failed.', '3 of 9 images are copies.')
+    """
+    if len(set(sentences)) == 1:
+        return sentences[0]
+    counts = [[[int(n.replace(",", "")) for n in pair] for pair in COUNTS.findall(each)] for each in sentences]
+    totals = iter([[sum(ends) for ends in zip(*pairs, strict=True)] for pairs in zip(*counts, strict=True)])
+    return COUNTS.sub(lambda _: "{:,} of {:,}".format(*next(totals)), sentences[0])
+
+
+def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return names if name in names else (*names, name)
 
 
 def partial(*results: Result) -> str:
@@ -87,7 +122,8 @@ def _of_samples(members: Sequence[tuple[str, Result]]) -> Iterator[Alert]:
     for results, sentence in kinds:
         if results:
             names = dict.fromkeys(name for name, result in members if any(result is each for each in results))
-            yield Alert(tuple(names), tuple(dict.fromkeys(each.title for each in results)), sentence(results))
+            titles, headings = ([*dict.fromkeys(map(of, results))] for of in (lambda each: each.title, heading_of))
+            yield Alert(tuple(names), tuple(titles), sentence(results), tuple(headings))
 
 
 def _count(result: Result) -> int:

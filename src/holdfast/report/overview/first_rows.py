@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from holdfast.core.balls import in_print
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Estimate, Result
+from holdfast.core.settings import convert
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
 from holdfast.report.comparison.compare import Contest
@@ -24,12 +25,12 @@ GROUPS = {
     "Attacked": "White-box attacks. A stronger attack can only make these numbers worse.",
     "Proved and attacked": "Same images, same change, same distance: proved ≤ true value ≤ attacked.",
     "Everyday changes": "No attacker. All severities averaged.",
-    "Space": "Not robustness: is the embedding space used well?",
+    "Space": "No attack: how the embedding space is built and used.",
     "Labels": "Measured with labelled images.",
 }
 """The headings of the first screen, each with what it says of its rows."""
 ROBUSTNESS = ("Attacked", "Proved and attacked", "Everyday changes", "Labels")
-Form = Literal["percent", "radius", "score", "count"]
+Form = Literal["percent", "radius", "score", "count", "plain"]
 SLACK = 1e-9
 """Rounding that a lower bound may stand above an upper bound by."""
 
@@ -133,6 +134,8 @@ class Shown(NamedTuple):
     detail: str
     """Intervals and method, for the tooltip."""
     values: tuple[float, ...]
+    estimates: tuple[Estimate, ...] = ()
+    """What is shown: its number, or the proved and the attacked bound."""
 
 
 @dataclass(frozen=True)
@@ -209,25 +212,35 @@ def picked(part: Sequence[Group], whole: Table) -> Iterator[Picked]:
 
 def _picked(kind: Kind, whole: Table, group: Group) -> Picked | None:
     """Return the rows of a kind at the radius where the encoders differ most."""
-    candidates = list(_candidates(kind, whole))
-    return Picked(kind, max(candidates, key=lambda rows: _told_apart(rows, whole)), group) if candidates else None
+    found = list(_candidates(kind, whole))
+    return Picked(kind, most_telling(found, whole), group) if found else None
+
+
+def most_telling(found: Sequence[tuple[Row, ...]], whole: Table) -> tuple[Row, ...]:
+    """Return those rows in which the encoders differ most."""
+    return max(found, key=lambda rows: _told_apart(rows, whole))
+
+
+def candidates(rows: Sequence[Row], whole: Table) -> list[Row]:
+    """Return per ball and distance the row of the strongest attack."""
+    cases: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        cases.setdefault(_case(row), []).append(row)
+    return [_strongest(same, whole) for same in cases.values()]
 
 
 def _candidates(kind: Kind, whole: Table) -> Iterator[tuple[Row, ...]]:
     """Yield per ball and distance the row of the strongest attack, with the proof of the same event before it."""
-    by_case: list[dict[tuple[str, str], list[Row]]] = []
+    by_case: list[dict[tuple[str, str], Row]] = []
     for quantity in kind.quantities:
-        cases: dict[tuple[str, str], list[Row]] = {}
-        for section in whole.sections:
-            if (section.evaluation, section.like.quantity) == (kind.evaluation, quantity):
-                for row in section.rows:
-                    cases.setdefault(_case(row), []).append(row)
-        by_case.append(cases)
-    for case, rows in by_case[0].items():
-        if all(cases.get(case) for cases in by_case):
-            found = (_strongest(rows, whole), *(_strongest(cases[case], whole) for cases in by_case[1:]))
-            if any(cell and cell.defined for cell in found[0].cells):
-                yield found
+        rows = [
+            row for section in whole.sections
+            if (section.evaluation, section.like.quantity) == (kind.evaluation, quantity) for row in section.rows
+        ]  # fmt: skip
+        by_case.append({_case(row): row for row in candidates(rows, whole)})
+    for case, row in by_case[0].items():
+        if all(case in cases for cases in by_case) and any(cell and cell.defined for cell in row.cells):
+            yield row, *(cases[case] for cases in by_case[1:])
 
 
 def _case(row: Row) -> tuple[str, str]:
@@ -371,7 +384,15 @@ def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: 
     estimates = [cell.estimate for cell in cells if cell]
     values = tuple(e.value for e in estimates)
     if any(map(isnan, values)):
-        return Shown(name, "n/a", False, None, next((e.reason for e in estimates if e.reason), None) or "n/a", values)
+        return Shown(
+            name,
+            "n/a",
+            False,
+            None,
+            next((e.reason for e in estimates if e.reason), None) or "n/a",
+            values,
+            tuple(estimates),
+        )
     said = in_words(kind.form, estimates)
     if result and result.planned is not None:
         said += f" ({result.looked_at:,} of {result.planned:,})"
@@ -383,7 +404,7 @@ def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: 
         f"{text.name_of(e)} {text.value(e, e.value)} {text.interval(e)} ({text.conditions(e.conditions, aim=e.aim)})"
         for e in estimates
     )
-    return Shown(name, said, best, ends, detail, values)
+    return Shown(name, said, best, ends, detail, values, tuple(estimates))
 
 
 def in_words(form: Form, estimates: Sequence[Estimate]) -> str:
@@ -405,12 +426,14 @@ def in_words(form: Form, estimates: Sequence[Estimate]) -> str:
 
 def number(form: Form, estimate: Estimate, value: float) -> str:
     """Return ``value`` as the first screen shows it: per cent, grey levels, or two decimals."""
+    if form == "plain":
+        return text.value(estimate, value)
     if form == "percent":
         return f"{100 * value:.{0 if estimate.n < 1000 else 1}f}%"
     norm, _, widest = estimate.conditions.get("ball", "").partition(":")
     times, _ = in_print(norm) if form == "radius" else (1.0, "")
     if value == inf:
-        return f"> {times * float(widest):.3g}" if widest and "/" not in widest else "∞"
+        return f"> {times * convert(widest, float, 'radius'):.3g}" if widest else "∞"
     return f"{times * value:.2f}" if form == "score" else f"{times * value:.3g}"
 
 

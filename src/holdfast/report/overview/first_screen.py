@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, isnan, nan
 
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, tabled
 from holdfast.report.comparison.compare import Comparison, case, jointly_ranked
-from holdfast.report.comparison.tables import Table, table
+from holdfast.report.comparison.tables import Row, Section, Table, table
 from holdfast.report.overview.alerts import FEW, alerts
+from holdfast.report.overview.asked import OTHERS, asked
 from holdfast.report.overview.first_rows import (
     GROUPS,
     ROBUSTNESS,
     FirstRow,
+    Picked,
     Shown,
     first_row,
     picked,
@@ -44,12 +46,23 @@ class FirstScreen:
     checks: str
     notes: int
     """Warnings that stand in the sections they concern."""
+    exact: Table
+    """The rows with intervals and paired differences, these at 95% each."""
+    leader: str = ""
+    """The encoder that the verdict calls the most robust; empty where none is."""
 
     @property
     def groups(self) -> list[tuple[str, str, list[FirstRow]]]:
         """Each heading that has rows, with what it says of them."""
-        found = [(name, said, [row for row in self.rows if row.kind.group == name]) for name, said in GROUPS.items()]
+        headings = {**GROUPS, OTHERS: ""}
+        found = [(name, said, [row for row in self.rows if row.kind.group == name]) for name, said in headings.items()]
         return [group for group in found if group[2]]
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether the table is about robustness, but nothing in it was measured with labels."""
+        found = {row.kind.group for row in self.rows}
+        return bool(found) and not found & {"Labels", OTHERS}
 
     @property
     def numbers(self) -> list[tuple[str, Mapping[str, Estimate]]]:
@@ -77,17 +90,19 @@ def first_screens(
     for part, short in zip(tabled(groups), tables, strict=True):
         whole = table(short.title, part, comparison)
         found = list(picked(part, whole))
-        if not found:
+        found = [*found, *asked(part, whole, found)]
+        broken = {name: count for name in whole.encoders if (count := _certificates(part, name)[0])}
+        if not found and not broken:
             continue
         ranks = jointly_ranked([each.contest for each in found if each.contest])
         rows = tuple(first_row(each, whole, ranks[case(each.contest)] if each.contest else {}) for each in found)
         results = [result for group in part for result in group.results]
-        broken = {name: count for name in whole.encoders if (count := _certificates(part, name)[0])}
         require_one_event(rows, tuple(broken))
         red = ""
         if broken:
             who = text.listed(list(broken))
             red = f"Violated certificates: attacks succeed inside {sum(broken.values()):,} of {who}. Trust no proof of them."
+        leader, verdict = _verdict(whole, rows)
         screens.append(
             FirstScreen(
                 title=short.title,
@@ -95,11 +110,13 @@ def first_screens(
                 baselines=whole.baselines,
                 collapsed=whole.collapsed,
                 rows=rows,
-                verdict=_verdict(whole, rows),
+                verdict=verdict,
                 amber=_amber(whole, rows, results, failures),
                 red=red,
                 checks=_checks(part, whole),
                 notes=len(alerts(part)),
+                exact=replace(whole, sections=tuple(_exact(each, row) for each in found for row in each.rows)),
+                leader=leader,
             )
         )
     return tuple(screens)
@@ -118,16 +135,24 @@ def _word(count: int) -> str:
     return WORDS[count] if count < len(WORDS) else f"{count:,}"
 
 
-def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, ...]:
+def _exact(found: Picked, row: Row) -> Section:
+    """Return a row by itself, without marks: those of the screen hold for the whole table together."""
+    cells = tuple(cell and replace(cell, mark="") for cell in row.cells)
+    like = next(cell.estimate for cell in row.cells if cell)
+    return Section(found.kind.evaluation, True, like, (replace(row, cells=cells, span=1),))
+
+
+def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ...]]:
+    """Return who is the most robust, if that can be said, and the sentences that say so."""
     ranked = whole.ranked
-    compared = [row for row in rows if row.kind.group in ROBUSTNESS and len(row.ranks) > 1]
-    if len(ranked) < 2:
-        return tuple(f"{name}: {sentence}" for name in ranked for sentence in _own(rows, name)) or (
-            "No encoder to judge.",
-        )
+    robust = [row for row in rows if row.kind.group in ROBUSTNESS]
+    compared = [row for row in robust if len(row.ranks) > 1]
+    if len(ranked) < 2 or not robust:
+        own = (f"{name}: {sentence}" for name in ranked[:3] for sentence in _own(robust or rows, name))
+        return "", tuple(own) or ("No encoder to judge.",)
     among = f"the {_word(len(ranked))} encoders"
     if not compared:
-        return (f"Nothing tells {among} apart: no row could be compared.",)
+        return "", (f"Nothing tells {among} apart: no row could be compared.",)
     wins = {
         name: sum(row.ranks.get(name) == 1 and list(row.ranks.values()).count(1) == 1 for row in compared)
         for name in ranked
@@ -135,17 +160,17 @@ def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, ...]:
     behind = {name: sum(row.ranks.get(name, 1) > 1 for row in compared) for name in ranked}
     most = max(wins.values())
     if not most and not any(behind.values()):
-        return (f"No significant difference between {among} on any of {_word(len(compared))} rows.",)
+        return "", (f"No significant difference between {among} on any of {_word(len(compared))} rows.",)
     leaders = [name for name in ranked if wins[name] == most and most and not behind[name]]
     if len(leaders) != 1:
         each = text.listed(
             [f"{name} is best on {wins[name]}" for name in ranked if wins[name]] or ["none is best on any"]
         )
-        return (f"No encoder leads throughout: {each} of {len(compared)} robustness rows.",)
+        return "", (f"No encoder leads throughout: {each} of {len(compared)} robustness rows.",)
     name, rest = leaders[0], len(compared) - most
     tied = "" if not rest else ", tied on the other" if rest == 1 else f", tied on the other {_word(rest)}"
     first = f"{name} is the most robust of {among}: best on {most} of {len(compared)} robustness rows{tied}."
-    return first, *_lead(rows, name, ranked)
+    return name, (first, *_lead(rows, name, ranked))
 
 
 def _lead(rows: Sequence[FirstRow], name: str, ranked: Sequence[str]) -> list[str]:
@@ -186,8 +211,7 @@ def _own(rows: Sequence[FirstRow], name: str) -> list[str]:
     """Return what the first screen says of the only encoder: its first rows, in words."""
     said = [
         f"{row.title[0].lower()}{row.title[1:]}: {cell.said}"
-        for row in rows if row.kind.group in ROBUSTNESS
-        for cell in row.cells if cell.encoder == name and cell.values
+        for row in rows for cell in row.cells if cell.encoder == name and cell.values
     ]  # fmt: skip
     return [f"{'; '.join(said[:2])}."] if said else []
 

@@ -1,4 +1,4 @@
-"""What a study of many small encoders found of the numbers a report shows: which of them foresee robust later use.
+"""What a study of many small encoders found of the numbers a report shows: which of them predict robust later use.
 
 ``study.json`` is written from the study's stored results together with docs/study.md, which explains it. Tau is Kendall's:
 1 if a number ranks encoders as probes under attack do, -1 if the other way round, 0 if the two orders are unrelated.
@@ -14,21 +14,15 @@ from typing import Literal
 from holdfast.core.records import Number, Record
 from holdfast.report import text
 
-PAGE = "docs/study.md"
 LABELS = {
-    "use": "evidence",
-    "some": "some evidence",
+    "use": "predicted it",
+    "some": "predicted it, with doubts",
     "none": "no evidence",
     "against": "points the wrong way",
     "not judged": "not judged",
 }
-FINDINGS = {
-    "use": "ranked them much as robust probes did",
-    "some": "ranked them somewhat as robust probes did, with doubts",
-    "none": "gave no evidence of how robust probes on them are",
-    "against": "ranked them the other way round than robust probes did",
-    "not judged": "could not be judged: too few encoders had a value, or it did not agree with itself on half of the images",
-}
+ELSEWHERE = {("attack-radius", "attack_radius"): ("breakaway", "attack_radius")}
+"""Numbers that the study took by another evaluation than the one that reports them now."""
 
 
 class Again(Record):
@@ -43,12 +37,8 @@ class Again(Record):
 
     @property
     def words(self) -> str:
-        """Return it as part of a sentence."""
-        tau = f"{_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}]"
-        outcome = (
-            f"tau was {tau}" if self.held is None else f"this {'held' if self.held else 'did not hold'} (tau {tau})"
-        )
-        return f"among {self.encoders} encoders kept apart until then {outcome}"
+        """Return its tau with the interval."""
+        return _interval(self)
 
 
 class Evidence(Record):
@@ -74,19 +64,16 @@ class Evidence(Record):
         return (1 + kinds.index(self.advice), -self.tau) if self.advice in kinds else (4, 0.0)
 
     @property
-    def badge(self) -> str:
-        """Return how sure the study makes one of such a number, in two or three words."""
-        return LABELS[self.advice] if self.advice == "not judged" else f"{LABELS[self.advice]}: tau {_signed(self.tau)}"
+    def words(self) -> str:
+        """Return its tau with the interval."""
+        return _interval(self) if self.advice != "not judged" else "–"
 
     @property
-    def sentence(self) -> str:
-        """Return what was found as a sentence."""
-        tau = f"tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}]"
-        refuted = self.again is not None and self.again.held is False
-        evidence = FINDINGS["some" if refuted else self.advice] + (f" ({tau})" if self.advice != "not judged" else "")
-        again = f"; {self.again.words}" if self.again and self.advice != "not judged" else ""
-        alone = f"{len(self.won) or 'none'} of {study().learned_nothing} encoders that learned nothing won by it"
-        return f"In a study of {self.encoders} small encoders this number {evidence}{again}; {alone}."
+    def verdict(self) -> str:
+        """Return whether it is confirmed, in two or three words."""
+        if self.again and self.again.held is not None:
+            return "confirmed" if self.again.held else "not confirmed"
+        return LABELS[self.advice]
 
 
 class Baseline(Record):
@@ -102,7 +89,7 @@ class Baseline(Record):
     @property
     def tau_in_words(self) -> str:
         """Return what was found."""
-        return f"{self.name} (tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}])"
+        return f"{self.name} (τ {_interval(self)})"
 
 
 class Undefended(Record):
@@ -117,7 +104,7 @@ class Undefended(Record):
         """Return it in words."""
         among = f"Among the {self.encoders} encoders that were not trained against attacks"
         if not self.names:
-            return f"{among}, no number predicted it."
+            return f"{among}, no number passed the study's test."
         who = text.listed(list(self.names))
         return f"{among}, {who} predicted it, by intervals not corrected for how many numbers were looked at."
 
@@ -140,10 +127,8 @@ class Study(Record):
 
     def of(self, evaluation: str, quantity: str) -> Evidence | None:
         """Return what is known of a number: of exactly this one, for another of its evaluation may say something else."""
-        return next(
-            (measure for measure in self.measures if (measure.evaluation, measure.quantity) == (evaluation, quantity)),
-            None,
-        )
+        number = ELSEWHERE.get((evaluation, quantity), (evaluation, quantity))
+        return next((each for each in self.measures if (each.evaluation, each.quantity) == number), None)
 
     def advice(self, evaluation: str, quantity: str) -> str:
         """Return whether a number may decide between encoders: use, some, none, ..., or nothing if it was not looked at.
@@ -161,46 +146,31 @@ class Study(Record):
         return tuple(dict.fromkeys(measure.evaluation for measure in measures if measure.advice == most))
 
     @property
-    def order(self) -> str:
-        """Return why rows stand in the order they do."""
-        refuted = (
-            f", or whose evidence did not hold among {self.kept_apart} encoders kept apart" if self.kept_apart else ""
-        )
-        sentence = (
-            f"The order of rows and the word evidence come from a study of {self.encoders} small encoders ({PAGE}): which "
-            "numbers predict robust accuracy, that of probes under attack? Rows are ordered: first the attack radius, then "
-            "robust accuracy, if they were measured; then numbers that predicted it in the study, the largest tau first (1: "
-            "same order, 0: unrelated); then those that did so with doubts, likewise; then numbers not studied; last those "
-            f"without evidence{refuted}."
-        )
+    def sentences(self) -> tuple[str, ...]:
+        """Return what must be known to read the table of its numbers."""
+        baselines = text.listed([baseline.tau_in_words for baseline in self.baselines])
         alone = [
-            f"The {baseline.name} has tau {_signed(baseline.undefended)} there."
+            f"The {baseline.name} has τ {_signed(baseline.undefended)} there."
             for baseline in self.baselines
             if self.undefended and isfinite(baseline.undefended)
         ]
-        return " ".join(
-            filter(None, (sentence, self._beside, self.undefended.sentence if self.undefended else "", *alone))
+        parts = (
+            "τ is Kendall's rank agreement with robust probe accuracy: 1 is the same order, 0 is unrelated. "
+            "Confirmed: τ above 0 on held-out encoders after correction for all numbers tested.",
+            f"Known without any measure: {baselines}." if baselines else "",
+            " ".join([self.undefended.sentence, *alone]) if self.undefended else "",
         )
-
-    @property
-    def _beside(self) -> str:
-        """Return what ranks encoders without any measure, and how few measures do so better."""
-        if not self.baselines:
-            return ""
-        first = self.baselines[0]
-        better = [measure for measure in self.measures if measure.tau > first.tau]
-        baselines = text.listed([baseline.tau_in_words for baseline in self.baselines])
-        many = text.counted(len(better), "measure") if better else "none of the measures"
-        return (
-            f"For comparison, what is known without any measure: {baselines}; {many} had a larger tau than "
-            f"the {first.name}. A number has evidence only if it says more than these and the scale of codes together."
-        )
+        return tuple(filter(None, parts))
 
 
 @cache
 def study() -> Study:
     """Return the study that came with this version of the library."""
     return Study.model_validate_json(files("holdfast.report.overview").joinpath("study.json").read_bytes())
+
+
+def _interval(found: Again | Evidence | Baseline) -> str:
+    return f"{_signed(found.tau)} [{_signed(found.low)}, {_signed(found.high)}]"
 
 
 def _signed(value: float) -> str:

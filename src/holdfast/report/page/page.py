@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
+from struct import unpack
 from typing import TYPE_CHECKING
 
 from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Picture, Result, Verdict
@@ -18,9 +21,11 @@ from holdfast.report.figures.plots import Plate
 from holdfast.report.figures.svg import COLOURS
 from holdfast.report.overview.advice import advice
 from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.overview.asked import OTHERS, heading_of
 from holdfast.report.overview.first_rows import GROUPS
 from holdfast.report.overview.first_screen import FirstScreen
-from holdfast.report.overview.scorecard import Scorecard, sentences
+from holdfast.report.overview.study import Evidence, study
+from holdfast.report.overview.tally import gap_sentence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +42,8 @@ class Block:
     table: Table
     plates: tuple[Plate, ...]
     refusals: tuple[Refusal, ...]
+    everywhere: Mapping[str, str]
+    """What was recorded alike of all results of the page, which says it once."""
 
     @property
     def unranked(self) -> list[tuple[str, str, str]]:
@@ -65,9 +72,33 @@ class Block:
         return answers
 
     @property
+    def shared(self) -> dict[str, str]:
+        """Return what was recorded alike of all encoders, and not of all results of the page."""
+        return {key: value for key, value in _alike(self.group.results).items() if key not in self.everywhere}
+
+    @property
+    def own(self) -> dict[str, dict[str, object]]:
+        """Return what was recorded of each encoder alone."""
+        return {
+            name: {
+                "source": result.encoder.source,
+                "fingerprint": result.encoder.fingerprint,
+                "samples": len(result.findings.ids),
+                **{k: v for k, v in result.provenance.items() if k not in self.shared and k not in self.everywhere},
+            }
+            for name, result in self.group.items()
+        }
+
+    @property
     def pictures(self) -> list[tuple[str, tuple[Picture, ...]]]:
         """Return each encoder's pictures."""
         return [(name, result.findings.pictures) for name, result in self.group.items() if result.findings.pictures]
+
+
+def _alike(results: Sequence[Result]) -> dict[str, str]:
+    """Return what the provenance of all ``results`` has in common."""
+    records = [result.provenance for result in results]
+    return {key: value for key, value in records[0].items() if all(each.get(key) == value for each in records)}
 
 
 def blocks_by_evaluation(contents: Contents) -> dict[str, list[Block]]:
@@ -87,6 +118,7 @@ def _block(group: Group, first: Group, contents: Contents) -> Block:
         table(group.first.title, [group], contents.comparison),
         contents.plates[group.key],
         _refusals(group, contents.comparison.refusals),
+        _alike(contents.results),
     )
 
 
@@ -102,32 +134,27 @@ def _refusals(group: Group, refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
 
 
 @dataclass(frozen=True)
-class Notices:
-    """What a reader must know before the numbers."""
+class Missing:
+    """What has no result."""
 
     summary: str
-    """How much there is to know."""
+    """How much that is."""
     absent: Mapping[str, tuple[str, ...]]
     """The encoders without any result, each with the reasons."""
-    alerts: tuple[Alert, ...]
     over_budget: Sequence[Failure]
     failed: Sequence[Failure]
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The scorecards, and what the study says of their numbers."""
+class Part:
+    """What stands under one heading, each behind one click."""
 
-    cards: tuple[Scorecard, ...]
-    studied: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class MainNumbers:
-    """The summary: tables with a count of who won how often, and what could not be compared."""
-
-    tables: tuple[tuple[Table, tuple[str, ...]], ...]
-    refusals: tuple[str, ...]
+    heading: str
+    notes: tuple[Alert, ...]
+    anchor: str
+    numbers: tuple[Table, ...]
+    """The rows of the first screen and the other main numbers, with intervals and paired differences."""
+    evaluations: Sequence[tuple[str, Sequence[Block]]]
 
 
 @dataclass(frozen=True)
@@ -151,52 +178,29 @@ class Page:
     meta: str
     """Images, suite, version and day on one line."""
     first: tuple[FirstScreen, ...]
-    notices: Notices
-    scores: Scores
+    missing: Missing
+    notes: tuple[Alert, ...]
+    """Those that concern the whole run, or more than one heading."""
+    parts: tuple[Part, ...]
     advice: tuple[str, ...]
-    main_numbers: MainNumbers
-    evaluations: Mapping[str, Sequence[Block]]
+    studied: tuple[tuple[str, Evidence], ...]
+    """The measured numbers that the study looked at."""
+    refusals: tuple[str, ...]
+    """What could not be compared."""
     causes: tuple[Cause, ...]
     """Why results are missing."""
     measured: Measured
     numbers: str = ""
     """The file beside the page that holds all numbers, which the page then leaves out; empty: the page shows them."""
 
-    @property
-    def grouped(self) -> list[tuple[str, list[tuple[str, Sequence[Block]]]]]:
-        """Return the evaluations under the headings of the first screen."""
-        found: dict[str, list[tuple[str, Sequence[Block]]]] = {name: [] for name in (*GROUPS, OTHERS)}
-        for name, blocks in self.evaluations.items():
-            found[_under(blocks[0])].append((name, blocks))
-        return [(name, named) for name, named in found.items() if named]
-
-
-OTHERS = "Other measures"
-PROOFS = (
-    "certified-",
-    "linear-radius",
-    "instance-accuracy",
-    "margin-distribution",
-    "smoothed-",
-    "center-",
-    "feature-",
-    "randomized-",
-)
-"""How the names of evaluations begin that prove."""
-EVERYDAY = ("common-", "corruption-error")
-LABELLED = ("probe-", "robust-accuracy", "grad-cam", "threshold")
-
-
-def _under(block: Block) -> str:
-    """Return the heading of the first screen under which an evaluation stands."""
-    name, first = block.group.first.evaluation, block.group.first
-    for under, prefixes in (("Proved and attacked", PROOFS), ("Everyday changes", EVERYDAY), ("Labels", LABELLED)):
-        if name.startswith(prefixes):
-            return under
-    if not first.robustness:
-        return "Space"
-    attacked = any("attack" in estimate.conditions for estimate in first.estimates)
-    return "Attacked" if attacked else OTHERS
+    @cached_property
+    def pictures(self) -> dict[str, tuple[str, int, int]]:
+        """Return each distinct PNG in base64 with its class in the style sheet, its width and its height."""
+        blocks = (block for part in self.parts for _, blocks in part.evaluations for block in blocks)
+        pngs = dict.fromkeys(
+            png for block in blocks for _, pictures in block.pictures for picture in pictures for png in picture.pngs
+        )
+        return {png: (f"p{place}", *_size(png)) for place, png in enumerate(pngs)}
 
 
 def render(
@@ -212,7 +216,8 @@ def render(
         suite: the name of the suite that was asked for, if it is known.
     """
     whole = page_of(contents, runs, state, suite)
-    return environment().get_template("page.html").render(page=replace(whole, numbers=numbers))
+    html = environment().get_template("page.html").render(page=replace(whole, numbers=numbers))
+    return re.sub(r"\n\s*", "\n", html)  # indentation is a hundredth of a large page
 
 
 @cache
@@ -227,7 +232,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
+    jinja.globals.update(
+        text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD, study=study()
+    )
     return jinja
 
 
@@ -239,50 +246,105 @@ def colours_of(comparison: Comparison) -> dict[str, str]:
 def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, suite: str = "") -> Page:
     """Return the sections of the page."""
     results, failures, comparison = contents.results, contents.failures, contents.comparison
-    notices = _notices(contents)
+    missing, said = _missing(contents), {screen.amber for screen in contents.first_screens}
+    notes = [note for note in alerts(contents.groups) if note.warning not in said]
+    whole = tuple(note for note in notes if not heading_of_note(note))
     return Page(
         state=state,
-        headline=_headline(results, comparison, len(notices.absent)),
+        headline=_headline(results, comparison, len(missing.absent)),
         lead=_lead(results),
         colours=colours_of(comparison),
         meta=_meta(results, suite),
         first=contents.first_screens,
-        notices=notices,
-        scores=Scores(
-            contents.scorecards,
-            tuple(dict.fromkeys(sentence for card in contents.scorecards for sentence in card.studied)),
-        ),
-        advice=advice(contents.tables[0], contents.groups, failures, runs, contents.shown) if contents.tables else (),
-        main_numbers=MainNumbers(
-            tuple(zip(contents.tables, map(sentences, contents.tallies), strict=True)),
-            incomparable(comparison.refusals),
-        ),
-        evaluations=blocks_by_evaluation(contents),
+        missing=missing,
+        notes=whole,
+        parts=_parts(contents, [note for note in notes if note not in whole]),
+        advice=advice(contents.tables[0], contents.groups, failures, runs, contents.screen) if contents.tables else (),
+        studied=_studied(contents.groups),
+        refusals=(*_gaps(contents), *incomparable(comparison.refusals)),
         causes=causes(failures),
         measured=Measured(_encoders(contents.groups), _facts(results)),
     )
 
 
-def _notices(contents: Contents) -> Notices:
-    absent, warnings = encoders_without_results(contents.results, contents.failures), alerts(contents.groups)
+def heading_of_note(note: Alert) -> str:
+    """Return the heading of the only section that a note concerns; empty where it concerns several, or the run."""
+    return next(iter(note.headings)) if len(note.headings) == 1 else ""
+
+
+def _parts(contents: Contents, notes: Sequence[Alert]) -> tuple[Part, ...]:
+    """Return the five headings, and the one of measures with pages of their own, as far as they hold anything."""
+    blocks: dict[str, list[tuple[str, Sequence[Block]]]] = {name: [] for name in (*GROUPS, OTHERS)}
+    headings: dict[str, str] = {}
+    for name, of_evaluation in blocks_by_evaluation(contents).items():
+        headings[name] = heading_of(of_evaluation[0].group.first)
+        blocks[headings[name]].append((name, of_evaluation))
+    exact = {screen.title: screen.exact for screen in contents.first_screens}
+    tables_of = {
+        heading: [_under(table, exact.get(table.title), heading, headings) for table in contents.tables]
+        for heading in blocks
+    }
+    return tuple(
+        Part(
+            heading,
+            tuple(note for note in notes if heading_of_note(note) == heading),
+            heading.lower().replace(" ", "-"),
+            tuple(table for table in tables_of[heading] if table.sections),
+            named,
+        )
+        for heading, named in blocks.items()
+        if named
+    )
+
+
+def _under(main: Table, exact: Table | None, heading: str, headings: Mapping[str, str]) -> Table:
+    """Return the rows of the first screen under ``heading``, then the main numbers that are not among them."""
+    first = [part for part in (exact.sections if exact else ()) if headings[part.evaluation] == heading]
+    shown = [(part.evaluation, part.like.quantity, part.like.conditions) for part in first]
+    others = [
+        replace(part, rows=rows)
+        for part in main.sections
+        if headings[part.evaluation] == heading
+        and (
+            rows := tuple(
+                row for row in part.rows if (part.evaluation, part.like.quantity, row.conditions) not in shown
+            )
+        )
+    ]
+    return replace(main, sections=(*first, *others))
+
+
+def _size(png: str) -> tuple[int, int]:
+    """Return width and height from the header of a PNG file in base64; 1 and 1 of what is none."""
+    head = b64decode(png[:32])
+    return unpack(">II", head[16:24]) if head.startswith(b"\x89PNG") else (1, 1)
+
+
+def _studied(grouped: Sequence[Group]) -> tuple[tuple[str, Evidence], ...]:
+    """Return the measured numbers that the study looked at, by the names of reports, those with evidence first."""
+    found = {
+        text.name_of(estimate): evidence
+        for group in grouped for result in group.results for estimate in result.estimates
+        if (evidence := study().of(result.evaluation, estimate.quantity))
+    }  # fmt: skip
+    return tuple(sorted(found.items(), key=lambda item: item[1].place))
+
+
+def _gaps(contents: Contents) -> tuple[str, ...]:
+    """Return which encoders have no number where others have one."""
+    return tuple(f"{gap_sentence(gap)}." for tallied in contents.tallies for gap in tallied.gaps)
+
+
+def _missing(contents: Contents) -> Missing:
+    absent = encoders_without_results(contents.results, contents.failures)
     over_budget, failed = by_budget(contents.failures)
-    return Notices(_count(warnings, absent, over_budget, failed), absent, warnings, over_budget, failed)
-
-
-def _count(
-    warnings: Sequence[Alert],
-    absent: Mapping[str, object],
-    over_budget: Sequence[Failure],
-    failed: Sequence[Failure],
-) -> str:
-    """Return how much there is to know before the numbers are read."""
     counts = (
         (len(absent), "encoder", " without any result"),
-        (len(warnings), "warning", ""),
         (len(over_budget), "result", " not measured"),
         (len(failed), "result", " failed"),
     )
-    return ", ".join(f"{text.counted(count, noun)}{rest}" for count, noun, rest in counts if count)
+    summary = ", ".join(f"{text.counted(count, noun)}{rest}" for count, noun, rest in counts if count)
+    return Missing(summary, absent, over_budget, failed)
 
 
 def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:
@@ -359,6 +421,10 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
     recorded = {"Measured": "started", "Holdfast": "holdfast", "Device": "device", "Commit": "commit"}
     for title, key in recorded.items():
         facts[title] = _distinct(result.provenance.get(key, "") for result in results)
+    everywhere = _alike(results) if results else {}
+    facts.update(
+        {text.words(key).capitalize(): value for key, value in everywhere.items() if key not in recorded.values()}
+    )
     return {title: value for title, value in facts.items() if value}
 
 

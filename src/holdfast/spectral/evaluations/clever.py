@@ -359,15 +359,15 @@ def _unfitted(series: Sequence[Series], balls: Sequence[Ball]) -> list[str]:
     counts = [(part, count) for part, count in counts if count]
     if not counts:
         return []
-    without = [
-        f"{count} of {len(part.values)} {part.conditions['margin']} in {part.conditions['ball']}"
-        for part, count in counts
-    ]
+    failed, every = sum(count for _, count in counts), sum(len(part.values) for part in series)
     many = {sparse[part.conditions["ball"]] for part, count in counts if count >= UNFITTED * len(part.values)}
     advice = " Where it is one in ten or more, the mean over the others is no estimate for all." if many else ""
     advice += " Raise batches." if False in many else ""
     advice += IN_L1 if True in many else ""
-    return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice}"]
+    return [
+        f"{failed} of {every} CLEVER scores are left out: the fit of the largest gradient norms gives no end within "
+        f"{FARTHEST:g} standard deviations.{advice}"
+    ]
 
 
 def _scores(margins: Float[np.ndarray, "b j"], ends: Ends, ball: Ball) -> Float[np.ndarray, "b"]:

@@ -17,7 +17,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.pictures import ends, row
 from holdfast.core.points.points import Points, points
-from holdfast.core.records import Claim, Curve, Estimate, Findings, Picture, Question
+from holdfast.core.records import Claim, Curve, Estimate, Findings, Picture, Question, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import require_not_negative
 from holdfast.measure.evaluation import Evaluation, Sizes
@@ -349,5 +349,5 @@ def _collapsed(ids: Sequence[str]) -> Findings:
     return Findings(
         ids=tuple(ids),
         estimates=tuple(estimates),
-        warnings=(f"COLLAPSED: {reason}; the encoder is useless, not robust.",),
+        warnings=(Warned(f"Collapsed: {reason}. The encoder is useless, not robust.", "collapsed"),),
     )
