@@ -166,12 +166,12 @@ def test_a_damaged_result_is_named(both, capsys):
     ("arguments", "expected"),
     [
         (["nowhere"], "nowhere holds no run (no run.json)"),
-        (["both", "--format", "tabel"], "did you mean 'table'"),
+        (["both", "--format", "tabel"], "Did you mean 'table'"),
         (["both", "--html", "."], "cannot write the page to the folder .; name a file"),
         (["both", "--html", "both/run.json/page.html"], "name another file with --html"),
         (["empty"], "empty: no results to compare"),
-        (["both", "--only", "breakway"], "no such evaluation in these runs; did you mean 'breakaway'"),
-        (["both", "--where", "atack=adaptive"], "no number has this condition; did you mean 'attack'"),
+        (["both", "--only", "breakway"], "Did you mean 'breakaway'"),
+        (["both", "--where", "atack=adaptive"], "Did you mean 'attack'"),
         (
             ["both", "--where", "attack=square"],
             "no number was taken under all of attack=square; there are attack: u-pgd",

@@ -62,7 +62,7 @@ def test_on_request_the_same_files_are_proposed(pushed, capsys) -> None:
             ["--push", "nobody/nothing"],
             "the files are written, but cannot be proposed to 'nobody/nothing' (no such model)",
         ),
-        (["--only", "breakawya"], "did you mean 'breakaway'"),
+        (["--only", "breakawya"], "Did you mean 'breakaway'"),
         (["--encoder", "other"], "the run has no encoder 'other'"),
     ],
 )

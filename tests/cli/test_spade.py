@@ -67,7 +67,7 @@ def test_labels_keep_their_order_whatever_their_size(arrays, capsys):
         (("--k", "0"), "k, the number of neighbours, must be a whole number from 1 up, got 0"),
         (("--labels", "floats.npy"), "labels must be one integer per sample, shape (120,), got float64 of"),
         (("--labels", "names.npy"), "labels must be one integer per sample, shape (120,), got <U1 of"),
-        (("--graph", "knm"), "unknown graph 'knm'; did you mean 'knn'"),
+        (("--graph", "knm"), "Did you mean 'knn'"),
         (("--repair", "ridge"), "unknown repair 'ridge'"),
         (("--labels", "x.npy"), "labels must be one integer per sample"),
         (("--labels", "none.npy"), "cannot read an array from"),

@@ -468,7 +468,7 @@ def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
         ({"k": 30}, "k must lie in 1..29, since each image has 29 others to be compared with, got 30; lower k"),
         ({"images": tiny.images(1)}, "no image has another beside it; add images"),
         ({"radii": -1}, "0 or more"),
-        ({"divergence": "cosin"}, "did you mean 'cosine'"),
+        ({"divergence": "cosin"}, "Did you mean 'cosine'"),
         ({"images": None}, "name a folder of them with --images"),
         ({"reference": "float16"}, "name an encoder first"),
         (

@@ -256,8 +256,8 @@ def test_a_damaged_checkpoint_is_refused(digits: Images, tmp_path: Path) -> None
     ("change", "sentence"),
     [
         ({"batch": 500}, "fewer than a batch of 500"),
-        ({"objective": "simcrl"}, "did you mean 'simclr'"),
-        ({"epoch": 2}, "did you mean 'epochs'"),
+        ({"objective": "simcrl"}, "Did you mean 'simclr'"),
+        ({"epoch": 2}, "Did you mean 'epochs'"),
         ({"optimiser": "sgd:rate=1e9"}, "finite|collapsed"),
         ({"architecture": "cnn-z"}, "unknown architecture"),
         ({"mean": [0.5]}, "both mean and std"),

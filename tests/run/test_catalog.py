@@ -250,9 +250,9 @@ def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sed = 1", r"unknown key 'sed'; did you mean 'seed'"),
-        ("[breakway]", r"unknown key 'breakway'; did you mean 'breakaway'"),
-        ("[breakaway]\nsampels = 1", r"breakaway has no setting 'sampels'; did you mean 'samples'"),
+        ("sed = 1", r"Did you mean 'seed'"),
+        ("[breakway]", r"Did you mean 'breakaway'"),
+        ("[breakaway]\nsampels = 1", r"Did you mean 'samples'"),
         ('[breakaway]\nsamples = "many"', r"breakaway.samples: expected int, got 'many'"),
         ("[breakaway]\nsamples = [1, 2]", r"breakaway.samples: expected one int, got \[1, 2\]"),
         ('[breakaway]\nballs = ["l3:1"]', r"unknown ball 'l3'"),

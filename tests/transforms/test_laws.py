@@ -207,7 +207,7 @@ def test_transformed_images_are_known_by_what_changed_them():
         ("low-pass", "needs radius, as in low-pass:8$"),
         ("fog-c", "needs severity, as in fog-c:SEVERITY$"),
         ("high-pass:-1", "at least 0"),
-        ("gama:2", "did you mean 'gamma'"),
+        ("gama:2", "Did you mean 'gamma'"),
         ("gamma:2 + ", "unknown transform"),
     ],
 )

@@ -18,7 +18,7 @@ from holdfast.attacks.base import GRADIENT, Attack, Gain, assert_inside, best_of
 from holdfast.attacks.gradient import passable, random_start
 from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.encoder import Domain, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
 
@@ -76,7 +76,7 @@ class AdaptiveAttack(Attack):
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1:
-            raise HoldfastError(f"adaptive: steps and restarts must be positive, got {self.steps} and {self.restarts}")
+            raise OutOfRange("adaptive: steps and restarts", (self.steps, self.restarts), "positive")
 
     @property
     def scouting(self) -> int:

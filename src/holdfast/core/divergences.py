@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.settings import Searching, Spelled, read, require_not_negative
 
 
@@ -274,9 +274,9 @@ class Tokens(Divergence):
                 "such as cosine or l2"
             )
         if self.count < 1:
-            raise HoldfastError(f"tokens: count must be at least 1, got {self.count}")
+            raise OutOfRange("tokens: count", self.count, "at least 1")
         if self.statistic not in ("mean", "worst"):
-            raise HoldfastError(f"tokens: statistic must be mean or worst, got {self.statistic!r}")
+            raise UnknownName("tokens: statistic", self.statistic, ["mean", "worst"])
 
     def of_tokens(self, count: int) -> Divergence:
         return replace(self, count=count) if self.count == 1 else self

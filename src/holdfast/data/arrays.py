@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
@@ -141,7 +141,7 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
     check_settings(settings, ["images", "labels"], path.suffix)
     for key in settings.values():
         if key not in keys:
-            raise HoldfastError(f"{path} has no array {key!r}; {did_you_mean(key, keys)}")
+            raise UnknownName(f"arrays of {path}", key, keys)
     known = {"images": IMAGES, "labels": LABELS}
     keys_of_parts = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
     if not (settings.get("images") or keys_of_parts["images"]):

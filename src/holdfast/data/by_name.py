@@ -61,7 +61,7 @@ def load(
         (3, torch.Size([1, 1, 8, 8]))
         >>> load("bultin:digits", Domain((1, 8, 8)))
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'; did you mean ...
+        holdfast.core.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'. Did you mean ...
     """
     body, _, query = reference.partition("?")
     settings = _settings(query, reference)
@@ -111,6 +111,6 @@ def kind(body: str) -> str:
         raise HoldfastError(f"{body!r} is neither {expected}; pass the folder that holds it")
     source, colon, _ = body.partition(":")
     other = (
-        f", and no image source {source!r}; {did_you_mean(source, list(loaders()))}" if colon else "; check the path"
+        f", and no image source {source!r}. {did_you_mean(source, list(loaders()))}" if colon else "; check the path"
     )
     raise HoldfastError(f"no file or folder {body!r}{other}")

@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
@@ -303,9 +303,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise HoldfastError(
-            f"cannot read {path} ({error.strerror or error}); name a whole folder that holdfast train wrote"
-        ) from error
+        raise Unreadable(path, error, fix="name a whole folder that holdfast train wrote") from error
 
 
 def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Claim, Estimate, Warned
@@ -135,9 +135,7 @@ def _bytes(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise HoldfastError(
-            f"the file of tags {path!r} cannot be read ({error.strerror}); name a CSV or JSON"
-        ) from error
+        raise Unreadable(f"the tags in {path!r}", error, fix="name a CSV or JSON file") from error
 
 
 def _parsed(path: str, text: str) -> dict[str, tuple[str, ...]]:
@@ -183,7 +181,7 @@ class Sphere:
 def distinct(population: Population, samples: int) -> list[int]:
     """Return up to ``samples`` randomly chosen rows without exact copies, in an order that ids alone decide."""
     if samples < 2:
-        raise HoldfastError(f"the number of samples to look at must be at least 2, got {samples}")
+        raise OutOfRange("samples", samples, "at least 2")
     chosen = population.shuffled[:samples]
     rows: list[int] = chosen[population.originals[chosen] == chosen].tolist()
     if len(rows) < 2:
@@ -208,7 +206,7 @@ class Neighbourhoods(Fit[Sphere]):
         rows, codes = directions(population, self.samples)
         on_sphere = points(codes)
         if self.k < 1:
-            raise HoldfastError(f"k must be at least 1, got {self.k}")
+            raise OutOfRange("k", self.k, "at least 1")
         empty = np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
         index, distance = empty
         if len(rows) > self.k and not on_sphere.constant:
@@ -261,7 +259,7 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
         rows, codes = directions(population, self.samples)
         on_sphere, names = points(codes), groups_of(population, self.tags)
         if self.k < 1:
-            raise HoldfastError(f"k must be at least 1, got {self.k}")
+            raise OutOfRange("k", self.k, "at least 1")
         groups = np.arange(len(rows)) if names is None else numbered(np.array(names)[rows])
         if on_sphere.constant or len(rows) <= self.k:
             return {"near": torch.empty((len(rows), 0), dtype=torch.int64)}

@@ -22,7 +22,7 @@ from torch import nn
 from holdfast.commands.evaluated_run import worst
 from holdfast.commands.inputs import NamedImages, at_hand
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import points
@@ -99,7 +99,7 @@ class Monitor:
         seed: int = 0,
     ) -> None:
         if not (isinstance(every, int) and every >= 1):
-            raise HoldfastError(f"every is a whole number of epochs, at least 1, got {every!r}")
+            raise OutOfRange("every", every, "a whole number of epochs, at least 1")
         if not share > 0:
             raise HoldfastError(f"share is that of the time measurements may take, above 0, got {share!r}")
         pictures, others = at_hand(images), None if bank is None else at_hand(bank)

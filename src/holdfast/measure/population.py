@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence, Linear
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.objective import AttackContext
@@ -298,7 +298,7 @@ class Population:
     def choose(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending; the same samples however the images are ordered."""
         if count < 1:
-            raise HoldfastError(f"the number of samples to look at must be at least 1, got {count}")
+            raise OutOfRange("the number of samples", count, "at least 1")
         return sorted(self.shuffled[:count].tolist())
 
     @cached_property
@@ -368,7 +368,7 @@ class Population:
     def couples(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
         if count < 1:
-            raise HoldfastError(f"the number of pairs to look at must be at least 1, got {count}")
+            raise OutOfRange("the number of pairs", count, "at least 1")
         if self.groups is None:
             return sorted(self.shuffled[: max(1, len(self.images) - 1) : 2][:count].tolist())
         partners, taken, chosen = self.partners.tolist(), set[int](), list[int]()

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics.groups import with_groups
 from holdfast.core.statistics.summaries import Scale, chained_median, over_scale, series_of, summarise
@@ -250,10 +250,7 @@ def require_neighbours(k: int, count: int) -> None:
     if count < 1:
         raise HoldfastError("parity compares neighbours, and no image has another beside it; add images")
     if not 0 < k <= count:
-        raise HoldfastError(
-            f"k must lie in 1..{count}, since each image has {count} others to be compared with, got {k}; lower k or add "
-            "images"
-        )
+        raise OutOfRange("k", k, f"in 1..{count}, the number of other images", fix="lower k or add images")
 
 
 def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:

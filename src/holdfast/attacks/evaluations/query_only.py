@@ -24,7 +24,7 @@ from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
 from holdfast.attacks.events import Threat, retrieval
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_estimates
@@ -96,7 +96,7 @@ class QueryOnly(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decisions < 1:
-            raise HoldfastError(f"query-only: decisions, the queries of RayS, must be at least 1, got {self.decisions}")
+            raise OutOfRange("query-only.decisions", self.decisions, "at least 1 query")
         for search in self.searches:
             if not hasattr(search, "queries"):
                 raise HoldfastError(

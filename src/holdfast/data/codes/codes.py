@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, Unreadable, did_you_mean
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings, groups_of
 from holdfast.data.codes.files import FLOATS, Table, read_table
@@ -268,16 +268,14 @@ def _from_file(file: Path, what: str, table: Table) -> Any:
     """Return the lines of a text file or the entries of a .npy file."""
     path = file.expanduser()
     if not path.is_file():
-        columns = f" and no column; {did_you_mean(str(file), table.names)}" if table.names else "; check the path"
+        columns = f" and no column. {did_you_mean(str(file), table.names)}" if table.names else "; check the path"
         raise HoldfastError(f"{what} are named {str(file)!r}, which is no file{columns}")
     if path.suffix.lower() == ".npy":
         return np.atleast_1d(np.load(path, allow_pickle=False))
     try:
         return path.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise HoldfastError(
-            f"{what} cannot be read from {file} ({error}); give a .npy file, or text, a line for each row"
-        ) from error
+        raise Unreadable(f"{what} from {file}", error, fix="give a .npy file, or text with one line per row") from error
 
 
 def _missing(value: Any) -> bool:
