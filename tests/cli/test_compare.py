@@ -176,7 +176,7 @@ def test_a_damaged_result_is_named(both, capsys):
             ["both", "--where", "attack=square"],
             "no number was taken under all of attack=square; there are attack: u-pgd",
         ),
-        (["both", "--where", "l3:1"], "unknown ball 'l3'"),
+        (["both", "--where", "l3:1"], "'l3'"),
         (["both", "--where", "strong"], "radius in --where strong"),
         ([], "Missing argument 'RUNS...'"),
     ],

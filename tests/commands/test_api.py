@@ -332,7 +332,7 @@ def test_failures_are_said_and_kept() -> None:
             r"2 encoders have a result of breakaway, name one as in run\['breakaway', 'a'\]; there are: a, b",
         ),
         (("breakaway", "c"), r"breakaway of c has no result: it is broken"),
-        (("breakaway", "aa"), r"Did you mean 'a'\? known: a, b, c"),
+        (("breakaway", "aa"), r"Did you mean 'a'\? Known: a, b, c"),
         ("breakway", r"Did you mean 'breakaway'"),
     ],
 )
@@ -389,7 +389,7 @@ untyped: Any = hf
         ),
         (lambda: untyped.transformed(images(), 3), "expected a Transform or its text, as in 'fog-c:3', got 3"),
         (lambda: untyped.corrupt(images(), 3, "out"), "expected a Transform or its text, as in 'fog-c:3', got 3"),
-        (lambda: untyped.attack(encoder(), images(), preset=None), "unknown preset None; known: acl-a2a"),
+        (lambda: untyped.attack(encoder(), images(), preset=None), "preset.*None"),
         (
             lambda: untyped.attack(encoder(), images(), divergence=3),
             "expected a Divergence or its text, as in 'cosine', got 3",

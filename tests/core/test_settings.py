@@ -90,9 +90,9 @@ def test_several_spellings_of_one_thing(text: str):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("wolk:1", r"Did you mean 'walk'\? known: stand, walk"),
-        ("zzz", r"unknown thing 'zzz'; known: stand, walk"),
-        ("", r"unknown thing ''"),
+        ("wolk:1", r"Did you mean 'walk'\? Known: stand, walk"),
+        ("zzz", r"thing.*'zzz'. Known: stand, walk"),
+        ("", r"thing.*''"),
         ("walk", r"thing 'walk' needs ball, pace, as in walk:BALL,PACE"),
         ("walk:linf:1", r"thing 'walk' needs pace"),
         ("walk:linf:1,2,3", r"'3' needs the form setting=value; walk takes \['ball', 'pace', 'steps'"),
@@ -179,7 +179,7 @@ def test_values_are_read_as_the_type_of_their_field(value: Any, kind: Any, read_
         (["a", "b"], int, r"here: expected one int, got \['a', 'b'\]"),
         (["l2:1"], Ball | None, r"here: expected one Ball \| None, got"),
         (True, int, r"here: expected int, got 'True'"),
-        ("pgd", Ball, r"unknown ball 'pgd'"),
+        ("pgd", Ball, r"ball.*'pgd'"),
     ],
 )
 def test_values_of_other_types_are_refused(value: Any, kind: Any, message: str):
@@ -200,8 +200,8 @@ def test_a_type_that_is_only_there_for_type_checkers_is_named():
 
 def test_only_near_names_are_suggested():
     known = ["breakaway", "overlap", "displacement"]
-    assert did_you_mean("overlp", known) == "Did you mean 'overlap'? known: breakaway, displacement, overlap"
-    assert did_you_mean("quux", known) == "known: breakaway, displacement, overlap"
+    assert did_you_mean("overlp", known) == "Did you mean 'overlap'? Known: breakaway, displacement, overlap."
+    assert did_you_mean("quux", known) == "Known: breakaway, displacement, overlap."
 
 
 SIGNED = {("brightness", "amount"), ("crop", "share"), ("rotation", "degrees"), ("global-shuffle", "seed")}

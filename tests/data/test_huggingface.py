@@ -74,7 +74,7 @@ def test_columns_are_found_or_named(paint: Painter, tmp_path: Path) -> None:
     assert labels.tolist() == [0, 1, 0, 1]
     for settings, said in {
         "image=pictur": "Did you mean 'picture'",
-        "image=caption": "no image column 'caption'; known: picture",
+        "image=caption": "'caption'. Known: picture",
         "label=bred": "Did you mean 'breed'",
         "label=caption": "must be one integer per image",
         "labels=breed": "Did you mean 'label'",

@@ -195,7 +195,7 @@ def test_damage_is_explained(tmp_path: Path) -> None:
     weights.write_bytes(whole[:-100])
     refused(tmp_path, "does not match its card .* truncated")
     weights.unlink()
-    refused(tmp_path, "cannot read .*encoder.safetensors .*name a whole folder")
+    refused(tmp_path, "encoder.safetensors.* a whole folder")
     weights.write_bytes(whole)
     for content in (text[:-50], b"[1]", b"{}"):
         card.write_bytes(content)
@@ -209,7 +209,7 @@ def test_damage_is_explained(tmp_path: Path) -> None:
         ({"seed": "x"}, "is no card: seed: .*integer"),
         ({"architecture": "digit"}, "Did you mean 'digits'"),
         ({"architecture": "digits:features=8"}, "does not fit its architecture digits:features=8: .*5.weight"),
-        ({"architecture": "encoder:builtin:nothing"}, "cannot be built: no built-in encoder"),
+        ({"architecture": "encoder:builtin:nothing"}, "cannot be built: .*'nothing'"),
     ],
 )
 def test_cards_that_do_not_fit(tmp_path: Path, fields: dict[str, Any], advice: str) -> None:

@@ -353,7 +353,7 @@ def test_the_reason_is_that_of_the_evaluation_that_gives_the_number():
         ("breakway_risk<=1", "Did you mean 'breakaway_risk'"),
         ("breakaway_risk@8/255<=1", "Measured: linf:0.05"),
         ("breakaway_risk@0.1,divergance=l2<=1", "Did you mean 'divergence'"),
-        ("breakaway_risk@l3:0.1<=1", "unknown ball 'l3'"),
+        ("breakaway_risk@l3:0.1<=1", "ball: unknown name 'l3'"),
         ("breakaway_risk@big<=1", "got 'big'"),
         ("breakaway_risk<=little", "got 'little'"),
         ("breakaway_risk=0.1", "needs the form"),

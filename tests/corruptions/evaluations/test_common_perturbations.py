@@ -203,7 +203,7 @@ def test_pictures_show_the_ladder_and_the_worst() -> None:
     ("settings", "said"),
     [
         ({"edits": ("jepg",)}, "Did you mean 'jpeg'"),
-        ({"edits": ("gamma",)}, "no family of edits on a ladder is called 'gamma'"),
+        ({"edits": ("gamma",)}, "edits.*'gamma'"),
         ({"edits": ("blur", "blur")}, "edits has blur twice; keep one"),
         ({"chained": 0}, "must be at least 1, got 0"),
         ({"k": 0}, "must be at least 1, got 0"),

@@ -266,7 +266,7 @@ def test_no_suite_asks_for_it() -> None:
         (
             AFTER,
             {"divergence": "nope"},
-            "unknown divergence 'nope'; known: cosine, l2, rank, tokens, unit_l2, wasserstein$",
+            "'nope'. Known: cosine, l2, rank, tokens, unit_l2, wasserstein.$",
         ),
         (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
         (AFTER, {"alpha": 5.0}, "alpha must"),

@@ -271,9 +271,9 @@ def test_the_limit_on_encodings_says_what_it_bought() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"scales": (1.0,)}, "needs two scales or more"),
+        ({"scales": (1.0,)}, "scales.* two or more"),
         ({"scales": (1.0, 1.0)}, r"scales has 1\.0 twice; keep one"),
-        ({"scales": (0.0, 1.0)}, "all positive"),
+        ({"scales": (0.0, 1.0)}, "positive numbers"),
         ({"thresholds": (0.5,)}, r"between 0\.5 and 1, got 0\.5"),
         ({"thresholds": (1.0,)}, r"between 0\.5 and 1, got 1"),
         ({"thresholds": ()}, "thresholds needs at least one entry"),
@@ -282,7 +282,7 @@ def test_the_limit_on_encodings_says_what_it_bought() -> None:
         ({"mode": "publish"}, "Did you mean 'published'"),
         ({"samples": 10}, "64 or more per set, or auto, got 10"),
         ({"samples": "many"}, "64 or more per set, or auto, got 'many'"),
-        ({"encodings": 100}, "49 scales need at least 6272 encodings, got 100"),
+        ({"encodings": 100}, "encodings.*6272 for 49 scales, got 100"),
     ],
 )
 def test_senseless_settings_are_refused(settings: dict[str, Any], said: str) -> None:
