@@ -303,5 +303,5 @@ def test_another_package_adds_a_method(tmp_path: Path) -> None:
         bound = lower_bound(encoder, x, rows, Linf(0.01), "norms")
         assert bool((bound < lower_bound(encoder, x, rows, Linf(0.01))).all())
         assert torch.allclose(lower_bound(encoder, x, rows, Linf(0.01), method), 2 * bound)
-    with pytest.raises(HoldfastError, match="method.*'norms'"):
+    with pytest.raises(HoldfastError, match=r"method.*'norms'"):
         read_method("norms")

@@ -304,7 +304,7 @@ def test_tokens_are_those_of_the_encoder_unless_a_count_is_stated():
     assert Divergence.read("tokens:count=3").of_tokens(4) == Tokens(Cosine(), 3)
     assert L2Distance().of_tokens(4) == L2Distance()
     assert Divergence.read("tokens:statistic=worst").of_tokens(4) == Tokens(Cosine(), 4, "worst")
-    with pytest.raises(HoldfastError, match="statistic.*'median'.*mean, worst"):
+    with pytest.raises(HoldfastError, match=r"statistic.*'median'.*mean, worst"):
         Divergence.read("tokens:statistic=median")
     with pytest.raises(HoldfastError, match="codes of 6 features cannot be 4 tokens of equal length; leave count to"):
         Tokens(Cosine(), 4)(codes(), codes())

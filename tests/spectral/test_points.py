@@ -75,7 +75,7 @@ def test_scores_print_in_one_line():
 
 
 def test_a_repair_must_exist():
-    with pytest.raises(HoldfastError, match="repair.*'ridge'"):
+    with pytest.raises(HoldfastError, match=r"repair.*'ridge'"):
         spade(*folded(60), repair="ridge")
 
 

@@ -174,7 +174,7 @@ def test_half_precision_by_the_command(tmp_path: Path) -> None:
 
 
 def test_an_unknown_arithmetic_is_refused() -> None:
-    with pytest.raises(HoldfastError, match="arithmetic.*'exact'.*executed, real"):
+    with pytest.raises(HoldfastError, match=r"arithmetic.*'exact'.*executed, real"):
         CertifiedRadius(arithmetic="exact")(builtin(), digits(4), RunSettings())
     with pytest.raises(HoldfastError, match="arithmetic: unknown name"):
         certified_radius(builtin(), torch.rand(1, 1, 8, 8), torch.ones(1, 1, 32), Linf(0.1), arithmetic="exact")
