@@ -131,7 +131,7 @@ def test_mistakes_are_one_sentence(arguments, expected, capsys):
     [
         (["--divergence", "rank"], "rank has no gradient for adaptive to climb; use --attack square"),
         (["--limit", "1", "--preset", "t-pgd"], "there is only one image; add images"),
-        (["--limit", "1", "--preset", "moco"], "needs the codes of other images, but there is one"),
+        (["--limit", "1", "--preset", "moco"], "needs the embeddings of other images, but there is one"),
         (["--limit", "1", "--preset", "rocl"], "needs at least 2 images in a batch"),
     ],
 )

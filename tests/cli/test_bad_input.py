@@ -250,9 +250,9 @@ def test_an_architecture_that_cannot_be_built(content, expected, capsys, monkeyp
 @pytest.mark.parametrize(
     ("arch", "expected"),
     [
-        ("integers", "must return floating-point codes, got torch.int64"),
-        ("truths", "must return floating-point codes, got torch.bool"),
-        ("complexes", "must return floating-point codes, got torch.complex64"),
+        ("integers", "must return floating-point embeddings, got torch.int64"),
+        ("truths", "must return floating-point embeddings, got torch.bool"),
+        ("complexes", "must return floating-point embeddings, got torch.complex64"),
         ("nothing", "must return one vector per image, shape (4, d), got (4, 0)"),
         ("sparse", "fails on inputs of shape (4, 1, 8, 8): "),
         ("halving", "differ from call to call"),

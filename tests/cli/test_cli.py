@@ -172,7 +172,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
     captured = capsys.readouterr()
     assert status == 1
     assert "failed: overlap of zeros.safetensors" in captured.err
-    assert "have the same code" in captured.err
+    assert "have the same embedding" in captured.err
     assert "cells: 1 finished, 1 failed" in captured.err
     assert captured.out.splitlines()[-1].startswith("Report: ")
     assert len(load(Path("run"))[0]) == 1

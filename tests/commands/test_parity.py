@@ -574,8 +574,8 @@ def test_radii_of_codes_alone_are_refused_or_said_to_be_unknown(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"codes": np.where(np.arange(30)[:, None] == 7, np.nan, np.eye(30))}, "1 of 30 codes of .* row 7"),
-        ({"codes": np.eye(20), "ids": tiny.images(20).ids}, "has no code for 10 of 30 images"),
+        ({"codes": np.where(np.arange(30)[:, None] == 7, np.nan, np.eye(30))}, "1 of 30 embeddings of .* row 7"),
+        ({"codes": np.eye(20), "ids": tiny.images(20).ids}, "has no embedding for 10 of 30 images"),
         ({"codes": np.eye(30), "ids": tiny.images(30).ids, "groups": [""] * 30}, "groups of .* are missing for row 0"),
     ],
 )

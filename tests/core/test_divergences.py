@@ -306,7 +306,9 @@ def test_tokens_are_those_of_the_encoder_unless_a_count_is_stated():
     assert Divergence.read("tokens:statistic=worst").of_tokens(4) == Tokens(Cosine(), 4, "worst")
     with pytest.raises(HoldfastError, match=r"statistic.*'median'.*mean, worst"):
         Divergence.read("tokens:statistic=median")
-    with pytest.raises(HoldfastError, match="codes of 6 features cannot be 4 tokens of equal length; leave count to"):
+    with pytest.raises(
+        HoldfastError, match="embeddings of 6 features cannot be 4 tokens of equal length; leave count to"
+    ):
         Tokens(Cosine(), 4)(codes(), codes())
     for inner in ("whitened", "rank", "tokens"):
         with pytest.raises(HoldfastError, match=f"tokens: {inner} is not taken token by token; use one that is smooth"):

@@ -184,7 +184,7 @@ def test_codes_that_are_not_finite_are_refused():
     broken = network()
     with torch.no_grad():
         next(broken.parameters())[0, 0, 0, 0] = nan
-    with pytest.raises(HoldfastError, match="net returned NaN or infinite codes; check its weights"):
+    with pytest.raises(HoldfastError, match="net returned NaN or infinite embeddings; check its weights"):
         encoder(broken)(pixels())
 
 

@@ -126,7 +126,7 @@ def check_codes(codes: Any, name: str, count: int) -> None:
             f"{'return one of them' if several else 'pool or flatten inside the module'}"
         )
     if not codes.is_floating_point():
-        raise HoldfastError(f"{name} must return floating-point codes, got {codes.dtype}; convert them inside")
+        raise HoldfastError(f"{name} must return floating-point embeddings, got {codes.dtype}; convert them inside")
 
 
 def _described(output: Any) -> str:

@@ -130,7 +130,7 @@ class Dense(nn.Module):
     def __init__(self, module: nn.Module, tokens: int) -> None:
         super().__init__()
         if tokens < 1:
-            raise HoldfastError(f"dense codes have at least one token, got {tokens}; count those of one image")
+            raise HoldfastError(f"dense embeddings have at least one token, got {tokens}; count those of one image")
         self.module, self.tokens = module, tokens
         self.train(module.training)
 
@@ -235,7 +235,7 @@ class Encoder:
         self.domain.check(pixels)
         codes = self.forward(pixels)
         if not torch.isfinite(codes.detach()).all():
-            raise HoldfastError(f"{self.name} returned NaN or infinite codes; check its weights and its precision")
+            raise HoldfastError(f"{self.name} returned NaN or infinite embeddings; check its weights and its precision")
         return codes
 
     def forward(self, pixels: Pixels) -> Codes:

@@ -67,7 +67,7 @@ def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
         HoldfastError: there are no weights.
     """
     if not encoder.parameters:
-        raise HoldfastError(f"{encoder.name} has no weights to draw anew; leave its random baseline out")
+        raise HoldfastError(f"{encoder.name} has no weights to draw again; leave its random baseline out")
     module = seeded(lambda: _reset(copied(encoder.module).cpu()), seed)
     return Encoder(
         module,

@@ -90,7 +90,7 @@ class Tags(Spelled):
         digest = sha256(_bytes(path)).hexdigest()[:16]
         if content and content != digest:
             raise HoldfastError(
-                f"the tags in {path} are no longer those of {text}; name the file alone to read it anew"
+                f"the tags in {path} are no longer those of {text}; name the file alone to read it again"
             )
         return cls(path, digest)
 
@@ -233,7 +233,7 @@ def directions(population: Population, samples: int) -> tuple[list[int], Float[T
     defined = codes.isfinite().all(1)
     rows = [row for row, kept in zip(rows, defined.tolist(), strict=True) if kept]
     if len(rows) < 2:
-        raise HoldfastError("codes of two images at least must not be zero; the encoder tells nothing apart")
+        raise HoldfastError("embeddings of two images at least must not be zero; the encoder tells nothing apart")
     return rows, codes[defined]
 
 
@@ -364,17 +364,20 @@ def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> t
         warnings.append(Warned(sentence, "collapsed"))
     if sphere.ties:
         warnings.append(
-            f"{sphere.ties} images share their code with {sphere.near.shape[1]} others or more, so which of these are their "
+            f"{sphere.ties} images share their embedding with {sphere.near.shape[1]} others or more, so which "
+            f"of these are their "
             "neighbours is arbitrary: read hubness with suspicion."
         )
     if twins := len(digests) - len(set(digests)):
         copies = f"{twins} of {len(digests)} images are exact copies of others; each image is counted once."
         warnings.append(Warned(copies, "duplicates"))
     if zero := looked_at - len(sphere.rows):
-        warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
+        warnings.append(
+            f"{zero} of {looked_at} images have a zero embedding, which has no direction, and are left out."
+        )
     if len(sphere.rows) < 2 * sphere.codes.shape[1]:
         warnings.append(
-            f"RankMe of {len(sphere.rows)} images cannot exceed their number, and codes have {sphere.codes.shape[1]} "
+            f"RankMe of {len(sphere.rows)} images cannot exceed their number, and embeddings have {sphere.codes.shape[1]} "
             "features: use several times as many images before comparing it with other data."
         )
     return tuple(warnings)

@@ -471,12 +471,12 @@ def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: RunSet
     if bad.any():
         first = images.ids[rows[int(bad.nonzero()[0])]]
         raise HoldfastError(
-            f"{encoder.name} returned NaN or infinite codes for image {first!r}; check its weights and precision"
+            f"{encoder.name} returned NaN or infinite embeddings for image {first!r}; check its weights and precision"
         )
     largest, info = float(codes.abs().max()), torch.finfo(codes.dtype)
     if largest > info.max**0.45 or 0 < largest < info.tiny**0.45:
         raise HoldfastError(
-            f"{encoder.name} returned codes as large as {largest:.0e}, whose squares {codes.dtype} cannot hold; "
+            f"{encoder.name} returned embeddings as large as {largest:.0e}, whose squares {codes.dtype} cannot hold; "
             "rescale the encoder's output, or use --precision float64"
         )
     return codes

@@ -196,7 +196,8 @@ def text_tower(population: Population) -> TextTower:
     """
     if population.encoder.texts is None:
         raise HoldfastError(
-            f"{population.encoder.name} has no text tower beside its codes; the models of open_clip have one, and CLIP and "
+            f"{population.encoder.name} has no text tower beside its embeddings; the models of open_clip have "
+            f"one, and CLIP and "
             "SigLIP of hf with ?pool=projected"
         )
     return population.encoder.texts

@@ -217,7 +217,7 @@ class Pair:
         scale = chained_median(L2Distance()(ring, ring.roll(-1, 0)).numpy())
         if not scale.value > 0:
             raise HoldfastError(
-                "the reference gives one code to most of these images, so nothing can be compared with the distance "
+                "the reference gives one embedding to most of these images, so nothing can be compared with the distance "
                 "between images; name other images or another reference"
             )
         return scale

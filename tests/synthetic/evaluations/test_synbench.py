@@ -76,7 +76,7 @@ def test_rules_are_tested_on_samples_that_they_were_not_fitted_to() -> None:
 def test_more_numbers_than_fit_are_refused_with_what_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracies, "MOST_NUMBERS", 250)
     population = Population(encoder(), Images(torch.rand(3, 1, 4, 4)), RunSettings())
-    with pytest.raises(HoldfastError, match=r"64 codes of 16 features.*--set synbench.samples=15"):
+    with pytest.raises(HoldfastError, match=r"64 embeddings of 16 features.*--set synbench.samples=15"):
         RuleAccuracies((1.0,), (0.0,), 64, 10**6, "ones").observe(population, [0])
 
 
@@ -251,7 +251,9 @@ def test_gaussians_are_not_clipped_and_images_still_are_checked() -> None:
 
 
 def test_codes_that_are_not_finite_are_named() -> None:
-    with pytest.raises(HoldfastError, match=r"made returned NaN or infinite codes for Gaussian inputs of scale 0\.5"):
+    with pytest.raises(
+        HoldfastError, match=r"made returned NaN or infinite embeddings for Gaussian inputs of scale 0\.5"
+    ):
         measured(SMALL, encoder(torch.log))
 
 

@@ -70,7 +70,7 @@ def check_precision(encoder: Encoder, dtype: torch.dtype, device: torch.device) 
         if value.is_floating_point() and value.dtype not in EXACT:
             raise HoldfastError(
                 f"{encoder.name} has weights in {value.dtype} ({name}): it is executed with rounding that no bound accounts "
-                "for and that moves codes past what is proved; bound and run it in float32, or certify it by smoothing"
+                "for and that moves embeddings past what is proved; bound and run it in float32, or certify it by smoothing"
             )
 
 
@@ -137,7 +137,8 @@ def _compare(encoder: Encoder, executed: Tensor, codes: Codes, room: Float[Tenso
     unequal = unlike(executed.detach().to(codes), codes, room)
     if unequal.any():
         raise HoldfastError(
-            f"{encoder.name} gives other codes in {str(executed.dtype)[6:]}{mode} than the graph that would be bounded, for "
+            f"{encoder.name} gives other embeddings in {str(executed.dtype)[6:]}{mode} than the graph that "
+            f"would be bounded, for "
             f"{int(unequal.sum())} of {len(unequal)} images, so nothing proved would hold for it; its forward must not "
             "depend on precision, batch size, gradients or memory layout, and must not lose its digits to rounding"
         )
