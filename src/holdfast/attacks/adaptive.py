@@ -52,7 +52,7 @@ MOMENTUM = 0.75
 RISING = 0.75
 """Share of the steps since the last checkpoint that must have raised the objective."""
 FIRST, SHORT, SEVERAL = 0.5, 0.125, 3
-"""The first step of a search as a share of the radius; in linf that of every other of so many starts or more."""
+"""The first step of a search as a share of the radius; in linf that of every other start, from this number of starts on."""
 FROM_OTHERS = 0.125
 """That of the search that goes on beside other attacks: where they ended, longer steps lose more than they find."""
 SCOUTING = 0.4
@@ -159,7 +159,7 @@ class AdaptiveAttack(Attack):
 def begin(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
     """Return where a search starts: inward, but for sparse balls, whose steps pass over pixels that cannot move.
 
-    So many pixels moved inward at once would share the radius of a sparse ball.
+    All these pixels moved inward at once would share the radius of a sparse ball.
     """
     return random_start(pixels, ball, noise, 1.0, domain) if ball.sparse else inward_start(pixels, ball, noise, domain)
 

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from holdfast.core.errors import HoldfastError, OutOfRange
 
 SHOWN = 8
-"""So many of the outputs of a module are named."""
+"""Largest number of a module's outputs that a message names."""
 
 
 def check_dense(values: object, name: str) -> None:

@@ -11,7 +11,7 @@ from holdfast.data.reading.array_source import ArraySource
 
 SOURCE = "builtin"
 TRAINED = 1200
-"""So many digits trained the built-in encoders; they are measured on the others."""
+"""Digits that trained the built-in encoders, which are measured on the others."""
 
 SETS = {"digits": range(TRAINED, 1797), "digits-train": range(TRAINED)}
 

@@ -48,7 +48,7 @@ def load(
             images belong together: ``prefix``, ``folders`` or a file of ``id,group``.
         domain: shape and range of the encoder's inputs.
         geometry: how its source resizes and crops images; by default they are fitted to the domain.
-        limit: at most so many images, chosen at random by ``seed`` and the images' ids.
+        limit: largest number of images, chosen at random by ``seed`` and the images' ids.
         seed: decides which.
         max_unreadable: the share of damaged files among all, chosen or not, that is tolerated; ``images.skipped`` says
             which and why. Up to 20,000 files are decoded once to find them; of more, only the headers are read (but

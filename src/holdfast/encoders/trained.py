@@ -45,7 +45,7 @@ CHECKPOINT, ASKED = "checkpoint.pt", "asked"
 DOWNLOADING = ("timm", "torchvision")
 """Sources that fetch weights unless ``?pretrained=false``."""
 UNNAMED = ("checkpoint", "python", "baseline")
-"""Sources that no card names as architecture: they would run code that whoever loads the card did not name."""
+"""Sources that no card names as architecture: they would run code that the caller did not name."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Settings:
     """Settings of a trained reference."""
 
     epoch: int | None = None
-    """Take the weights after so many epochs, where training kept them, instead of the last ones."""
+    """Epoch whose weights are taken, where training kept them, instead of the last."""
     tokens: str | None = None
     """``patch``, of a ``small-vit``: the code is all patch tokens instead of one vector."""
 

@@ -69,7 +69,7 @@ class Monitor:
         mean, std: of the normalisation that training applies to its images before the encoder sees them.
         only: names of evaluations; ``("attack-radius", "geometry")`` by default.
         settings: of evaluations by name, as in ``{"attack-radius": {"samples": 32}}``.
-        limit: at most so many images, chosen by ``seed``.
+        limit: largest number of images, chosen by ``seed``.
         every: epochs from one measurement to the next, at least.
         share: of the time since ``start`` that measurements may take; whatever comes too early is left out (inf: nothing).
         seed: decides what is random in the measurement, the same every time.
@@ -134,11 +134,11 @@ class Monitor:
         return estimates
 
     def due(self, epoch: int) -> bool:
-        """Return whether it is time to measure after so many epochs."""
+        """Return whether to measure after this epoch."""
         return epoch % self.every == 0 and self._spent + self._last <= self.share * (monotonic() - self._began)
 
     def after(self, epoch: int, module: nn.Module) -> dict[str, Estimate]:
-        """Return the estimates after so many epochs, none if it is not time yet.
+        """Return the estimates after this epoch, none if it is not measured.
 
         An encoder that cannot be measured, because its codes are not finite, say, does not end the training: this warns.
         """

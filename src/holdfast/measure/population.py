@@ -50,7 +50,7 @@ class Fit(ABC, Generic[Learned]):
     version: ClassVar[int]
     """Raised whenever what is learned changes."""
     uses_labels: ClassVar[bool] = False
-    """Whether ``learn`` looks at labels, which are then part of its key, and of the key of whoever asks for it."""
+    """Whether ``learn`` looks at labels, which are then part of its key, and of the key of what asks for it."""
     uses_groups: ClassVar[bool] = False
     """Whether ``learn`` looks at which images belong together, which is then part of those keys."""
     uses_bank: ClassVar[bool] = False

@@ -149,7 +149,7 @@ MEANING = (
 HEADLINE = ("neighbours_kept", "distance")
 QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="nearest images that stay the nearest"),)
 MAPPED = 2000
-"""Maps and the CKA are of at most so many images, chosen at random."""
+"""Largest number of images, chosen at random, for maps and the CKA."""
 DIVERGENCES: dict[str, Divergence] = {"cosine": Cosine(), "l2": L2Distance()}
 """What neighbours and distances may go by. Indexes mostly search by cosine, and so does ``threshold``: it is the default."""
 INFLUENCE = "_influence"

@@ -1,4 +1,4 @@
-"""What so many noisy copies can certify, what they cost and what they leave open: known before anything is computed."""
+"""What a number of noisy copies can certify, what it costs and what it leaves open, before anything is computed."""
 
 from __future__ import annotations
 

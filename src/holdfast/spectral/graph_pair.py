@@ -17,7 +17,7 @@ from holdfast.spectral.neighbours import neighbours
 from holdfast.spectral.solve import FACTORED
 
 SAMPLES_PER_NEIGHBOUR = 3
-"""Below so many samples per neighbour the graphs are nearly complete and say nothing of a manifold."""
+"""Least samples per neighbour; with fewer, graphs are nearly complete and show no manifold."""
 WIDEST = 4
 """Largest multiple of k that the repair by a larger k tries."""
 

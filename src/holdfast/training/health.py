@@ -216,5 +216,5 @@ class Interruption:
                     signal.signal(number, handler)
         except KeyboardInterrupt:
             if received and callable(before[received[-1]]):
-                signal.raise_signal(received[-1])  # whoever handles it knows then which it was
+                signal.raise_signal(received[-1])  # the handler then knows which it was
             raise

@@ -140,7 +140,7 @@ class Schedule(Spelled):
 
     @abstractmethod
     def factor(self, epoch: float, epochs: int) -> float:
-        """Return the share after so many of all epochs, the begun one counted by its steps."""
+        """Return the learning rate's fraction after a number of epochs; the current epoch counts by its steps."""
 
 
 @final

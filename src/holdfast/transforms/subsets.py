@@ -21,7 +21,7 @@ from holdfast.core.images import Images
 from holdfast.core.noise import hashed
 
 MANY, FEW = 100, 20
-"""A class has many shots above so many images, few below so many, and else a medium number."""
+"""Images per class above which it has many shots, and below which few."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def labels_of(images: Images) -> list[int]:
 
 
 def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
-    """Return so many images of each class, chosen by ``seed`` and their ids, in the order they are in."""
+    """Return ``counts[label]`` images of each class, chosen by ``seed`` and their ids, in the order they are in."""
     of: dict[int, list[int]] = {}
     for row, label in enumerate(labels_of(images)):
         of.setdefault(label, []).append(row)

@@ -39,7 +39,7 @@ def load(name: str, options: Options) -> Encoder:
     if not settings.trust:
         raise HoldfastError(
             f"{name!r} is not read: torch's reader of exported programs evaluates what the file holds, so that opening it "
-            f"can run code. If you trust whoever made it, write {SOURCE}:{name}?trust=yes. The same encoder as ONNX "
+            f"can run code. If you trust its author, write {SOURCE}:{name}?trust=yes. The same encoder as ONNX "
             "(onnx:FILE), or its weights as safetensors (checkpoint:FILE with --arch), needs no trust"
         )
     program = _read(checked_archive(path), name)

@@ -203,7 +203,7 @@ def hidden_patches(order: Order, keep: int) -> Bool[Tensor, "b n"]:
 
 
 def _kept(count: int, ratio: float) -> int:
-    """Return how many of so many patches stay visible: at least one, and not all."""
+    """Return the number of patches that stay visible: at least one, and not all."""
     keep = max(1, int(count * (1 - ratio)))
     if keep >= count:
         raise OutOfRange("mae: patches per image", count, "at least 2", fix="choose smaller patches")

@@ -268,7 +268,7 @@ def blurred(pixels: ImagePixels, sigmas: Float[Tensor, "b"], reach: int) -> Imag
 
 @cache
 def _shifts(side: int, reach: int) -> Float[Tensor, "taps side side"]:
-    """Return for each tap the matrix that reads a row of pixels so many places further on, reflected at its ends."""
+    """Return for each tap the matrix that shifts a row of pixels by its offset, reflected at its ends."""
     taps = torch.arange(-reach, reach + 1)[:, None]
     places = folded(torch.arange(side) + taps, side, "mirror")
     return torch.nn.functional.one_hot(places, side).to(torch.float32)
