@@ -161,7 +161,7 @@ STATEFUL: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
         lambda m, x: m.linear(x) * m.generator.random(),
         "different embeddings for the same image",
     ),
-    "a new generator": (lambda m, x: m.linear(x) * np.random.default_rng().random(), "different codes"),
+    "a new generator": (lambda m, x: m.linear(x) * np.random.default_rng().random(), "different embeddings"),
     "its input in place": (in_place, r"in place.*[Ww]rite x = x - mean"),
     "memory that nothing set": (
         lambda m, x: m.linear(x) + torch.empty(3).to(x),

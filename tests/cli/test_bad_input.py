@@ -230,7 +230,7 @@ def test_an_architecture_that_is_not_there(arch, expected, capsys):
     ("content", "expected"),
     [
         ("def build(:", "cannot be imported (SyntaxError: invalid syntax"),
-        ("x = undefined", "cannot be imported (NameError: name 'undefined' is not defined); mend the module mine"),
+        ("x = undefined", "cannot be imported (NameError: name 'undefined' is not defined); fix the module mine"),
         ("exit()", "cannot be imported (SystemExit: None)"),
         ("build = lambda: exit(0)", "failed: SystemExit: 0"),
     ],

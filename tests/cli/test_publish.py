@@ -63,7 +63,7 @@ def test_on_request_the_same_files_are_proposed(pushed, capsys) -> None:
             "the files are written, but cannot be proposed to 'nobody/nothing' (no such model)",
         ),
         (["--only", "breakawya"], "Did you mean 'breakaway'"),
-        (["--encoder", "other"], "the run has no encoder 'other'"),
+        (["--encoder", "other"], "'other'"),
     ],
 )
 def test_mistakes_are_answered_by_a_sentence(arguments, expected, pushed, capsys) -> None:

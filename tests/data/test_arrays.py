@@ -320,7 +320,7 @@ def test_misnamed_files_are_told_their_name(tmp_path: Path) -> None:
         ),
         ("?images=frist", "Did you mean 'first'"),
         ("?images=first&labels=third", "'third'"),
-        ("?pictures=first", "have no setting 'pictures'; .*Known: images, labels"),
+        ("?pictures=first", "'pictures'. .*Known: images, labels"),
         ("?images=first&labels=second", r"must be one integer per image, shape \(6,\), got float32"),
     ],
 )

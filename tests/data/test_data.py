@@ -59,7 +59,7 @@ def test_digits_are_limited_and_resized_like_any_images() -> None:
     ("reference", "said"),
     [
         ("builtin:digit", "Did you mean 'digits'"),
-        ("builtin:digits?split=test", "builtin images have no setting 'split'; it takes none"),
+        ("builtin:digits?split=test", "no setting 'split'"),
         ("bultin:digits", "Did you mean 'builtin'"),
         ("{root}/missing", "no file or folder '.*missing'; check the path"),
         ("{root}/notes.txt", r"is neither a folder of images or a file ending in \.npy"),

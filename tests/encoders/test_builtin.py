@@ -146,7 +146,7 @@ def test_damaged_weights_are_refused(monkeypatch, tmp_path):
     ("reference", "options", "advice"),
     [
         ("builtin:digits-robst", None, "Did you mean 'digits-robust'"),
-        ("builtin:digits-robust?eps=0.1", None, "no setting 'eps'"),
+        ("builtin:digits-robust?eps=0.1", None, "settings of .*'eps'"),
         ("builtin:digits-robust", Options(size=224), "8 x 8 pixels, got size=224"),
     ],
 )

@@ -241,7 +241,7 @@ def test_a_bank_of_codes_teaches_probes(files, codes):
 
 def test_other_verbs_name_what_is_missing(codes):
     for call in (lambda e: hf.doctor(e), lambda e: hf.attack(e, torch.rand(2, 6), hf.Linf(0.1))):
-        with pytest.raises(HoldfastError, match="holds embeddings alone, and this takes the encoder"):
+        with pytest.raises(HoldfastError, match="holds codes alone, and this takes the encoder"):
             call(hf.Embeddings(codes))
     with pytest.raises(HoldfastError, match="cannot answer breakaway"):
         hf.evaluate(hf.Embeddings(codes), only="breakaway")

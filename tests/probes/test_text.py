@@ -285,7 +285,7 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     with pytest.raises(HoldfastError, match="prompts in"):
         TextProbe(str(tmp_path))
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(HoldfastError, match="name a text file in UTF-8"):
+    with pytest.raises(HoldfastError, match="Name a text file in UTF-8"):
         TextProbe(str(tmp_path / "binary.txt"))
     with pytest.raises(HoldfastError, match=r"probe 'text' needs prompts, as in text:prompts\.txt"):
         Probe.read("text")

@@ -51,7 +51,7 @@ def test_k_must_leave_other_samples(k):
 @pytest.mark.parametrize("k", [0, -1, 5.5, "5"])
 def test_k_is_a_whole_number(k):
     # Without the check of annotations, which users do not have.
-    with pytest.raises(HoldfastError, match=f"k must be .*, got {k}"):
+    with pytest.raises(HoldfastError, match=f"k must be .*, got {k!r}"):
         inspect.unwrap(_enough)(k, 60, 0)
 
 

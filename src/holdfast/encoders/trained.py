@@ -303,7 +303,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Unreadable(path, error, fix="name a whole folder that holdfast train wrote") from error
+        raise Unreadable(str(path), error, fix="name a whole folder that holdfast train wrote") from error
 
 
 def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:

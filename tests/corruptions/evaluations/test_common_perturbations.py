@@ -205,8 +205,8 @@ def test_pictures_show_the_ladder_and_the_worst() -> None:
         ({"edits": ("jepg",)}, "Did you mean 'jpeg'"),
         ({"edits": ("gamma",)}, "edits.*'gamma'"),
         ({"edits": ("blur", "blur")}, "edits has blur twice; keep one"),
-        ({"chained": 0}, "must be at least 1, got 0"),
-        ({"k": 0}, "must be at least 1, got 0"),
+        ({"chained": 0}, "chained must be at least 1 edit, got 0"),
+        ({"k": 0}, "k must be at least 1 neighbour, got 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -268,7 +268,7 @@ def test_no_suite_asks_for_it() -> None:
             {"divergence": "nope"},
             "'nope'. Known: cosine, l2, rank, tokens, unit_l2, wasserstein.$",
         ),
-        (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
+        (AFTER, {"edits": "fogg"}, "'fogg'"),
         (AFTER, {"alpha": 5.0}, "alpha must"),
         (AFTER, {"permutations": 0}, "permutations must"),
         (AFTER, {"alpha": 1e-9}, "random divisions"),

@@ -279,7 +279,7 @@ def test_the_limit_on_encodings_says_what_it_bought() -> None:
         ({"thresholds": (0.5,)}, r"between 0\.5 and 1, got 0\.5"),
         ({"thresholds": (1.0,)}, r"between 0\.5 and 1, got 1"),
         ({"thresholds": ()}, "thresholds needs at least one entry"),
-        ({"budgets": (1.0,)}, "0 <= budget < 1, got 1"),
+        ({"budgets": (1.0,)}, r"\[0, 1\), got 1"),
         ({"direction": "one"}, "Did you mean 'ones'"),
         ({"mode": "publish"}, "Did you mean 'published'"),
         ({"samples": 10}, "64 or more per set, or auto, got 10"),
