@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from holdfast.core.balls import BALLS
 from holdfast.core.errors import (
     CannotBound,
     Conflict,
@@ -14,7 +15,9 @@ from holdfast.core.errors import (
     UnknownName,
     Unreadable,
 )
-from tests.facts import says
+from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import read
+from tests.facts import refused, says
 
 NAMES = [f"name-{k:02}" for k in range(30)]
 KINDS = [
@@ -50,3 +53,10 @@ def test_all_names_are_listed_where_the_count_of_the_rest_would_take_their_place
 
 def test_a_long_value_is_cut() -> None:
     assert len(str(OutOfRange("ids", "x" * 10_000, "text"))) < 120
+
+
+def test_callers_read_the_facts_of_a_refused_argument() -> None:
+    with refused(UnknownName, "'l2'", argument="ball", got="l3", expected=sorted(BALLS)):
+        read("l3:0.5", BALLS, "ball")
+    with refused(OutOfRange, argument="batch_size", got=0):
+        RunSettings(batch_size=0)
