@@ -51,7 +51,7 @@ def test_pixels_in_half_precision_are_refused(unchecked: None) -> None:
 
 def test_methods_have_a_text_form() -> None:
     encoder, x, specifications = context("linear")
-    with pytest.raises(HoldfastError, match="did you mean 'alpha'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'alpha'"):
         lower_bound(encoder, x, specifications, Linf(0.1), "alhpa")
     spelled, made = (lower_bound(encoder, x, specifications, Linf(0.1), method) for method in ("interval", Interval()))
     assert torch.equal(spelled, made)

@@ -77,7 +77,7 @@ MODES: dict[str, tuple[Callable[[Tensor], bool], str]] = {
 @pytest.mark.parametrize("mode", rest_slow(MODES, fast=6))
 def test_a_module_that_is_another_function_in_some_mode_is_refused(mode: str) -> None:
     asks, said = MODES[mode]
-    with pytest.raises(HoldfastError, match=f"fickle gives other codes in float.*{said}") as caught:
+    with pytest.raises(HoldfastError, match=f"fickle gives other embeddings in float.*{said}") as caught:
         bound(fickle(asks))
     assert "\n" not in str(caught.value)
 

@@ -74,7 +74,7 @@ RANDOM: dict[str, Callable[[Any, Tensor], Tensor]] = {
 @pytest.mark.parametrize("kind", rest_slow(RANDOM, fast=5))
 def test_random_operations_are_refused_by_name(kind: str) -> None:
     name = kind.partition(" ")[0]
-    with pytest.raises(HoldfastError, match=rf"odd uses the random operation '{name}' .*cannot be bounded"):
+    with pytest.raises(HoldfastError, match=rf"odd .*random operation '{name}'"):
         lower_bound(encoder(RANDOM[kind]), torch.rand(1, 8), torch.ones(1, 1, 3), Linf(0.1))
 
 
@@ -152,17 +152,23 @@ STATEFUL: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a running mean": (averaged, "changes its own 'hidden'"),
     "a buffer behind autograd": (around, "cannot be traced"),
     "a counter elsewhere": (global_count, "changes its own 'odd'"),
-    "what it saw last": (recurrent, "changes its own|different codes|cannot be traced"),
-    "python's generator": (lambda m, x: m.linear(x) * random.random(), "different codes for the same image"),
+    "what it saw last": (recurrent, "changes its own|different embeddings|cannot be traced"),
+    "python's generator": (lambda m, x: m.linear(x) * random.random(), "different embeddings for the same image"),
     "numpy's generator, rarely": (rare, "draws random numbers"),
     "numpy's generator": (lambda m, x: m.linear(x) + torch.from_numpy(np.random.randn(3)).to(x), "draws random"),
     "numpy's generator for a number": (lambda m, x: m.linear(x) * np.random.rand(), "draws random numbers"),
-    "a generator of its own": (lambda m, x: m.linear(x) * m.generator.random(), "different codes for the same image"),
-    "a new generator": (lambda m, x: m.linear(x) * np.random.default_rng().random(), "different codes"),
-    "its input in place": (in_place, r"changes its input in place.*write x = x - mean"),
-    "memory that nothing set": (lambda m, x: m.linear(x) + torch.empty(3).to(x), "different codes|other codes"),
-    "whether it is traced": (told_by_tracing, r"traced into a graph that gives other codes than it does for \d+ of 12"),
-    "the brightness": (told_by_values, "different codes|other codes"),
+    "a generator of its own": (
+        lambda m, x: m.linear(x) * m.generator.random(),
+        "different embeddings for the same image",
+    ),
+    "a new generator": (lambda m, x: m.linear(x) * np.random.default_rng().random(), "different embeddings"),
+    "its input in place": (in_place, r"in place.*[Ww]rite x = x - mean"),
+    "memory that nothing set": (
+        lambda m, x: m.linear(x) + torch.empty(3).to(x),
+        "different embeddings|other embeddings",
+    ),
+    "whether it is traced": (told_by_tracing, r"traced graph .* \d+ of 12"),
+    "the brightness": (told_by_values, "different embeddings|other embeddings"),
     "its batch": (of_its_batch, "alone and among others"),
     "two results": (lambda m, x: (m.linear(x), x), "must return one vector per image"),
     "one image only": (lambda m, x: m.linear(x.reshape(1, 8)), "fails on 12 images of shape .8,. in float64"),
@@ -197,7 +203,7 @@ def test_a_function_that_counts_its_tracings_is_refused(monkeypatch: pytest.Monk
         traced[0] += torch.compiler.is_exporting()
         return m.linear(x) * (1 + 1e-12 * traced[0])
 
-    with pytest.raises(HoldfastError, match="another function each time it is traced"):
+    with pytest.raises(HoldfastError, match="another function"):
         trace(encoder(odd))
 
 

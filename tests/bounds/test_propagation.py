@@ -243,7 +243,7 @@ def test_weights_without_finite_codes_are_refused(factor: float) -> None:
     broken = build("linear")
     for weight in broken.module.parameters():
         weight.mul_(factor)
-    with pytest.raises(HoldfastError, match=r"NaN or infinite codes .* check its weights"):
+    with pytest.raises(HoldfastError, match=r"NaN or infinite"):
         lower_bound(broken, torch.rand(1, 2, 6, 6), torch.randn(1, 2, 3), Linf(0.1))
 
 

@@ -251,7 +251,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
         lambda x: functional.max_pool2d(x, 2, return_indices=True)[1].to(x),
         "indices or statistics of max_pool2d",
     ),
-    "a mask that leaves nothing": (lambda x: masked(x, torch.full((4, 4), -torch.inf)), "leaves a query no key"),
+    "a mask that leaves nothing": (lambda x: masked(x, torch.full((4, 4), -torch.inf)), "query without a key"),
     "a mask that depends": (lambda x: functional.scaled_dot_product_attention(x, x, x, x), "'scaled_dot.*in a way"),
     "weights that depend": (lambda x: functional.layer_norm(x, [4], x[0, 0, 0]), "'layer_norm'.*in a way"),
     "a falling exponential": (lambda x: functional.celu(x, -1.0), "celu"),
@@ -303,5 +303,5 @@ def test_another_package_adds_a_method(tmp_path: Path) -> None:
         bound = lower_bound(encoder, x, rows, Linf(0.01), "norms")
         assert bool((bound < lower_bound(encoder, x, rows, Linf(0.01))).all())
         assert torch.allclose(lower_bound(encoder, x, rows, Linf(0.01), method), 2 * bound)
-    with pytest.raises(HoldfastError, match="unknown method 'norms'"):
+    with pytest.raises(HoldfastError, match=r"method.*'norms'"):
         read_method("norms")

@@ -230,7 +230,7 @@ def test_an_architecture_that_is_not_there(arch, expected, capsys):
     ("content", "expected"),
     [
         ("def build(:", "cannot be imported (SyntaxError: invalid syntax"),
-        ("x = undefined", "cannot be imported (NameError: name 'undefined' is not defined); mend the module mine"),
+        ("x = undefined", "cannot be imported (NameError: name 'undefined' is not defined); fix the module mine"),
         ("exit()", "cannot be imported (SystemExit: None)"),
         ("build = lambda: exit(0)", "failed: SystemExit: 0"),
     ],
@@ -250,9 +250,9 @@ def test_an_architecture_that_cannot_be_built(content, expected, capsys, monkeyp
 @pytest.mark.parametrize(
     ("arch", "expected"),
     [
-        ("integers", "must return floating-point codes, got torch.int64"),
-        ("truths", "must return floating-point codes, got torch.bool"),
-        ("complexes", "must return floating-point codes, got torch.complex64"),
+        ("integers", "must return floating-point embeddings, got torch.int64"),
+        ("truths", "must return floating-point embeddings, got torch.bool"),
+        ("complexes", "must return floating-point embeddings, got torch.complex64"),
         ("nothing", "must return one vector per image, shape (4, d), got (4, 0)"),
         ("sparse", "fails on inputs of shape (4, 1, 8, 8): "),
         ("halving", "differ from call to call"),
@@ -305,8 +305,8 @@ def test_half_precision_serves_every_command(precision, capsys):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("a = " + "[" * 5000 + "]" * 5000, "is not valid TOML: maximum recursion depth exceeded"),
-        ("seed = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
+        ("a = " + "[" * 5000 + "]" * 5000, "is not valid TOML (maximum recursion depth exceeded"),
+        ("seed = " + "9" * 5000, "is not valid TOML (Exceeds the limit"),
     ],
 )
 def test_configurations_that_python_cannot_read(content, said, capsys):

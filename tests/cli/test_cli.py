@@ -172,7 +172,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
     captured = capsys.readouterr()
     assert status == 1
     assert "failed: overlap of zeros.safetensors" in captured.err
-    assert "have the same code" in captured.err
+    assert "have the same embedding" in captured.err
     assert "cells: 1 finished, 1 failed" in captured.err
     assert captured.out.splitlines()[-1].startswith("Report: ")
     assert len(load(Path("run"))[0]) == 1
@@ -190,25 +190,25 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evaluate", "--eps", "8"], "the linf:8.0 ball holds every input in [0, 1]"),
         (["evaluate", "--ball", "l2:40"], "the l2:40.0 ball holds every input in [0, 1]"),
         (["evaluate", "--eps", "-1"], "radius of a linf ball must be positive and finite"),
-        (["evaluate", "--ball", "l3:1"], "unknown ball 'l3'; did you mean"),
-        (["evaluate", "--suite", "quik"], "unknown suite 'quik'; did you mean 'quick'"),
-        (["evaluate", "--only", "breakway"], "unknown evaluation 'breakway'; did you mean 'breakaway'"),
+        (["evaluate", "--ball", "l3:1"], "Did you mean"),
+        (["evaluate", "--suite", "quik"], "Did you mean 'quick'"),
+        (["evaluate", "--only", "breakway"], "Did you mean 'breakaway'"),
         (["evaluate", "--set", "breakaway=3"], "evaluation.setting=value"),
-        (["evaluate", "--set", "breakaway.sampels=3"], "did you mean 'samples'"),
+        (["evaluate", "--set", "breakaway.sampels=3"], "Did you mean 'samples'"),
         (["evaluate", "--only", "overlap", "--set", "breakaway.samples=3"], "--only excludes breakaway"),
         (["evaluate", "=builtin:digits-robust"], "a short name stands before ="),
-        (["evaluate", "builtin:digits-robst"], "did you mean 'digits-robust'"),
-        (["evaluate", "tim:resnet50", "--images", "."], "did you mean 'timm'"),
+        (["evaluate", "builtin:digits-robst"], "Did you mean 'digits-robust'"),
+        (["evaluate", "tim:resnet50", "--images", "."], "Did you mean 'timm'"),
         (["evaluate", "timm:resnet50"], "name a folder of them with --images"),
         (["evaluate", "--images", "photos"], "name one, as in timm:resnet50"),
         (["evaluate", "builtin:digits-random", "--images", "nowhere"], "no file or folder 'nowhere'"),
-        (["evaluate", "--baselines", "pixel"], "unknown baseline 'pixel'; did you mean 'pixels'"),
+        (["evaluate", "--baselines", "pixel"], "Did you mean 'pixels'"),
         (["evaluate", "--device", "cudda"], "unknown device 'cudda'"),
-        (["evaluate", "--precision", "float8"], "precision must be one of"),
-        (["evaluate", "--config", "none.toml"], "cannot read --config none.toml"),
+        (["evaluate", "--precision", "float8"], "'float8'"),
+        (["evaluate", "--config", "none.toml"], "--config none.toml"),
         (["evaluate", "builtin:digits-random", "builtin:digits-random"], "two encoders are called"),
-        (["list", "evaluatoins"], "did you mean 'evaluations'"),
-        (["doctor", "builtin:digits-robst"], "did you mean 'digits-robust'"),
+        (["list", "evaluatoins"], "Did you mean 'evaluations'"),
+        (["doctor", "builtin:digits-robst"], "Did you mean 'digits-robust'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -62,8 +62,8 @@ def test_on_request_the_same_files_are_proposed(pushed, capsys) -> None:
             ["--push", "nobody/nothing"],
             "the files are written, but cannot be proposed to 'nobody/nothing' (no such model)",
         ),
-        (["--only", "breakawya"], "did you mean 'breakaway'"),
-        (["--encoder", "other"], "the run has no encoder 'other'"),
+        (["--only", "breakawya"], "Did you mean 'breakaway'"),
+        (["--encoder", "other"], "'other'"),
     ],
 )
 def test_mistakes_are_answered_by_a_sentence(arguments, expected, pushed, capsys) -> None:

@@ -123,7 +123,7 @@ def test_targets_are_partners_and_are_approached():
 def test_rivals_are_other_images_whatever_the_batch(objective):
     whole, parts = (attack(population(batch_size=size), preset(objective)) for size in (256, 3))
     assert torch.allclose(whole.gain, parts.gain, atol=1e-5)
-    with pytest.raises(HoldfastError, match="needs the codes of other images, but there is one"):
+    with pytest.raises(HoldfastError, match="needs the embeddings of other images, but there is one"):
         attack(population(count=1), preset(objective))
 
 

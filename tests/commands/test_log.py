@@ -118,7 +118,7 @@ def test_what_a_tracker_says_is_one_sentence(run, monkeypatch):
 def test_a_missing_tracker_is_said_before_anything_is_measured(monkeypatch):
     for name in ("mlflow", "tensorbord"):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(HoldfastError, match=r"cannot be imported|did you mean 'tensorboard'"):
+        with pytest.raises(HoldfastError, match=r"cannot be imported|Did you mean 'tensorboard'"):
             hf.evaluate("builtin:nothing", log=name)
     assert set(TRACKERS) == {"mlflow", "wandb", "tensorboard", "trackio"}
 
@@ -139,7 +139,7 @@ def test_gates_as_junit_and_in_a_test(run, tmp_path):
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
     errors = {case.get("name"): error.attrib["message"] for case in suite for error in case.iter("error")}
     assert errors.keys() == {"rankmee>=1"}
-    assert "did you mean 'rankme'" in errors["rankmee>=1"]
+    assert "Did you mean 'rankme'" in errors["rankmee>=1"]
     hf.require(run, kept)
     with pytest.raises(AssertionError, match=r"rankme>=1000: .*rankme is"):
         hf.require(run, kept, broken)

@@ -201,7 +201,7 @@ def test_a_spent_budget_ends_the_command_with_its_status(
     assert capsys.readouterr().err == "holdfast: 60 s were spent\n"
 
 
-@pytest.mark.parametrize(("budget", "said"), [(0.0, "a budget is a positive number"), (9.0, "name a folder for it")])
+@pytest.mark.parametrize(("budget", "said"), [(0.0, "budget must be a positive number"), (9.0, "name a folder for it")])
 def test_budgets_that_make_no_sense_are_refused(digits: Images, budget: float, said: str) -> None:
     with pytest.raises(HoldfastError, match=said):
         train(SMALL, digits, budget=budget)
@@ -246,7 +246,7 @@ def test_a_damaged_checkpoint_is_refused(digits: Images, tmp_path: Path) -> None
     train({**SMALL, "epochs": 1}, digits, out=tmp_path)
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(HoldfastError, match="is damaged"):
+    with pytest.raises(HoldfastError, match="damaged"):
         train({**SMALL, "epochs": 1}, digits, out=tmp_path)
     with pytest.raises(HoldfastError, match="nothing to resume"):
         train(SMALL, digits, out=tmp_path / "empty", resume=True)
@@ -256,12 +256,12 @@ def test_a_damaged_checkpoint_is_refused(digits: Images, tmp_path: Path) -> None
     ("change", "sentence"),
     [
         ({"batch": 500}, "fewer than a batch of 500"),
-        ({"objective": "simcrl"}, "did you mean 'simclr'"),
-        ({"epoch": 2}, "did you mean 'epochs'"),
+        ({"objective": "simcrl"}, "Did you mean 'simclr'"),
+        ({"epoch": 2}, "Did you mean 'epochs'"),
         ({"optimiser": "sgd:rate=1e9"}, "finite|collapsed"),
-        ({"architecture": "cnn-z"}, "unknown architecture"),
+        ({"architecture": "cnn-z"}, "architecture.*'cnn-z'"),
         ({"mean": [0.5]}, "both mean and std"),
-        ({"precision": "int8"}, "precision must be"),
+        ({"precision": "int8"}, "precision.*'int8'"),
         ({"ema": 1.0}, "between 0 and 1"),
         ({"optimiser": "sgd:rate=-1"}, "must be positive"),
         ({"schedule": "steps:every=0"}, "at least 1 epoch"),

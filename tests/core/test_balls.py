@@ -245,7 +245,7 @@ def test_every_kind_of_number_makes_the_same_ball(unchecked: None, radius: Any):
 
 
 def test_an_unknown_ball_is_refused_with_a_suggestion():
-    with pytest.raises(HoldfastError, match="unknown ball 'linff'; did you mean 'linf'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'linf'"):
         Ball.read("linff:0.1")
 
 

@@ -269,9 +269,9 @@ def test_text_is_read_back(kind: type[Divergence]):
 
 def test_settings_are_read_back_and_unknown_names_refused_with_a_suggestion():
     assert Divergence.read("whitened:floor=0.25") == Whitened(0.25) != Whitened()
-    with pytest.raises(HoldfastError, match="unknown divergence 'cosin'; did you mean 'cosine'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'cosine'"):
         Divergence.read("cosin")
-    with pytest.raises(HoldfastError, match="has no setting 'flor'; did you mean 'floor'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'floor'"):
         Divergence.read("whitened:flor=1")
 
 
@@ -304,9 +304,11 @@ def test_tokens_are_those_of_the_encoder_unless_a_count_is_stated():
     assert Divergence.read("tokens:count=3").of_tokens(4) == Tokens(Cosine(), 3)
     assert L2Distance().of_tokens(4) == L2Distance()
     assert Divergence.read("tokens:statistic=worst").of_tokens(4) == Tokens(Cosine(), 4, "worst")
-    with pytest.raises(HoldfastError, match="statistic must be mean or worst, got 'median'"):
+    with pytest.raises(HoldfastError, match=r"statistic.*'median'.*mean, worst"):
         Divergence.read("tokens:statistic=median")
-    with pytest.raises(HoldfastError, match="codes of 6 features cannot be 4 tokens of equal length; leave count to"):
+    with pytest.raises(
+        HoldfastError, match="embeddings of 6 features cannot be 4 tokens of equal length; leave count to"
+    ):
         Tokens(Cosine(), 4)(codes(), codes())
     for inner in ("whitened", "rank", "tokens"):
         with pytest.raises(HoldfastError, match=f"tokens: {inner} is not taken token by token; use one that is smooth"):

@@ -90,13 +90,13 @@ def test_several_spellings_of_one_thing(text: str):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("wolk:1", r"unknown thing 'wolk'; did you mean 'walk'\? known: stand, walk"),
-        ("zzz", r"unknown thing 'zzz'; known: stand, walk"),
-        ("", r"unknown thing ''"),
+        ("wolk:1", r"Did you mean 'walk'\? Known: stand, walk"),
+        ("zzz", r"thing.*'zzz'. Known: stand, walk"),
+        ("", r"thing.*''"),
         ("walk", r"thing 'walk' needs ball, pace, as in walk:BALL,PACE"),
         ("walk:linf:1", r"thing 'walk' needs pace"),
         ("walk:linf:1,2,3", r"'3' needs the form setting=value; walk takes \['ball', 'pace', 'steps'"),
-        ("walk:linf:1,2,step=3", r"has no setting 'step'; did you mean 'steps'\?"),
+        ("walk:linf:1,2,step=3", r"Did you mean 'steps'\?"),
         ("walk:linf:1,2,pace=3", r"setting 'pace' is given twice"),
         ("walk:linf:1,2,steps=3,steps=4", r"setting 'steps' is given twice"),
         ("walk:linf:1,2,steps=3.5", r"thing 'walk', setting 'steps': expected int, got '3.5'"),
@@ -108,7 +108,7 @@ def test_several_spellings_of_one_thing(text: str):
         ("walk:linf:1,none", r"setting 'pace': expected float.*8/255, got 'none'"),
         ("walk:linf:1,2,back=maybe", r"setting 'back': expected bool, got 'maybe'"),
         ("walk:linf:1,2,rest=soon", r"setting 'rest': expected float \| None.*8/255, got 'soon'"),
-        ("walk:lin:1,2", r"unknown ball 'lin'; did you mean 'linf'"),
+        ("walk:lin:1,2", r"Did you mean 'linf'"),
         ("walk:linf:-1,2", r"radius of a linf ball must be positive"),
         ("stand:1", r"'1' needs the form setting=value"),
     ],
@@ -179,7 +179,7 @@ def test_values_are_read_as_the_type_of_their_field(value: Any, kind: Any, read_
         (["a", "b"], int, r"here: expected one int, got \['a', 'b'\]"),
         (["l2:1"], Ball | None, r"here: expected one Ball \| None, got"),
         (True, int, r"here: expected int, got 'True'"),
-        ("pgd", Ball, r"unknown ball 'pgd'"),
+        ("pgd", Ball, r"ball.*'pgd'"),
     ],
 )
 def test_values_of_other_types_are_refused(value: Any, kind: Any, message: str):
@@ -200,8 +200,8 @@ def test_a_type_that_is_only_there_for_type_checkers_is_named():
 
 def test_only_near_names_are_suggested():
     known = ["breakaway", "overlap", "displacement"]
-    assert did_you_mean("overlp", known) == "did you mean 'overlap'? known: breakaway, displacement, overlap"
-    assert did_you_mean("quux", known) == "known: breakaway, displacement, overlap"
+    assert did_you_mean("overlp", known) == "Did you mean 'overlap'? Known: breakaway, displacement, overlap."
+    assert did_you_mean("quux", known) == "Known: breakaway, displacement, overlap."
 
 
 SIGNED = {("brightness", "amount"), ("crop", "share"), ("rotation", "degrees"), ("global-shuffle", "seed")}

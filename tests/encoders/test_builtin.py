@@ -145,8 +145,8 @@ def test_damaged_weights_are_refused(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("reference", "options", "advice"),
     [
-        ("builtin:digits-robst", None, "did you mean 'digits-robust'"),
-        ("builtin:digits-robust?eps=0.1", None, "no setting 'eps'"),
+        ("builtin:digits-robst", None, "Did you mean 'digits-robust'"),
+        ("builtin:digits-robust?eps=0.1", None, "settings of .*'eps'"),
         ("builtin:digits-robust", Options(size=224), "8 x 8 pixels, got size=224"),
     ],
 )

@@ -68,14 +68,14 @@ BAD = {
         np.where(np.arange(60)[:, None] == 7, np.nan, z)
     ),
     "'a' occurs twice": lambda z: read_codes(z, ids=["a"] * 60),
-    "60 codes but 2 ids": lambda z: read_codes(z, ids=["a", "b"]),
+    "60 embeddings but 2 ids": lambda z: read_codes(z, ids=["a", "b"]),
     "labels of embeddings are missing for row 3": lambda z: read_codes(z, labels=[0, 1, 2, None] * 15),
     "shape \\(n, d\\)": lambda z: read_codes(z[0]),
     "must be float16, float32, float64, got torch.int64": lambda z: read_codes(z.astype(int)),
     "no file 'nothing.npy'": lambda z: read_codes("nothing.npy"),
-    "60 codes but 5 inputs": lambda z: read_codes(z, inputs=z[:5]),
+    "60 embeddings but 5 inputs": lambda z: read_codes(z, inputs=z[:5]),
     "ids are named 'nothing.txt', which is no file": lambda z: read_codes(z, ids="nothing.txt"),
-    "has no code for 1 of 2 images, 'new'": lambda z: read_codes(z, ids=IDS).of([IDS[0], "new"]),
+    "has no embedding for 1 of 2 images, 'new'": lambda z: read_codes(z, ids=IDS).of([IDS[0], "new"]),
     "has no ids": lambda z: read_codes(z).of(["photo.png"]),
     "groups of embeddings are missing for row 0": lambda z: read_codes(z, groups=[""] * 60),
 }
@@ -248,7 +248,7 @@ def test_other_verbs_name_what_is_missing(codes):
 
 
 def test_a_bank_of_another_width_is_refused(files):
-    with pytest.raises(HoldfastError, match="codes of 6 features, but the encoder takes inputs of shape"):
+    with pytest.raises(HoldfastError, match="embeddings of 6 features, but the encoder takes inputs of shape"):
         load(str(files / "codes.npy"), {}, Selection(Domain((9,))))
 
 
@@ -262,7 +262,7 @@ def test_one_class_is_no_contrast_to_a_tag(files, codes):
 
 def test_ids_of_another_number_are_refused_and_not_overlooked(tmp_path, codes):
     np.savez(tmp_path / "short.npz", codes=codes, ids=[f"image{row}" for row in range(len(codes) - 1)])
-    with pytest.raises(HoldfastError, match=rf"short.npz holds {len(codes)} codes but {len(codes) - 1} ids"):
+    with pytest.raises(HoldfastError, match=rf"short.npz holds {len(codes)} embeddings but {len(codes) - 1} ids"):
         hf.Embeddings(tmp_path / "short.npz")
 
 

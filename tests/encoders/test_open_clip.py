@@ -135,7 +135,7 @@ def test_activation_follows_the_weights(monkeypatch):
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("ViT-B-23", "did you mean 'ViT-B-32'"),
+        ("ViT-B-23", "Did you mean 'ViT-B-32'"),
         ("ViT-B-32", "one of openai, .*laion2b_s34b_b79k"),
         ("ViT-B/32?pretrained=nonsense", "'nonsense' is neither a file nor weights of it"),
         ("hf-hub:owner/name?pretrained=openai", "brings its own weights"),

@@ -195,7 +195,7 @@ def test_damage_is_explained(tmp_path: Path) -> None:
     weights.write_bytes(whole[:-100])
     refused(tmp_path, "does not match its card .* truncated")
     weights.unlink()
-    refused(tmp_path, "cannot read .*encoder.safetensors .*name a whole folder")
+    refused(tmp_path, "encoder.safetensors.* a whole folder")
     weights.write_bytes(whole)
     for content in (text[:-50], b"[1]", b"{}"):
         card.write_bytes(content)
@@ -207,9 +207,9 @@ def test_damage_is_explained(tmp_path: Path) -> None:
     [
         ({"schema_version": 9}, "has version 9, and this holdfast reads version 1"),
         ({"seed": "x"}, "is no card: seed: .*integer"),
-        ({"architecture": "digit"}, "cannot be built: unknown architecture 'digit'; did you mean 'digits'"),
+        ({"architecture": "digit"}, "Did you mean 'digits'"),
         ({"architecture": "digits:features=8"}, "does not fit its architecture digits:features=8: .*5.weight"),
-        ({"architecture": "encoder:builtin:nothing"}, "cannot be built: no built-in encoder"),
+        ({"architecture": "encoder:builtin:nothing"}, "cannot be built: .*'nothing'"),
     ],
 )
 def test_cards_that_do_not_fit(tmp_path: Path, fields: dict[str, Any], advice: str) -> None:
@@ -221,7 +221,7 @@ def test_cards_that_do_not_fit(tmp_path: Path, fields: dict[str, Any], advice: s
 def test_another_size_is_refused(tmp_path: Path) -> None:
     written(tmp_path)
     refused(tmp_path, "got size=16; leave it out", options=Options(size=16))
-    refused(tmp_path, "has no setting 'epok'; did you mean 'epoch'", "?epok=1")
+    refused(tmp_path, "Did you mean 'epoch'", "?epok=1")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

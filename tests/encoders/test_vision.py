@@ -195,9 +195,9 @@ def test_random_baseline_of_a_convolutional_network():
     [
         ("timm:resnte18", None, "nearest: resnet18"),
         ("timm:resnet18.nonsense?pretrained=false", None, "check the tag"),
-        ("timm:resnet18?pretraned=false", None, "did you mean 'pretrained'"),
-        ("torchvision:resnet19", None, "did you mean"),
-        ("torchvision:resnet18@IMAGENET_V1", None, "did you mean 'IMAGENET1K_V1'"),
+        ("timm:resnet18?pretraned=false", None, "Did you mean 'pretrained'"),
+        ("torchvision:resnet19", None, "Did you mean"),
+        ("torchvision:resnet18@IMAGENET_V1", None, "Did you mean 'IMAGENET1K_V1'"),
         ("torchvision:squeezenet1_0?pretrained=false", None, "head is unknown"),
         ("torchvision:vit_b_32?pretrained=false", 32, "images of 224 pixels only"),
     ],

@@ -147,9 +147,9 @@ def test_a_labelled_bank_asks_for_neighbours_accuracy() -> None:
     ("arguments", "message"),
     [
         ({"images": "photos/"}, "need the shape of the encoder's inputs"),
-        ({"images": torch.rand(4, 1, 8, 8), "every": 0}, "every is a whole number"),
+        ({"images": torch.rand(4, 1, 8, 8), "every": 0}, "every must be"),
         ({"images": torch.rand(4, 1, 8, 8), "share": 0.0}, "share is that of the time"),
-        ({"images": torch.rand(4, 1, 8, 8), "only": "geometri"}, "unknown evaluation 'geometri'"),
+        ({"images": torch.rand(4, 1, 8, 8), "only": "geometri"}, "evaluation.*'geometri'"),
         ({"images": torch.rand(4, 1, 8, 8), "shape": (3, 8, 8)}, "must have shape"),
     ],
 )

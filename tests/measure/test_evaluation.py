@@ -100,7 +100,9 @@ def test_the_image_without_finite_codes_is_named():
     dark = Images(pixels.clamp(0, 1), [f"photo-{k}" for k in range(10)])
     broken = Encoder(Fails(), "broken", Domain((1, 2, 2)))
     for batch_size in (3, 100):
-        with pytest.raises(HoldfastError, match="broken returned NaN or infinite codes for image 'photo-7'; check"):
+        with pytest.raises(
+            HoldfastError, match="broken returned NaN or infinite embeddings for image 'photo-7'; check"
+        ):
             _ = Population(broken, dark, RunSettings(batch_size=batch_size)).codes
     assert represent(broken, dark, [6, 8], RunSettings()).shape == (2, 4)
 

@@ -350,14 +350,14 @@ def test_the_reason_is_that_of_the_evaluation_that_gives_the_number():
 @pytest.mark.parametrize(
     ("gate", "said"),
     [
-        ("breakway_risk<=1", "did you mean 'breakaway_risk'"),
+        ("breakway_risk<=1", "Did you mean 'breakaway_risk'"),
         ("breakaway_risk@8/255<=1", "Measured: linf:0.05"),
-        ("breakaway_risk@0.1,divergance=l2<=1", "did you mean 'divergence'"),
-        ("breakaway_risk@l3:0.1<=1", "unknown ball 'l3'"),
+        ("breakaway_risk@0.1,divergance=l2<=1", "Did you mean 'divergence'"),
+        ("breakaway_risk@l3:0.1<=1", "ball: unknown name 'l3'"),
         ("breakaway_risk@big<=1", "got 'big'"),
         ("breakaway_risk<=little", "got 'little'"),
         ("breakaway_risk=0.1", "needs the form"),
-        ("breakaway_risk@encoder=digits-rboust<=1", "unknown encoder 'digits-rboust'; did you mean 'digits-robust'"),
+        ("breakaway_risk@encoder=digits-rboust<=1", "Did you mean 'digits-robust'"),
         ("nearest_neighbour_accuracy>=90", "is a share between 0 and 1, so >=90 says nothing"),
         ("nearest_neighbour_accuracy>=90", "for 90% write 0.9"),
         ("breakaway_risk<=5", "for 5% write 0.05"),

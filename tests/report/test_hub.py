@@ -68,7 +68,7 @@ def test_one_encoder_is_chosen() -> None:
     results = everything()[0]
     with pytest.raises(HoldfastError, match="of one encoder, the run of 4"):
         of_encoder(results, None)
-    with pytest.raises(HoldfastError, match="did you mean 'digits-robust'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'digits-robust'"):
         of_encoder(results, "digits-robsut")
     assert {result.encoder.name for result in of_encoder(results, "digits-robust")} == {"digits-robust"}
     assert of_encoder([breakaway("one")], None) == [breakaway("one")]

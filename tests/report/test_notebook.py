@@ -90,7 +90,7 @@ def test_a_quantity_is_drawn_alone(run):
 
 
 def test_what_is_not_there_is_named(run):
-    with pytest.raises(HoldfastError, match="did you mean 'displacement'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'displacement'"):
         run.plot("displacment")
     result = run["masking", "digits-robust"]
     bare = result.model_copy(update={"findings": result.findings.model_copy(update={"series": (), "curves": ()})})

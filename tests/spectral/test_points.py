@@ -51,7 +51,7 @@ def test_k_must_leave_other_samples(k):
 @pytest.mark.parametrize("k", [0, -1, 5.5, "5"])
 def test_k_is_a_whole_number(k):
     # Without the check of annotations, which users do not have.
-    with pytest.raises(HoldfastError, match=f"k, the number of neighbours, must be a whole number from 1 up, got {k}"):
+    with pytest.raises(HoldfastError, match=f"k must be .*, got {k!r}"):
         inspect.unwrap(_enough)(k, 60, 0)
 
 
@@ -65,7 +65,7 @@ def test_a_graph_may_be_named_as_on_the_command_line(text, kind):
     x, y = folded(90)
     named, plain = (spade(x, y, k=20, graph=graph, repair="mst") for graph in (text, kind))
     assert named.score == plain.score != spade(x, y, k=20, repair="mst").score
-    with pytest.raises(HoldfastError, match="unknown graph 'knm'; did you mean 'knn'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'knn'"):
         spade(x, y, graph="knm")
 
 
@@ -75,7 +75,7 @@ def test_scores_print_in_one_line():
 
 
 def test_a_repair_must_exist():
-    with pytest.raises(HoldfastError, match="unknown repair 'ridge'"):
+    with pytest.raises(HoldfastError, match=r"repair.*'ridge'"):
         spade(*folded(60), repair="ridge")
 
 

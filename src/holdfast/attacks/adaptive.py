@@ -18,7 +18,7 @@ from holdfast.attacks.base import GRADIENT, Attack, Gain, assert_inside, best_of
 from holdfast.attacks.gradient import passable, random_start
 from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.encoder import Domain, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
 
@@ -52,7 +52,7 @@ MOMENTUM = 0.75
 RISING = 0.75
 """Share of the steps since the last checkpoint that must have raised the objective."""
 FIRST, SHORT, SEVERAL = 0.5, 0.125, 3
-"""The first step of a search as a share of the radius; in linf that of every other of so many starts or more."""
+"""The first step of a search as a share of the radius; in linf that of every other start, from this number of starts on."""
 FROM_OTHERS = 0.125
 """That of the search that goes on beside other attacks: where they ended, longer steps lose more than they find."""
 SCOUTING = 0.4
@@ -76,7 +76,7 @@ class AdaptiveAttack(Attack):
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1:
-            raise HoldfastError(f"adaptive: steps and restarts must be positive, got {self.steps} and {self.restarts}")
+            raise OutOfRange("adaptive: steps and restarts", (self.steps, self.restarts), "positive")
 
     @property
     def scouting(self) -> int:
@@ -159,7 +159,7 @@ class AdaptiveAttack(Attack):
 def begin(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
     """Return where a search starts: inward, but for sparse balls, whose steps pass over pixels that cannot move.
 
-    So many pixels moved inward at once would share the radius of a sparse ball.
+    All these pixels moved inward at once would share the radius of a sparse ball.
     """
     return random_start(pixels, ball, noise, 1.0, domain) if ball.sparse else inward_start(pixels, ball, noise, domain)
 

@@ -257,7 +257,7 @@ def rivals_of(population: Population, rows: Sequence[int], objective: Objective)
     others = len(population.images) - 1
     if others < 1:
         raise HoldfastError(
-            f"the objective {objective.name} needs the codes of other images, but there is one; add images"
+            f"the objective {objective.name} needs the embeddings of other images, but there is one; add images"
         )
     if objective.rivals == "nearest":
         divergence = objective.divergence if isinstance(objective, DivergenceObjective) else L2Distance()

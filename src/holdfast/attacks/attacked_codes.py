@@ -211,7 +211,7 @@ class Pairwise(Observation):
 
 
 def facing_neighbours(population: Population, rows: Sequence[int], divergence: Divergence, count: int) -> AttackContext:
-    """Return the images at ``rows`` against so many of their nearest neighbours, those of the bank if there is one."""
+    """Return the images at ``rows`` against their ``count`` nearest neighbours, from the reference set if there is one."""
     near = population.nearest(divergence, population.codes[list(rows)], rows, count)
     return population.context(rows, rivals=population.gallery.codes[near])
 

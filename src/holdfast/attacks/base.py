@@ -74,7 +74,7 @@ class Attack(Spelled, Searching):
     def forwards(self) -> int:
         """How many forwards of the encoder an image takes at most, a gradient counted as three: what plans are made with.
 
-        By default one a restart: of whoever does not say it, nothing is known before it was measured.
+        By default one per restart; the cost of an attack that does not state it is unknown until measured.
         """
         return self.restarts
 

@@ -18,7 +18,7 @@ from holdfast.attacks.gradient import random_start, stepped
 from holdfast.attacks.radius import Goal
 from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.encoder import Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_positive
@@ -48,7 +48,7 @@ class SquareAttack(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.queries < 2 or not 0 < self.area <= 1:
-            raise HoldfastError(f"square: needs queries >= 2 and area in (0, 1], got {self.queries} and {self.area}")
+            raise OutOfRange("square: queries and area", (self.queries, self.area), "at least 2 and in (0, 1]")
 
     @property
     def forwards(self) -> int:

@@ -37,7 +37,7 @@ from holdfast.measure.store import Store, provenance
 
 PIXELS = "attack.safetensors"
 SHOWN = 4
-"""So many of the images that moved most, and as many of those that moved least, are on the sheet."""
+"""Images on the sheet: the number of those that moved most, and of those that moved least."""
 
 
 def write_attack(

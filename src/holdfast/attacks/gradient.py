@@ -15,7 +15,7 @@ import torch
 from holdfast.attacks.base import GRADIENT, Attack, Gain, better, climb
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Conflict, HoldfastError, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_positive
@@ -42,13 +42,13 @@ class GradientAttack(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.keep not in ("best", "last"):
-            raise HoldfastError(f"pgd: keep must be 'best' or 'last', got {self.keep!r}")
+            raise UnknownName("pgd: keep", self.keep, ["best", "last"])
         if self.steps < 1 or not 0 <= self.start <= 1:
             raise HoldfastError(
                 f"pgd: steps must be positive and start lie in [0, 1], got {self.steps} and {self.start}"
             )
         if self.step is not None and self.stride != 0.1:
-            raise HoldfastError(f"pgd: give step or stride, not both, got step={self.step} and stride={self.stride}")
+            raise Conflict("pgd", f"step={self.step} and stride={self.stride}", "step or stride, not both")
         require_positive(self, "stride", "step")
 
     @property

@@ -111,9 +111,9 @@ def annealed(ends: tuple[float, float], step: int, steps: int) -> float:
 Event = Callable[[Codes], Bool[Tensor, "b"]]
 """Whether what is searched for happened to each image, from its moved code."""
 COST = 4
-"""A search takes at most so many times the forwards of its attack in one ball ..."""
+"""Largest cost of a search, in attacks in one ball ..."""
 RADII = 3
-"""... and makes the attack at so many radii at most."""
+"""... and largest number of radii at which it attacks."""
 BELOW = 0.95
 """The first of these radii, as a share of the smallest found so far."""
 NARROW = 0.97

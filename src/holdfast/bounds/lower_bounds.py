@@ -21,7 +21,7 @@ from holdfast.bounds.rounding.executed import executed_encoder, executes
 from holdfast.core.balls import Ball
 from holdfast.core.checks import check_dense
 from holdfast.core.encoder import Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 
 __all__ = [
     "Alpha",
@@ -108,7 +108,7 @@ def certified_radius(
     """
     x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
     if not tolerance > 0:
-        raise HoldfastError(f"tolerance must be a positive radius, as in 1e-4, got {tolerance:g}")
+        raise OutOfRange("tolerance", tolerance, "a positive radius, as in 1e-4")
     largest = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
     share = min(1.0, max(SMALLEST_TOLERANCE, tolerance / ball.radius))
     return search_radii(method, graph, x, specifications, type(ball), encoder.domain, largest, share).radii

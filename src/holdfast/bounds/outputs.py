@@ -50,7 +50,7 @@ def bisector_hyperplanes(divergence: Divergence, anchors: Codes, others: Float[T
     """
     if not isinstance(divergence, (L2Distance, Cosine)):
         raise HoldfastError(
-            f"under {divergence} the codes closer to another image are no half-space, so that none can be certified; "
+            f"under {divergence} the embeddings closer to another image are no half-space, so that none can be certified; "
             "use the divergences l2 and cosine"
         )
     anchors = anchors[:, None]
@@ -215,7 +215,8 @@ class OutputBounds:
         codes, name = self.certified.codes(pixels), self.certified.encoder.name
         if codes.shape[1] > MOST_FEATURES:
             raise HoldfastError(
-                f"bounds of moves of codes take an axis for each of {codes.shape[1]:,} features of {name}, more than the "
+                f"bounds of moves of embeddings take an axis for each of {codes.shape[1]:,} features of {name}, "
+                f"more than the "
                 f"{MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
             )
         return codes

@@ -25,7 +25,7 @@ from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.bounds.rounding.executed import ExecutedEncoder, executed_encoder, executes
 from holdfast.core.balls import BALLS, Ball, column
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.measure.population import Population
 from holdfast.transforms.augmentations.views import RvclCifarView, RvclMnistView
@@ -190,7 +190,7 @@ def require_few(encoder: Encoder, neurons: int) -> None:
 def unit_ball(name: str) -> Ball:
     """Return the unit ball of the norm called ``name``."""
     if name not in BALLS:
-        raise HoldfastError(f"unknown norm {name!r}; {did_you_mean(name, list(BALLS))}")
+        raise UnknownName("norm", name, BALLS)
     return BALLS[name](1.0)
 
 

@@ -25,7 +25,7 @@ from holdfast.bounds.regions import Region, region
 from holdfast.bounds.rounding.formats import Format
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Domain, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 
 # The largest radius at which a bound is found positive, for all specifications of an image at once.
 #
@@ -276,7 +276,7 @@ def search_radii(
         high: radii at which specifications are known to fail, beyond which a ``RadiusSearch`` does not look.
     """
     if not SMALLEST_TOLERANCE <= tolerance <= 1:
-        raise HoldfastError(f"tolerance must be a share from {SMALLEST_TOLERANCE:g} to 1, got {tolerance:g}")
+        raise OutOfRange("tolerance", tolerance, f"a fraction from {SMALLEST_TOLERANCE:g} to 1")
     clean = (specifications @ graph(pixels)[..., None]).squeeze(2)
     cheapest = Crown() if ball is Linf else Lipschitz()
     bounding = cheapest if isinstance(method, RadiusSearch) else method

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import flags
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import UnknownName
 from holdfast.core.options import MEASURED, OUTPUT
 from holdfast.core.settings import names_of
 
@@ -57,7 +57,7 @@ def command(
     holdfast compare runs/mine runs/theirs --html compared.html
     """
     if format_ not in FORMATS:
-        raise HoldfastError(f"--format: unknown format, got {format_!r}; {did_you_mean(format_, list(FORMATS))}")
+        raise UnknownName("--format", format_, FORMATS)
     # Loaded here, because these need torch.
     from holdfast.commands.compare import compare
     from holdfast.report.comparison.compare import incomparable

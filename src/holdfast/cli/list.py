@@ -20,12 +20,12 @@ def command(
     from rich.text import Text
 
     from holdfast.cli.terminal import console
-    from holdfast.core.errors import HoldfastError, did_you_mean
+    from holdfast.core.errors import UnknownName
     from holdfast.run.catalog import everything
 
     catalogue = everything()
     if kind is not None and kind not in catalogue:
-        raise HoldfastError(f"KIND: cannot list {kind!r}; {did_you_mean(kind, list(catalogue))}")
+        raise UnknownName("KIND", kind, catalogue)
     out = console()
     # Presets are attacks too: those of published papers.
     titles = ["attacks", "presets"] if kind == "attacks" else [kind] if kind else list(catalogue)

@@ -22,7 +22,7 @@ from holdfast.commands.inputs import (
 from holdfast.commands.observing import observing
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
 from holdfast.core.objective import DivergenceObjective, Objective
 from holdfast.core.options import RunOptions, takes
 from holdfast.core.run_settings import RunSettings
@@ -97,7 +97,7 @@ def preset_of(
         HoldfastError: there is no such preset or part, or parts contradict each other.
     """
     if not isinstance(name, str) or name not in PRESETS:
-        raise HoldfastError(f"unknown preset {name!r}; {did_you_mean(str(name), list(PRESETS))}")
+        raise UnknownName("preset", str(name), PRESETS)
     base = PRESETS[name]
     goal = read(objective, objectives(), "objective") if isinstance(objective, str) else objective or base.objective
     search = read_attack(attack) if isinstance(attack, str) else attack or base.attack

@@ -60,9 +60,9 @@ class EvaluatedRun:
         cells: list[Result | Failure] = [*self.results, *self.failures]
         evaluations = sorted({cell.evaluation for cell in cells})
         if evaluation not in evaluations:
-            return f"{evaluation!r} was not evaluated; {did_you_mean(evaluation, evaluations)}"
+            return f"{evaluation!r} was not evaluated. {did_you_mean(evaluation, evaluations)}"
         encoders = sorted({cell.encoder.name if isinstance(cell, Result) else cell.encoder for cell in cells})
-        return f"no encoder is called {encoder!r}; {did_you_mean(str(encoder), encoders)}"
+        return f"no encoder is called {encoder!r}. {did_you_mean(str(encoder), encoders)}"
 
     @property
     def partial(self) -> tuple[Result, ...]:

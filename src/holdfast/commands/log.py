@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.records import Result
 from holdfast.report.elsewhere import numbers
 
@@ -53,11 +53,11 @@ def tracker_of(to: str) -> tuple[Any, Keep]:
     Example:
         >>> tracker_of("tensorbord")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: unknown tracker 'tensorbord'; did you mean 'tensorboard'? known: ...
+        holdfast.core.errors.UnknownName: ... Did you mean 'tensorboard'? Known: ...
     """
     tracker = to.partition(":")[0]
     if tracker not in TRACKERS:
-        raise HoldfastError(f"unknown tracker {tracker!r}; {did_you_mean(tracker, list(TRACKERS))}")
+        raise UnknownName("tracker", tracker, TRACKERS)
     module, keep = TRACKERS[tracker]
     try:
         return import_module(module), keep

@@ -14,7 +14,7 @@ from holdfast.commands.observing import Observer, observing
 from holdfast.commands.parity_conclusion import Conclusion
 from holdfast.commands.parity_sides import Coded, NamedSide, Side, coded, radii_of, require_time, sides_of
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import BudgetSpentError, HoldfastError, did_you_mean
+from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
@@ -103,7 +103,7 @@ def parity(
     check_whole(k, "k")
     check_whole(radii, "radii")
     if divergence not in DIVERGENCES:
-        raise HoldfastError(f"divergence: unknown name {divergence!r}; {did_you_mean(divergence, list(DIVERGENCES))}")
+        raise UnknownName("divergence", divergence, DIVERGENCES)
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
     run = RunSettings(options["seed"], options["device"], options["precision"], options["batch_size"])

@@ -17,7 +17,7 @@ from holdfast.commands.inputs import shown
 from holdfast.commands.train_folder import TrainingFolder, alone, load_inputs, mode_of, module_of
 from holdfast.core.clock import beginning
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
-from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, did_you_mean, refuse_blanks
+from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, UnknownName, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
 from holdfast.core.run_settings import RunSettings
@@ -182,7 +182,7 @@ def read_recipe(
         read = dict(recipe) if isinstance(recipe, Mapping) else read_settings(recipe)
         known = [*fields_of(Recipe), *PLACE]
         if unknown := next((name for name in read if name not in known), None):
-            raise HoldfastError(f"a recipe has no setting {unknown!r}; {did_you_mean(unknown, known)}")
+            raise UnknownName("settings of a recipe", unknown, known)
         places = {name: read.pop(name) for name in PLACE if name in read}
         values = read
     place = {name: places.get(name) if inputs.get(name) is None else inputs[name] for name in PLACE}

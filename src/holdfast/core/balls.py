@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from holdfast.core.encoder import Domain, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.core.settings import Spelled, convert, read
 
@@ -39,11 +39,12 @@ class Ball(Spelled):
                 f"Ball.read('{self.name}:8/255') takes text"
             )
         if not (isfinite(self.radius) and self.radius > 0):
-            raise HoldfastError(f"the radius of a {self.name} ball must be positive and finite, got {self.radius}")
+            raise OutOfRange(f"the radius of a {self.name} ball", self.radius, "positive and finite")
         if self.radius < SMALLEST:
-            raise HoldfastError(
-                f"the radius of a {self.name} ball must be at least {SMALLEST:.2g}, the least that float32 can tell from 0, "
-                f"got {self.radius}"
+            raise OutOfRange(
+                f"the radius of a {self.name} ball",
+                self.radius,
+                f"at least {SMALLEST:.2g} (the smallest positive float32)",
             )
         object.__setattr__(self, "radius", float(self.radius))  # one text, whichever kind of number it was
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 
 SHOWN = 8
-"""So many of the outputs of a module are named."""
+"""Largest number of a module's outputs that a message names."""
 
 
 def check_dense(values: object, name: str) -> None:
@@ -52,10 +52,10 @@ def check_whole(value: object, name: str) -> None:
     Example:
         >>> check_whole(0.5, "seed")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: seed must be a whole number, got 0.5
+        holdfast.core.errors.OutOfRange: seed must be a whole number, got 0.5.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise HoldfastError(f"{name} must be a whole number, got {value!r}")
+        raise OutOfRange(name, value, "a whole number")
 
 
 def check_labels(labels: object, name: str) -> None:
@@ -126,7 +126,7 @@ def check_codes(codes: Any, name: str, count: int) -> None:
             f"{'return one of them' if several else 'pool or flatten inside the module'}"
         )
     if not codes.is_floating_point():
-        raise HoldfastError(f"{name} must return floating-point codes, got {codes.dtype}; convert them inside")
+        raise HoldfastError(f"{name} must return floating-point embeddings, got {codes.dtype}; convert them inside")
 
 
 def _described(output: Any) -> str:

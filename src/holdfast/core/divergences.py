@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.settings import Searching, Spelled, read, require_not_negative
 
 
@@ -146,7 +146,7 @@ class Whitened(Divergence):
         require_not_negative(self, "floor")
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
-        raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean codes)")
+        raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean embeddings)")
 
     def fit(self, codes: Float[Tensor, "n d"]) -> Divergence:
         centred = codes.double() - codes.double().mean(0)
@@ -217,7 +217,7 @@ class SoftmaxKL(Divergence):
 def _gaussian(codes: Tensor) -> tuple[Tensor, Tensor]:
     if codes.shape[-1] % 2:
         raise HoldfastError(
-            f"Gaussian codes are [mean, log variance] and have even length, got {codes.shape[-1]} features"
+            f"Gaussian embeddings are [mean, log variance] and have even length, got {codes.shape[-1]} features"
         )
     mean, log_variance = codes.chunk(2, dim=-1)
     return mean, log_variance
@@ -274,9 +274,9 @@ class Tokens(Divergence):
                 "such as cosine or l2"
             )
         if self.count < 1:
-            raise HoldfastError(f"tokens: count must be at least 1, got {self.count}")
+            raise OutOfRange("tokens: count", self.count, "at least 1")
         if self.statistic not in ("mean", "worst"):
-            raise HoldfastError(f"tokens: statistic must be mean or worst, got {self.statistic!r}")
+            raise UnknownName("tokens: statistic", self.statistic, ["mean", "worst"])
 
     def of_tokens(self, count: int) -> Divergence:
         return replace(self, count=count) if self.count == 1 else self
@@ -297,7 +297,8 @@ class Tokens(Divergence):
     def _apart(self, codes: Codes) -> Float[Tensor, "b t e"]:
         if codes.shape[-1] % self.count:
             raise HoldfastError(
-                f"codes of {codes.shape[-1]} features cannot be {self.count} tokens of equal length; leave count to the "
+                f"embeddings of {codes.shape[-1]} features cannot be {self.count} tokens of equal length; leave "
+                f"count to the "
                 "encoder, or state its own"
             )
         return codes.unflatten(-1, (self.count, -1))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.copies import copied
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
 from holdfast.core.text_tower import TextTower
@@ -37,7 +37,7 @@ class Domain:
 
     def __post_init__(self) -> None:
         if not (self.shape and are_sizes(self.shape)):
-            raise HoldfastError(f"domain shape must be positive sizes such as (3, 224, 224), got {self.shape}")
+            raise OutOfRange("domain shape", self.shape, "positive sizes such as (3, 224, 224)")
         if not (isinstance(self.low, Real) and isinstance(self.high, Real) and self.low < self.high):
             raise HoldfastError(f"domain needs numbers low < high, got [{self.low!r}, {self.high!r}]")
 
@@ -88,7 +88,7 @@ class Normalised(nn.Module):
     def __init__(self, module: nn.Module, mean: Sequence[float], std: Sequence[float], axes: int) -> None:
         super().__init__()
         if not min(std) > 0:
-            raise HoldfastError(f"normalisation needs positive standard deviations, got {tuple(std)}")
+            raise OutOfRange("standard deviations of normalisation", tuple(std), "positive")
         self.module = module
         shape = (-1,) + (1,) * (axes - 1)
         self.mean: Tensor
@@ -130,7 +130,7 @@ class Dense(nn.Module):
     def __init__(self, module: nn.Module, tokens: int) -> None:
         super().__init__()
         if tokens < 1:
-            raise HoldfastError(f"dense codes have at least one token, got {tokens}; count those of one image")
+            raise HoldfastError(f"dense embeddings have at least one token, got {tokens}; count those of one image")
         self.module, self.tokens = module, tokens
         self.train(module.training)
 
@@ -235,7 +235,7 @@ class Encoder:
         self.domain.check(pixels)
         codes = self.forward(pixels)
         if not torch.isfinite(codes.detach()).all():
-            raise HoldfastError(f"{self.name} returned NaN or infinite codes; check its weights and its precision")
+            raise HoldfastError(f"{self.name} returned NaN or infinite embeddings; check its weights and its precision")
         return codes
 
     def forward(self, pixels: Pixels) -> Codes:

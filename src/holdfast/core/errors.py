@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, cast
+
+LONGEST_VALUE = 60
+"""Characters of a value that a sentence shows."""
+SHOWN_NAMES = 8
+"""Known names that a sentence lists."""
 
 
 class HoldfastError(ValueError):
@@ -21,6 +27,108 @@ class AgreementLostError(HoldfastError):
         self.epoch = epoch
 
 
+class _Fault(HoldfastError):
+    """A mistake whose sentence is built here from its facts, so that tests and callers read the facts.
+
+    Args:
+        argument: Name of what is wrong: an argument, a flag, a setting or a file.
+        got: Value that arrived, or the reason why it cannot be used.
+        expected: Values that are allowed.
+        fix: What to do, without a full stop at its end.
+    """
+
+    pattern: ClassVar[str]
+
+    def __init__(self, argument: str, got: object, expected: object = "", fix: str = "") -> None:
+        super().__init__(argument, got, expected, fix)  # all four, so that a worker's error survives pickling
+        self.argument, self.got, self.expected, self.fix = argument, got, expected, fix
+
+    def __str__(self) -> str:
+        """Return the sentence: what is wrong, what arrived, what is expected, what to do."""
+        sentence = self.pattern.format(argument=self.argument, got=self._shown(), expected=self._allowed())
+        return f"{sentence} {self.fix[0].upper()}{self.fix[1:]}." if self.fix else sentence
+
+    def _shown(self) -> str:
+        """Return ``got`` as the sentence shows it."""
+        text = repr(self.got) if isinstance(self.got, str) else str(self.got)
+        return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+    def _allowed(self) -> str:
+        """Return ``expected`` as the sentence shows it."""
+        return str(self.expected)
+
+
+class OutOfRange(_Fault):
+    """A value outside those that are allowed.
+
+    Example:
+        >>> print(OutOfRange("k", 0, "at least 1"))
+        k must be at least 1, got 0.
+    """
+
+    pattern = "{argument} must be {expected}, got {got}."
+
+
+class Conflict(_Fault):
+    """Values that exclude each other.
+
+    Example:
+        >>> print(Conflict("pgd", "step=0.1 and stride=0.2", "step or stride, not both"))
+        pgd takes step or stride, not both, got step=0.1 and stride=0.2.
+    """
+
+    pattern = "{argument} takes {expected}, got {got}."
+
+    def _shown(self) -> str:
+        return str(self.got)
+
+
+class Unreadable(_Fault):
+    """A file that cannot be read or does not hold what it should; ``got`` is the reason.
+
+    Example:
+        >>> print(Unreadable("recipe.toml", "No such file or directory", fix="check the path"))
+        Cannot read recipe.toml: No such file or directory. Check the path.
+    """
+
+    pattern = "Cannot read {argument}: {got}."
+
+    def _shown(self) -> str:
+        reason = self.got.strerror if isinstance(self.got, OSError) and self.got.strerror else str(self.got)
+        return reason.rstrip(".")
+
+
+class CannotBound(_Fault):
+    """A network or an operation of which nothing can be proved; ``got`` is the reason.
+
+    Example:
+        >>> print(CannotBound("dropout", "it is random in training mode", fix="call eval() on the module"))
+        dropout cannot be bounded: it is random in training mode. Call eval() on the module.
+    """
+
+    pattern = "{argument} cannot be bounded: {got}."
+
+    def _shown(self) -> str:
+        return str(self.got)
+
+
+class UnknownName(_Fault):
+    """A name that is none of the known ones, which are ``expected``.
+
+    Example:
+        >>> print(UnknownName("ball", "l3", ["l1", "l2", "linf"]))
+        ball: unknown name 'l3'. Did you mean 'l2'? Known: l1, l2, linf.
+    """
+
+    pattern = "{argument}: unknown name {got}. {expected}"
+
+    def __init__(self, argument: str, got: str, expected: Iterable[str], fix: str = "") -> None:
+        super().__init__(argument, got, sorted(expected), fix)
+
+    def _allowed(self) -> str:
+        return did_you_mean(str(self.got), cast(list[str], self.expected))
+
+
 class HoldfastWarning(UserWarning):
     """Something a reader of the numbers should know, though they are right."""
 
@@ -30,13 +138,17 @@ def did_you_mean(name: str, known: list[str]) -> str:
 
     Example:
         >>> did_you_mean("breakway", ["breakaway", "overlap"])
-        "did you mean 'breakaway'? known: breakaway, overlap"
+        "Did you mean 'breakaway'? Known: breakaway, overlap."
     """
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(sorted(known))}"
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    names = sorted(known)
+    rest = len(names) - SHOWN_NAMES
+    # One name more takes no more room than the count of it.
+    listed = [*names[:SHOWN_NAMES], f"... and {rest} more"] if rest > 1 else names
+    return f"{hint}Known: {', '.join(listed) or 'none'}."
 
 
 def refuse_blank(name: str, value: object) -> None:

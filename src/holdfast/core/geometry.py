@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, UnknownName
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -75,7 +75,7 @@ class Geometry(Preprocessing):
             raise HoldfastError(f"geometry cannot crop {self.crop} from a picture squashed to {resize}; crop less")
         if self.interpolation not in get_args(Interpolation):
             known = ", ".join(get_args(Interpolation))
-            raise HoldfastError(f"interpolation must be one of {known}, got {self.interpolation!r}")
+            raise UnknownName("interpolation", self.interpolation, known.split(", "))
 
     def __call__(self, image: Image.Image) -> UInt8[np.ndarray, "rows columns c"]:
         return np.asarray(self.fit(image)).reshape(*self.crop, -1)

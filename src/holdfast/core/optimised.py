@@ -74,7 +74,7 @@ class _Counting(TorchDispatchMode):
 # weights ``scale W`` and the offsets ``scale (b - mean) + beta``. And a convolution on a CPU is quicker where the
 # channels of each pixel lie side by side in memory.
 #
-# Only what encodes and attacks uses an arrangement: whoever looks at layers sees the module as it was built. How an
+# Only what encodes and attacks uses an arrangement: code that looks at layers sees the module as it was built. How an
 # encoder is arranged follows from its module, device and precision alone, never from the clock, so that every process
 # and every start of a run rounds alike.
 

@@ -253,7 +253,7 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def called(*args: P.args, **kwargs: P.kwargs) -> T:
             if unknown := [name for name in kwargs if name not in whole.parameters]:
                 hint = did_you_mean(unknown[0], list(whole.parameters))
-                raise HoldfastError(f"{verb.__name__} has no argument {unknown[0]!r}; {hint}")
+                raise HoldfastError(f"{verb.__name__} has no argument {unknown[0]!r}. {hint}")
             refuse_blanks(whole.bind(*args, **kwargs).arguments)
             return verb(*args, **cast(Any, {**defaults, **kwargs}))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, HoldfastWarning, out_of_memory
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName, out_of_memory
 from holdfast.core.noise import Noise
 
 
@@ -76,9 +76,9 @@ class RunSettings:
         if self.attack_seed is not None:
             check_whole(self.attack_seed, "attack_seed")
         if self.precision not in PRECISIONS:
-            raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+            raise UnknownName("precision", self.precision, PRECISIONS)
         if self.batch_size < 1:
-            raise HoldfastError(f"batch_size must be at least 1, got {self.batch_size}")
+            raise OutOfRange("batch_size", self.batch_size, "at least 1")
         kind, _ = _kind(self.device), _kind(self.computes_on)
         if kind == "cuda" and not torch.cuda.is_available():
             raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")

@@ -14,7 +14,7 @@ from math import inf, nan
 from types import NoneType, UnionType
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 
 T = TypeVar("T")
 REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
@@ -64,11 +64,11 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
         L2(radius=0.5)
         >>> read("l3:0.5", BALLS, "ball")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: unknown ball 'l3'; did you mean 'l2'? known: l1, l2, linf
+        holdfast.core.errors.UnknownName: ball: unknown name 'l3'. Did you mean 'l2'? Known: l1, l2, linf.
     """
     name, _, rest = text.partition(":")
     if name not in kinds:
-        raise HoldfastError(f"unknown {what} {name!r}; {did_you_mean(name, list(kinds))}")
+        raise UnknownName(what, name, kinds)
     kind = kinds[name]
     known = fields_of(kind)
     required = [field.name for field in known.values() if field.default is MISSING]
@@ -82,7 +82,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
                 )
             key, value = required[position], part
         if key not in known:
-            raise HoldfastError(f"{what} {name!r} has no setting {key!r}; {did_you_mean(key, list(known))}")
+            raise UnknownName(f"settings of {what} {name!r}", key, known)
         if key in values:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
         values[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
@@ -269,12 +269,12 @@ def seconds(budget: Any) -> float:
         1.5
         >>> seconds(-5)
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: a budget is a positive number of seconds, as in 600, got -5
+        holdfast.core.errors.OutOfRange: budget must be a positive number of seconds, as in 600, got -5.
     """
     try:
         time = convert(budget, float, "budget")
     except HoldfastError:
         time = nan
     if not 0 < time < inf:
-        raise HoldfastError(f"a budget is a positive number of seconds, as in 600, got {budget}")
+        raise OutOfRange("budget", budget, "a positive number of seconds, as in 600")
     return float(time)

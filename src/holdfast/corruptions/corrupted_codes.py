@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise, hashed
 from holdfast.core.points.counting import Groups, share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Conditions, Estimate, Series
@@ -276,9 +276,7 @@ def require_kinds(evaluation: str, kinds: Sequence[str]) -> None:
     known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
     for name in kinds:
         if name not in known:
-            raise HoldfastError(
-                f"{evaluation}.kinds: there is no common corruption {name!r}; {did_you_mean(name, known)}"
-            )
+            raise UnknownName(f"{evaluation}.kinds", name, known)
 
 
 def in_severities(name: str, severities: Sequence[int]) -> tuple[CommonCorruption, ...]:

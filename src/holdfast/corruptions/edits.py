@@ -32,7 +32,7 @@ from holdfast.transforms.base import Transform
 TOLERANCE = 1e-7
 STEPS = 40
 FEW = 8
-"""So many points have at most 247 subsets of two or more."""
+"""Largest number of points; they have at most 247 subsets of two or more."""
 
 
 def divergence_radii(families: Sequence[Float[Tensor, "b _ d"]]) -> Float[Tensor, "b f"]:
@@ -147,7 +147,7 @@ class Edited(Observation):
 
     ``k.change`` (b, edits) is about divergence ``k``. Under the first of them: ``kept`` (b, edits), whether
     the own clean code is still nearest; ``overlap`` (b, edits), the Jaccard index of the ``k`` nearest others; ``worst``
-    (b, chained), how far up to so many edits carry it; ``worst_edits``, their places in ``edits``, -1 where one more
+    (b, chained), how far up to ``chained`` edits move it; ``worst_edits``, their places in ``edits``, -1 where one more
     carried it no farther; ``worst_kept`` (b, chained), kept under all that was tried. And ``radius``, the divergence
     radius, and ``touched``, whether the most severe edit changes a pixel at all (b, families).
     """

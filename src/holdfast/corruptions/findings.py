@@ -46,7 +46,7 @@ class Words:
     """What the strengths are called, from mild to severe; by default 1, 2, 3 ..."""
 
     def level(self, steps: int) -> str:
-        """Return what the strength after so many ``steps`` is called."""
+        """Return the name of the strength after a number of ``steps``."""
         return self.levels[steps - 1] if self.levels else str(steps)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
@@ -24,14 +24,14 @@ IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")
 """The names under which the arrays of a file are looked for, first come first taken."""
 
 UNPACKED = 4 << 30
-"""So many bytes of an archive are unpacked whatever its size: a small one could otherwise fill the memory."""
+"""Bytes of an archive that are unpacked whatever its size; above them a limit on the ratio keeps memory from filling."""
 
 LET_GO = 64 << 20
 """Bytes of a mapped array that are read before its pages are given back."""
 REACH = 2 << 20
 """Bytes that a system may map around a row that is read, for what is near will most likely be read next."""
 SCATTERED = 32
-"""So many rows at a time are read of those that are not neighbours."""
+"""Rows read at a time if they are not neighbours."""
 
 TYPES = ("uint8", "float16", "float32", "float64")
 
@@ -141,7 +141,7 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
     check_settings(settings, ["images", "labels"], path.suffix)
     for key in settings.values():
         if key not in keys:
-            raise HoldfastError(f"{path} has no array {key!r}; {did_you_mean(key, keys)}")
+            raise UnknownName(f"arrays of {path}", key, keys)
     known = {"images": IMAGES, "labels": LABELS}
     keys_of_parts = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
     if not (settings.get("images") or keys_of_parts["images"]):
@@ -177,7 +177,7 @@ class MappedRows:
         values = self._rows[rows]
         self._read += max(values.numel() * values.element_size(), apart * REACH)
         if self._read >= LET_GO:
-            self._file.madvise(mmap.MADV_DONTNEED)  # whoever needs them again reads them from the file
+            self._file.madvise(mmap.MADV_DONTNEED)  # a later use reads them from the file
             self._read = 0
         return values
 

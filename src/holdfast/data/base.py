@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.noise import hashed
 from holdfast.data.reading.remembered import Remembered
@@ -43,7 +43,7 @@ class Selection:
         if self.limit is not None:
             check_whole(self.limit, "limit")
         if self.limit is not None and self.limit < 1:
-            raise HoldfastError(f"limit must be at least 1 image, got {self.limit}")
+            raise OutOfRange("limit", self.limit, "at least 1 image")
         if not 0 <= self.max_unreadable <= 1:
             raise HoldfastError(f"max_unreadable is a share between 0 and 1, got {self.max_unreadable}")
 
@@ -75,8 +75,8 @@ def check_settings(settings: Mapping[str, str], known: Sequence[str], source: st
     """Raise unless every key of ``settings`` is one that the loader of ``source`` knows."""
     for key in settings:
         if key not in known:
-            offered = did_you_mean(key, list(known)) if known else "it takes none"
-            raise HoldfastError(f"{source} images have no setting {key!r}; {offered}")
+            offered = did_you_mean(key, list(known)) if known else "It takes none."
+            raise HoldfastError(f"{source} images have no setting {key!r}. {offered}")
 
 
 def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0) -> Int[Tensor, "n"] | None:
@@ -129,7 +129,7 @@ def groups_of(ids: Sequence[str], grouping: str) -> tuple[str, ...]:
     try:
         text = Path(grouping).expanduser().read_text("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise HoldfastError(f"groups are {FORMS}; {grouping!r} cannot be read ({error})") from error
+        raise Unreadable(f"groups {grouping!r}", error, fix=f"use {FORMS}") from error
     rows = [row for row in csv.reader(text.splitlines()) if row]
     if wrong := next((row for row in rows if len(row) != 2), None):
         raise HoldfastError(f"{grouping} must have two columns, id and group, got {len(wrong)}: {wrong}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import UnknownName
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.array_source import ArraySource
 
 SOURCE = "builtin"
 TRAINED = 1200
-"""So many digits trained the built-in encoders; they are measured on the others."""
+"""Digits that trained the built-in encoders, which are measured on the others."""
 
 SETS = {"digits": range(TRAINED, 1797), "digits-train": range(TRAINED)}
 
@@ -27,7 +27,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
     check_settings(settings, [], SOURCE)
     if name not in SETS:
-        raise HoldfastError(f"no built-in images {name!r}; {did_you_mean(name, names())}")
+        raise UnknownName("built-in images", name, names())
     pixels, labels = load_digits(return_X_y=True)
     rows = list(SETS[name])
     stored = torch.from_numpy(pixels).float().reshape(-1, 1, 8, 8)[rows] / 16

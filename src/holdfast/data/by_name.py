@@ -48,7 +48,7 @@ def load(
             images belong together: ``prefix``, ``folders`` or a file of ``id,group``.
         domain: shape and range of the encoder's inputs.
         geometry: how its source resizes and crops images; by default they are fitted to the domain.
-        limit: at most so many images, chosen at random by ``seed`` and the images' ids.
+        limit: largest number of images, chosen at random by ``seed`` and the images' ids.
         seed: decides which.
         max_unreadable: the share of damaged files among all, chosen or not, that is tolerated; ``images.skipped`` says
             which and why. Up to 20,000 files are decoded once to find them; of more, only the headers are read (but
@@ -61,7 +61,7 @@ def load(
         (3, torch.Size([1, 1, 8, 8]))
         >>> load("bultin:digits", Domain((1, 8, 8)))
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'; did you mean ...
+        holdfast.core.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'. Did you mean ...
     """
     body, _, query = reference.partition("?")
     settings = _settings(query, reference)
@@ -111,6 +111,6 @@ def kind(body: str) -> str:
         raise HoldfastError(f"{body!r} is neither {expected}; pass the folder that holds it")
     source, colon, _ = body.partition(":")
     other = (
-        f", and no image source {source!r}; {did_you_mean(source, list(loaders()))}" if colon else "; check the path"
+        f", and no image source {source!r}. {did_you_mean(source, list(loaders()))}" if colon else "; check the path"
     )
     raise HoldfastError(f"no file or folder {body!r}{other}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.images import Images
 from holdfast.data.arrays import UNPACKED
 from holdfast.data.base import Selection, as_labels, check_settings
@@ -131,7 +131,7 @@ def _folder(name: str, settings: Mapping[str, str]) -> Path:
     if name not in FOLDERS:
         path = Path(name).expanduser()
         if "root" in settings or not path.exists():
-            raise HoldfastError(f"no data set or path {name!r}; {did_you_mean(name, list(FOLDERS))}")
+            raise UnknownName("data set or path", name, FOLDERS)
         return path
     if "root" not in settings:
         raise HoldfastError(f"{SOURCE}:{name} needs the folder of its files: {SOURCE}:{name}?root=FOLDER")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
 from holdfast.core.images import Images
 from holdfast.core.settings import convert
 from holdfast.data.arrays import check_type
@@ -129,7 +129,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
         where = f"column {key!r} of {name}"
         labels = as_labels(dataset[key][:], len(dataset), "label" in settings, where, len(names))
     elif "label" in settings:
-        raise HoldfastError(f"{name} has no column {key!r}; {did_you_mean(key, dataset.column_names)}")
+        raise UnknownName(f"columns of {name}", key, dataset.column_names)
     if not len(dataset):
         raise HoldfastError(f"{name} holds no images")
     if kinds[column] in ("array", "list"):
@@ -256,7 +256,7 @@ def _split(name: str, dataset: Any, wanted: str | None) -> Any:
     if wanted is None:
         raise HoldfastError(f"{name} has the splits {', '.join(splits)}; choose one, as in {name}?split={splits[-1]}")
     if wanted not in splits:
-        raise HoldfastError(f"{name} has no split {wanted!r}; {did_you_mean(wanted, splits)}")
+        raise UnknownName(f"splits of {name}", wanted, splits)
     return dataset[wanted]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.images import Images
 from holdfast.data.arrays import as_rows, check_type
 from holdfast.data.base import Selection, as_labels, check_settings
@@ -37,7 +37,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
         values = file.read(columns=[key]).column(key).to_numpy()
         labels = as_labels(values, len(values), "label" in settings, f"column {key!r} of {name}")
     elif "label" in settings:
-        raise HoldfastError(f"{name} has no column {key!r}; {did_you_mean(key, there)}")
+        raise UnknownName(f"columns of {name}", key, there)
     if found[column] == "bytes":
         ids = [str(row) for row in range(file.metadata.num_rows)]
         return load_encoded(name, columns.Packed(file, column), ids, labels, selection, settings)

@@ -9,7 +9,7 @@ from torch import nn
 
 from holdfast.core.copies import copied
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.encoders.loading.inputs import sizes
 from holdfast.encoders.loading.reference import Options, split
 from holdfast.encoders.wrappers import seeded
@@ -32,7 +32,7 @@ def load(name: str, options: Options) -> Encoder:
     if name == "random":
         raise HoldfastError("the random baseline needs the encoder it imitates: random_init(encoder, seed) in Python")
     if name != "pixels":
-        raise HoldfastError(f"unknown baseline {name!r}; {did_you_mean(name, ['pixels', 'random'])}")
+        raise UnknownName("baseline", name, ["pixels", "random"])
     shape = sizes(settings.shape)
     if options.size and len(shape) == 3:
         shape = (shape[0], options.size, options.size)
@@ -67,7 +67,7 @@ def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
         HoldfastError: there are no weights.
     """
     if not encoder.parameters:
-        raise HoldfastError(f"{encoder.name} has no weights to draw anew; leave its random baseline out")
+        raise HoldfastError(f"{encoder.name} has no weights to draw again; leave its random baseline out")
     module = seeded(lambda: _reset(copied(encoder.module).cpu()), seed)
     return Encoder(
         module,

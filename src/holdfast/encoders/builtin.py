@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName, Unreadable
 from holdfast.encoders import trained
 from holdfast.encoders.loading.reference import Options, split
 
@@ -47,7 +47,7 @@ def load(name: str, options: Options | None = None) -> Encoder:
     try:
         encoder = trained.load(str(WEIGHTS / name), Options())
     except HoldfastError as error:
-        raise HoldfastError(f"builtin:{name} is damaged ({error}); install holdfast again") from error
+        raise Unreadable(f"builtin:{name}", error, fix="install holdfast again") from error
     encoder.source = f"{SOURCE}:{name}"
     return encoder
 
@@ -60,7 +60,7 @@ def card(name: str) -> trained.Card:
         'loss:ball=linf:0.15'
         >>> card("digits-robst")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: no built-in encoder 'digits-robst'; did you mean 'digits-robust'? known: ...
+        holdfast.core.errors.UnknownName: ... Did you mean 'digits-robust'? Known: ...
     """
     _require_known(name)
     return trained.read_card(WEIGHTS / name)
@@ -68,4 +68,4 @@ def card(name: str) -> trained.Card:
 
 def _require_known(name: str) -> None:
     if name not in NAMES:
-        raise HoldfastError(f"no built-in encoder {name!r}; {did_you_mean(name, names())}")
+        raise UnknownName("built-in encoder", name, names())

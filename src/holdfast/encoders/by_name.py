@@ -11,7 +11,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from holdfast.core import discovery
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.encoders.loading.reference import Options, label, named, stamp
 
 __all__ = ["Adapter", "Options", "load", "sources"]
@@ -51,7 +51,7 @@ def load(reference: str, options: Options | None = None) -> Encoder:
         torch.Size([2, 64])
         >>> load("tim:resnet50")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: unknown encoder source 'tim' in 'tim:resnet50'; did you mean 'timm'? known: ...
+        holdfast.core.errors.UnknownName: ... Did you mean 'timm'? Known: ...
     """
     options = options or Options()
     if not isinstance(reference, str):
@@ -67,9 +67,7 @@ def load(reference: str, options: Options | None = None) -> Encoder:
             f"known sources: {', '.join(sorted(sources()))}"
         )
     if source not in sources():
-        raise HoldfastError(
-            f"unknown encoder source {source!r} in {reference!r}; {did_you_mean(source, list(sources()))}"
-        )
+        raise UnknownName(f"encoder source of {reference!r}", source, sources())
     if options.arch and not getattr(sources()[source], "TAKES_ARCH", False):
         raise HoldfastError(
             f"--arch {options.arch} changes nothing: {source} brings the module of {reference!r}; leave it out"

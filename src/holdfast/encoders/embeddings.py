@@ -111,5 +111,5 @@ def load(name: str, options: Options) -> Embeddings:
     """Return the codes in the file ``name``, as in ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``."""
     file, settings = split(name, Settings)
     if options.size:
-        raise HoldfastError(f"--size {options.size} changes nothing: {file} holds codes, not images; leave it out")
+        raise HoldfastError(f"--size {options.size} changes nothing: {file} holds embeddings, not images; leave it out")
     return Embeddings(file, **vars(settings))

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.text_tower import TextModel, TextTower
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import PreprocessingSettings, Recipe, recipe, told
@@ -76,9 +76,7 @@ def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, 
     changes: dict[str, Any] = settings.normalisation(name, 3)
     if settings.interpolation:
         if settings.interpolation not in FILTERS:
-            raise HoldfastError(
-                f"{name!r}: interpolation must be {' or '.join(FILTERS)}, got {settings.interpolation!r}"
-            )
+            raise UnknownName(f"interpolation of {name!r}", settings.interpolation, FILTERS)
         changes["interpolation"] = settings.interpolation
     if resize := settings.checked_resize(name, sizes=False):
         changes["resize_mode"] = resize
@@ -129,7 +127,7 @@ def _weights(open_clip: Any, name: str, weights: str | None) -> str | None:
             raise HoldfastError(f"{name!r} brings its own weights; leave out pretrained={weights}")
         return None
     if open_clip.get_model_config(name.replace("/", "-")) is None:
-        raise HoldfastError(f"open_clip has no model {name!r}; {did_you_mean(name, open_clip.list_models())}")
+        raise UnknownName("model of open_clip", name, open_clip.list_models())
     tags = open_clip.list_pretrained_tags_by_model(name.replace("/", "-"))
     if weights is not None and Path(weights).expanduser().is_file():
         return str(Path(weights).expanduser())

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
 from holdfast.encoders.loading.reference import Options, first_line, require, split
@@ -40,7 +40,7 @@ def load(name: str, options: Options) -> Encoder:
     architecture, _, tag = name.partition("@")
     known = models.list_models(module=models)
     if architecture not in known:
-        raise HoldfastError(f"torchvision has no classifier {architecture!r}; {did_you_mean(architecture, known)}")
+        raise UnknownName("classifier of torchvision", architecture, known)
     weights = _weights(models, architecture, tag)
     model = seeded(lambda: _create(models, architecture, weights if settings.pretrained else None), settings.seed)
     images = recipe_of(name, weights.transforms(), options.size)
@@ -78,7 +78,7 @@ def recipe_of(name: str, transforms: Any, size: int | None) -> Recipe:
 def _weights(models: Any, architecture: str, tag: str) -> Any:
     known = models.get_model_weights(architecture)
     if tag and tag not in known.__members__:
-        raise HoldfastError(f"{architecture} has no weights {tag!r}; {did_you_mean(tag, list(known.__members__))}")
+        raise UnknownName(f"weights of {architecture}", tag, known.__members__)
     return known[tag] if tag else known.DEFAULT
 
 

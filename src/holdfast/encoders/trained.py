@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
@@ -45,7 +45,7 @@ CHECKPOINT, ASKED = "checkpoint.pt", "asked"
 DOWNLOADING = ("timm", "torchvision")
 """Sources that fetch weights unless ``?pretrained=false``."""
 UNNAMED = ("checkpoint", "python", "baseline")
-"""Sources that no card names as architecture: they would run code that whoever loads the card did not name."""
+"""Sources that no card names as architecture: they would run code that the caller did not name."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Settings:
     """Settings of a trained reference."""
 
     epoch: int | None = None
-    """Take the weights after so many epochs, where training kept them, instead of the last ones."""
+    """Epoch whose weights are taken, where training kept them, instead of the last."""
     tokens: str | None = None
     """``patch``, of a ``small-vit``: the code is all patch tokens instead of one vector."""
 
@@ -303,9 +303,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise HoldfastError(
-            f"cannot read {path} ({error.strerror or error}); name a whole folder that holdfast train wrote"
-        ) from error
+        raise Unreadable(str(path), error, fix="name a whole folder that holdfast train wrote") from error
 
 
 def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:

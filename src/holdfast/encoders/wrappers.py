@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from holdfast.core.encoder import Dense, Domain
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.geometry import sizes
 from holdfast.encoders.loading.reference import first_line
 
@@ -49,7 +49,7 @@ def pool(hidden: Float[Tensor, "b ..."], how: str, prefix: int = 0) -> Float[Ten
 def check_pooling(how: str, known: tuple[str, ...]) -> None:
     """Raise unless ``how`` is one of the ``known`` ways."""
     if how not in known:
-        raise HoldfastError(f"pool must be one of {', '.join(known)}, got {how!r}")
+        raise UnknownName("pool", how, known)
 
 
 def check_tokens(tokens: str | None, how: str | None) -> None:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Claim, Estimate, Warned
@@ -90,7 +90,7 @@ class Tags(Spelled):
         digest = sha256(_bytes(path)).hexdigest()[:16]
         if content and content != digest:
             raise HoldfastError(
-                f"the tags in {path} are no longer those of {text}; name the file alone to read it anew"
+                f"the tags in {path} are no longer those of {text}; name the file alone to read it again"
             )
         return cls(path, digest)
 
@@ -135,9 +135,7 @@ def _bytes(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise HoldfastError(
-            f"the file of tags {path!r} cannot be read ({error.strerror}); name a CSV or JSON"
-        ) from error
+        raise Unreadable(f"the tags in {path!r}", error, fix="name a CSV or JSON file") from error
 
 
 def _parsed(path: str, text: str) -> dict[str, tuple[str, ...]]:
@@ -183,7 +181,7 @@ class Sphere:
 def distinct(population: Population, samples: int) -> list[int]:
     """Return up to ``samples`` randomly chosen rows without exact copies, in an order that ids alone decide."""
     if samples < 2:
-        raise HoldfastError(f"the number of samples to look at must be at least 2, got {samples}")
+        raise OutOfRange("samples", samples, "at least 2")
     chosen = population.shuffled[:samples]
     rows: list[int] = chosen[population.originals[chosen] == chosen].tolist()
     if len(rows) < 2:
@@ -208,7 +206,7 @@ class Neighbourhoods(Fit[Sphere]):
         rows, codes = directions(population, self.samples)
         on_sphere = points(codes)
         if self.k < 1:
-            raise HoldfastError(f"k must be at least 1, got {self.k}")
+            raise OutOfRange("k", self.k, "at least 1")
         empty = np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
         index, distance = empty
         if len(rows) > self.k and not on_sphere.constant:
@@ -235,7 +233,7 @@ def directions(population: Population, samples: int) -> tuple[list[int], Float[T
     defined = codes.isfinite().all(1)
     rows = [row for row, kept in zip(rows, defined.tolist(), strict=True) if kept]
     if len(rows) < 2:
-        raise HoldfastError("codes of two images at least must not be zero; the encoder tells nothing apart")
+        raise HoldfastError("embeddings of two images at least must not be zero; the encoder tells nothing apart")
     return rows, codes[defined]
 
 
@@ -261,7 +259,7 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
         rows, codes = directions(population, self.samples)
         on_sphere, names = points(codes), groups_of(population, self.tags)
         if self.k < 1:
-            raise HoldfastError(f"k must be at least 1, got {self.k}")
+            raise OutOfRange("k", self.k, "at least 1")
         groups = np.arange(len(rows)) if names is None else numbered(np.array(names)[rows])
         if on_sphere.constant or len(rows) <= self.k:
             return {"near": torch.empty((len(rows), 0), dtype=torch.int64)}
@@ -366,17 +364,20 @@ def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> t
         warnings.append(Warned(sentence, "collapsed"))
     if sphere.ties:
         warnings.append(
-            f"{sphere.ties} images share their code with {sphere.near.shape[1]} others or more, so which of these are their "
+            f"{sphere.ties} images share their embedding with {sphere.near.shape[1]} others or more, so which "
+            f"of these are their "
             "neighbours is arbitrary: read hubness with suspicion."
         )
     if twins := len(digests) - len(set(digests)):
         copies = f"{twins} of {len(digests)} images are exact copies of others; each image is counted once."
         warnings.append(Warned(copies, "duplicates"))
     if zero := looked_at - len(sphere.rows):
-        warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
+        warnings.append(
+            f"{zero} of {looked_at} images have a zero embedding, which has no direction, and are left out."
+        )
     if len(sphere.rows) < 2 * sphere.codes.shape[1]:
         warnings.append(
-            f"RankMe of {len(sphere.rows)} images cannot exceed their number, and codes have {sphere.codes.shape[1]} "
+            f"RankMe of {len(sphere.rows)} images cannot exceed their number, and embeddings have {sphere.codes.shape[1]} "
             "features: use several times as many images before comparing it with other data."
         )
     return tuple(warnings)

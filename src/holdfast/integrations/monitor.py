@@ -22,7 +22,7 @@ from torch import nn
 from holdfast.commands.evaluated_run import worst
 from holdfast.commands.inputs import NamedImages, at_hand
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import points
@@ -69,7 +69,7 @@ class Monitor:
         mean, std: of the normalisation that training applies to its images before the encoder sees them.
         only: names of evaluations; ``("attack-radius", "geometry")`` by default.
         settings: of evaluations by name, as in ``{"attack-radius": {"samples": 32}}``.
-        limit: at most so many images, chosen by ``seed``.
+        limit: largest number of images, chosen by ``seed``.
         every: epochs from one measurement to the next, at least.
         share: of the time since ``start`` that measurements may take; whatever comes too early is left out (inf: nothing).
         seed: decides what is random in the measurement, the same every time.
@@ -99,7 +99,7 @@ class Monitor:
         seed: int = 0,
     ) -> None:
         if not (isinstance(every, int) and every >= 1):
-            raise HoldfastError(f"every is a whole number of epochs, at least 1, got {every!r}")
+            raise OutOfRange("every", every, "a whole number of epochs, at least 1")
         if not share > 0:
             raise HoldfastError(f"share is that of the time measurements may take, above 0, got {share!r}")
         pictures, others = at_hand(images), None if bank is None else at_hand(bank)
@@ -134,11 +134,11 @@ class Monitor:
         return estimates
 
     def due(self, epoch: int) -> bool:
-        """Return whether it is time to measure after so many epochs."""
+        """Return whether to measure after this epoch."""
         return epoch % self.every == 0 and self._spent + self._last <= self.share * (monotonic() - self._began)
 
     def after(self, epoch: int, module: nn.Module) -> dict[str, Estimate]:
-        """Return the estimates after so many epochs, none if it is not time yet.
+        """Return the estimates after this epoch, none if it is not measured.
 
         An encoder that cannot be measured, because its codes are not finite, say, does not end the training: this warns.
         """

@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 
 MOST_COMPARED = 2**27
-"""So many pixels of bank and measured images are compared one by one; more would have to be decoded for nothing else."""
+"""Largest number of pixels compared between reference set and images; more would be decoded for nothing else."""
 BLOCK = 2**24
 
 

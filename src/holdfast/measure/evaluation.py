@@ -77,7 +77,7 @@ class Evaluation(ABC):
     """Whether ``conclude`` makes of the first rows in random order what it makes of all if so few ``samples`` are asked
     for. A spent budget then leaves a partial result; of others it leaves none."""
     fewest: ClassVar[int] = 4
-    """So many rows at least make a partial result: with fewer there is an interval of hardly anything. 0 where what is
+    """Least number of rows of a partial result; with fewer its interval is hardly informative. 0 where what is
     learned from all images says something by itself, which ``conclude`` then makes of no rows."""
     pictured: ClassVar[int] = 2 * SHOWN
     """How many rows' worth of the observation ``illustrate`` makes again, about: what is planned with."""

@@ -112,6 +112,7 @@ def population_warnings(population: Population, divergences: Sequence[Divergence
         warnings.append(Warned(sentence, "duplicates"))
     if population.codes.shape[1] == 1 and any(isinstance(divergence, Cosine) for divergence in divergences):
         warnings.append(
-            "Codes have one feature, so cosine sees their sign alone: nearly everything reads as robust. Read l2 instead."
+            "Embeddings have one feature, so cosine sees their sign alone: nearly everything reads as robust. "
+            "Read l2 instead."
         )
     return tuple(warnings)

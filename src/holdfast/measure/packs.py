@@ -26,21 +26,21 @@ from holdfast.core.run_settings import Observed
 # are never changed, and named by what they hold, so any number of processes may write, pack and read at once without
 # a lock:
 #
-# - a file is deleted only after another that holds the same has been moved into its place; whoever misses it meanwhile
+# - a file is deleted only after another that holds the same has been moved into its place; a reader that misses it meanwhile
 #   looks for new files again;
 # - two that pack the same shards write the same file; what is in two files counts once.
 #
 # In a pack, each shard follows its length and checksum, so that damage costs no more than the shards it lies in.
 # Beside a pack lies an index of its shards and their ids, which speaks for the pack while its size and time of change
-# stay: whoever does not find one, or none that fits, reads the pack and writes it again.
+# stay: a reader that does not find one, or none that fits, reads the pack and writes it again.
 
 IDS = ".ids"
 """The tensor of each shard that spells its samples' ids (JSON as bytes)."""
 SHARD, PACK, INDEX = ".safetensors", ".pack", ".index"
 LOOSE = 64
-"""So many shards in files of their own are packed."""
+"""Number of shards in files of their own that are packed."""
 SMALL = 16
-"""So many small packs are packed into a larger one."""
+"""Number of small packs that are packed into a larger one."""
 FULL = 32 << 20
 """Bytes from which a pack is not added to; half of that is a small one."""
 MARK = b"holdfast"
@@ -103,7 +103,7 @@ class ShardFolder:
                 return ids, {}
             content = _content(member)
             if content is None:
-                # Damaged since the index was made, though nothing shows it: whoever asks next reads all.
+                # Damaged since the index was made, though nothing shows it: the next reader reads all.
                 self._known.pop(member.path, None)
                 with suppress(OSError):
                     member.path.with_suffix(INDEX).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence, Linear
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.objective import AttackContext
@@ -50,7 +50,7 @@ class Fit(ABC, Generic[Learned]):
     version: ClassVar[int]
     """Raised whenever what is learned changes."""
     uses_labels: ClassVar[bool] = False
-    """Whether ``learn`` looks at labels, which are then part of its key, and of the key of whoever asks for it."""
+    """Whether ``learn`` looks at labels, which are then part of its key, and of the key of what asks for it."""
     uses_groups: ClassVar[bool] = False
     """Whether ``learn`` looks at which images belong together, which is then part of those keys."""
     uses_bank: ClassVar[bool] = False
@@ -298,7 +298,7 @@ class Population:
     def choose(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending; the same samples however the images are ordered."""
         if count < 1:
-            raise HoldfastError(f"the number of samples to look at must be at least 1, got {count}")
+            raise OutOfRange("the number of samples", count, "at least 1")
         return sorted(self.shuffled[:count].tolist())
 
     @cached_property
@@ -368,7 +368,7 @@ class Population:
     def couples(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
         if count < 1:
-            raise HoldfastError(f"the number of pairs to look at must be at least 1, got {count}")
+            raise OutOfRange("the number of pairs", count, "at least 1")
         if self.groups is None:
             return sorted(self.shuffled[: max(1, len(self.images) - 1) : 2][:count].tolist())
         partners, taken, chosen = self.partners.tolist(), set[int](), list[int]()
@@ -471,12 +471,12 @@ def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: RunSet
     if bad.any():
         first = images.ids[rows[int(bad.nonzero()[0])]]
         raise HoldfastError(
-            f"{encoder.name} returned NaN or infinite codes for image {first!r}; check its weights and precision"
+            f"{encoder.name} returned NaN or infinite embeddings for image {first!r}; check its weights and precision"
         )
     largest, info = float(codes.abs().max()), torch.finfo(codes.dtype)
     if largest > info.max**0.45 or 0 < largest < info.tiny**0.45:
         raise HoldfastError(
-            f"{encoder.name} returned codes as large as {largest:.0e}, whose squares {codes.dtype} cannot hold; "
+            f"{encoder.name} returned embeddings as large as {largest:.0e}, whose squares {codes.dtype} cannot hold; "
             "rescale the encoder's output, or use --precision float64"
         )
     return codes

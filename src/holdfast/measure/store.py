@@ -73,7 +73,7 @@ RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cel
 """What the folders of a run hold that are read back as records."""
 REQUEST = "run.json"
 SHOWN = 3
-"""So many damaged files are named."""
+"""Largest number of damaged files that a message names."""
 
 
 class Store:

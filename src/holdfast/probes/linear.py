@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import LooksAt, Population
@@ -71,9 +71,7 @@ class Linear(Probe):
 
     def __post_init__(self) -> None:
         if self.recipe not in ("lbfgs", *RECIPES):
-            raise HoldfastError(
-                f"linear: unknown recipe {self.recipe!r}; {did_you_mean(self.recipe, ['lbfgs', *RECIPES])}"
-            )
+            raise UnknownName("linear: recipe", self.recipe, ["lbfgs", *RECIPES])
 
     def looks_at(self) -> LooksAt:
         return "codes"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from holdfast.attacks.base import GRADIENT
 from holdfast.core.copies import copied
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Population, represent
@@ -51,9 +51,7 @@ class FineTuned(Probe):
 
     def __post_init__(self) -> None:
         if self.optimiser not in OPTIMISERS:
-            raise HoldfastError(
-                f"fine-tune: unknown optimiser {self.optimiser!r}; {did_you_mean(self.optimiser, list(OPTIMISERS))}"
-            )
+            raise UnknownName("fine-tune: optimiser", self.optimiser, OPTIMISERS)
         if min(self.epochs, self.batch) < 1:
             raise HoldfastError(
                 f"fine-tune: epochs and batch must be at least 1, got epochs={self.epochs} and batch={self.batch}"

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, Unreadable, did_you_mean
 from holdfast.core.files import checksum
 from holdfast.core.run_settings import Observed
 from holdfast.core.text_tower import TextTower
@@ -43,7 +43,7 @@ def content(path: str) -> tuple[list[str], str]:
             f"there is no file of prompts {path!r}; check the path (relative to {Path.cwd()})"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise HoldfastError(f"cannot read the prompts in {path!r} ({error}); name a text file in UTF-8") from error
+        raise Unreadable(f"the prompts in {path!r}", error, fix="name a text file in UTF-8") from error
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not lines:
@@ -96,7 +96,7 @@ def by_class(prompts: Sequence[str], names: Sequence[str], shown: Sequence[str],
         listed = ", ".join(silent[:NAMED]) + (f" and {len(silent) - NAMED} more" if len(silent) > NAMED else "")
         raise HoldfastError(
             f"no prompt of {path!r} names {len(silent)} of the labels ({listed}); add lines such as "
-            f"'{silent[0]}: a photo of ...', or one with {BRACES} for all; {did_you_mean(silent[0], list(spoken_of))}"
+            f"'{silent[0]}: a photo of ...', or one with {BRACES} for all. {did_you_mean(silent[0], list(spoken_of))}"
         )
     return spoken_of
 
@@ -196,7 +196,8 @@ def text_tower(population: Population) -> TextTower:
     """
     if population.encoder.texts is None:
         raise HoldfastError(
-            f"{population.encoder.name} has no text tower beside its codes; the models of open_clip have one, and CLIP and "
+            f"{population.encoder.name} has no text tower beside its embeddings; the models of open_clip have "
+            f"one, and CLIP and "
             "SigLIP of hf with ?pool=projected"
         )
     return population.encoder.texts

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.records import Failure, ImagesInfo, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, groups
@@ -134,7 +134,7 @@ def select_results(results: Sequence[Result], only: Sequence[str] = (), where: S
     known = sorted({result.evaluation for result in results})
     for name in only:
         if name not in known:
-            raise HoldfastError(f"--only {name}: no such evaluation in these runs; {did_you_mean(name, known)}")
+            raise UnknownName("--only", name, known)
     selected = [result for result in results if not only or result.evaluation in only]
     if not where:
         return selected
@@ -143,7 +143,7 @@ def select_results(results: Sequence[Result], only: Sequence[str] = (), where: S
     keys = sorted({key for conditions in every for key in conditions})
     for key in wanted:
         if key not in keys:
-            raise HoldfastError(f"--where {key}=...: no number has this condition; {did_you_mean(key, keys)}")
+            raise UnknownName("--where", key, keys)
     left = [part for result in selected if (part := _part(result, radius, wanted)).estimates]
     if not left:
         offered = "; ".join(f"{key}: {', '.join(dict.fromkeys(c[key] for c in every if key in c))}" for key in keys)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import baselines, difference, labels, with_relative_errors
@@ -46,7 +46,7 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
         result for result in results if labels_of[result.encoder.name, result.encoder.fingerprint] == name
     ]
     if not results_of_encoder:
-        raise HoldfastError(f"the run has no encoder {name!r}; {did_you_mean(name, sorted(set(labels_of.values())))}")
+        raise UnknownName("encoder of the run", name, set(labels_of.values()))
     if any(result.findings.collapsed for result in results_of_encoder):
         raise HoldfastError(
             f"{name} has collapsed: one code for all images is useless, so its numbers are not published"

@@ -16,7 +16,7 @@ from operator import ge, gt, le, lt
 from typing import Literal
 
 from holdfast.core.balls import BALLS
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName, did_you_mean
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
 from holdfast.core.statistics.summaries import is_share
@@ -199,9 +199,7 @@ def check(
         reasons |= {name: _to_measure(asked) for name in found if asked and name not in told}
     if not found:
         names = sorted({*labels_of.values(), *missing})
-        raise HoldfastError(
-            f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {did_you_mean(gate.encoder or '', names)}"
-        )
+        raise UnknownName(f"gate {gate.text!r}: encoder", gate.encoder or "", names)
     for matching in found.values():
         require_attainable(gate, [estimate for estimate, _ in matching if isfinite(estimate.value)], strict)
     gaps = _gaps(results, telling)
@@ -430,16 +428,13 @@ def _require_measured(
     known = dict.fromkeys((*reporting, *catalogue.get(gate.quantity, ())))
     if not known:
         names = {estimate.quantity for _, estimate in every}
-        hint = did_you_mean(gate.quantity, sorted({*names, *catalogue})).partition("known: ")[0]
+        hint = did_you_mean(gate.quantity, sorted({*names, *catalogue})).partition("Known: ")[0]
         raise HoldfastError(
-            f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {hint}measured here: {', '.join(sorted(names))}"
+            f"gate {gate.text!r}: unknown quantity {gate.quantity!r}. {hint}measured here: {', '.join(sorted(names))}"
             f"{_silent(results, failures)}"
         )
     if gate.evaluation and gate.evaluation not in known:
-        raise HoldfastError(
-            f"gate {gate.text!r}: {gate.evaluation!r} reports no {gate.quantity}; "
-            f"{did_you_mean(gate.evaluation, sorted(known))}"
-        )
+        raise UnknownName(f"gate {gate.text!r}: evaluation with {gate.quantity}", gate.evaluation, known)
     estimates = [each for name, each in every if each.quantity == gate.quantity and gate.evaluation in (None, name)]
     if not estimates:
         return
@@ -448,9 +443,7 @@ def _require_measured(
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
     for key in gate.selectors:
         if key not in keys:
-            raise HoldfastError(
-                f"gate {gate.text!r}: {gate.quantity} has no condition {key!r}; {did_you_mean(key, keys)}"
-            )
+            raise UnknownName(f"gate {gate.text!r}: setting of {gate.quantity}", key, keys)
     if not any(map(gate.matches, estimates)):
         raise HoldfastError(f"gate {gate.text!r}: {_not_measured_there(gate, estimates)}")
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import final
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
 from holdfast.report import text
@@ -95,7 +95,7 @@ def _about(results: Sequence[Result], what: str | None) -> list[Result]:
     quantities = {quantity for result in results for quantity in _drawn(result)}
     if what not in quantities:
         known = sorted({result.evaluation for result in results} | quantities)
-        raise HoldfastError(f"nothing that was measured is called {what!r}; {did_you_mean(what, known)}")
+        raise UnknownName("evaluation or encoder", what, known)
     return [_only(result, what) for result in results if what in _drawn(result)]
 
 

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
@@ -264,7 +264,7 @@ def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
     kinds = ("pixels", "random")
     for name in request.baselines:
         if name not in kinds:
-            raise HoldfastError(f"unknown baseline {name!r}; {did_you_mean(name, list(kinds))}")
+            raise UnknownName("baseline", name, kinds)
     baselines: list[Encoder] = []
     if "pixels" in request.baselines:
         for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():

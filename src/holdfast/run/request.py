@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, Va
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.presets import attack_fields, attacks_in_balls
 from holdfast.core.balls import Ball, balls_of, read_ball
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks, refuse_twice
+from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName, Unreadable, refuse_blanks, refuse_twice
 from holdfast.core.options import (
     BatchSize,
     Budget,
@@ -103,7 +103,7 @@ class Request(Record):
             request = cls(**keywords)
         _ = request.balls
         if request.suite not in SUITES:
-            raise HoldfastError(f"unknown suite {request.suite!r}; {did_you_mean(request.suite, list(SUITES))}")
+            raise UnknownName("suite", request.suite, SUITES)
         return request
 
     @property
@@ -176,7 +176,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     refuse_twice("only", request.only)
     for name in (*request.only, *request.settings):
         if name not in known:
-            raise HoldfastError(f"unknown evaluation {name!r}; {did_you_mean(name, list(known))}")
+            raise UnknownName("evaluation", name, known)
     every = [name for name in known if not known[name].by_name]
     names = request.only or list(SUITES[request.suite].settings) or every
     kinds = [known[name] for name in names if not (request.black_box and known[name].needs_gradients)]
@@ -230,12 +230,12 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
         >>> from holdfast.attacks.evaluations.displacement import Displacement
         >>> build(Displacement, {"sampels": 5})
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: displacement has no setting 'sampels'; did you mean 'samples'? known: ...
+        holdfast.core.errors.UnknownName: ... Did you mean 'samples'? Known: ...
     """
     known = fields_of(kind)
     for name in values:
         if name not in known:
-            raise HoldfastError(f"{kind.name} has no setting {name!r}; {did_you_mean(name, list(known))}")
+            raise UnknownName(f"settings of {kind.name}", name, known)
     types = types_of(kind)
     return kind(**{name: convert(value, types[name], f"{kind.name}.{name}") for name, value in values.items()})
 
@@ -250,14 +250,14 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(file.read_text())
     except OSError as error:
-        raise HoldfastError(f"cannot read --config {file}: {error.strerror}") from error
+        raise Unreadable(f"--config {file}", error) from error
     except (ValueError, RecursionError) as error:  # no TOML, no text, too large a number, or too deeply nested
-        raise HoldfastError(f"{file} is not valid TOML: {error}") from error
+        raise Unreadable(f"--config {file}", f"it is not valid TOML ({error})") from error
     known = [name for name in Request.model_fields if name != "settings"]
     tables = evaluations()
     for key, value in content.items():
         if key not in (tables if isinstance(value, dict) else known):
-            raise HoldfastError(f"{file} has an unknown key {key!r}; {did_you_mean(key, [*known, *tables])}")
+            raise UnknownName(f"keys of {file}", key, [*known, *tables])
     return {
         **{key: value for key, value in content.items() if not isinstance(value, dict)},
         "settings": {key: value for key, value in content.items() if isinstance(value, dict)},

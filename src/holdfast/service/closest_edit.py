@@ -80,7 +80,7 @@ class Shares:
     rows: list[int]
     """The images edited."""
     independent: int
-    """So many of them are: groups count once."""
+    """Number of them; a group counts once."""
     deviations: float
     """Of a one-sided bound ..."""
     together: float

@@ -12,7 +12,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Away, Toward
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.run_settings import Observed
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import LooksAt, Population
@@ -119,7 +119,7 @@ def rivals(population: Population, count: int) -> dict[int, int]:
     No image is in two of the pairs.
     """
     if count < 1:
-        raise HoldfastError(f"the number of samples to look at must be at least 1, got {count}")
+        raise OutOfRange("the number of samples", count, "at least 1")
     measuring, choosing = halves(population)
     return dict(list(zip(measuring, choosing, strict=False))[:count])
 

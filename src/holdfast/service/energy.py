@@ -50,7 +50,7 @@ class Linearised:
 
 
 def ratio_interval(top: Linearised, bottom: Linearised, clusters: Clusters, deviations: float) -> tuple[float, float]:
-    """Return the ends of Fieller's set of ``top / bottom``, so many deviations wide; infinite where it has no two ends.
+    """Return the ends of Fieller's set of ``top / bottom``, ``deviations`` wide; infinite where it has no two ends.
 
     Example:
         >>> clusters, errors = torch.arange(2), torch.tensor([0.1, -0.1])
@@ -82,7 +82,7 @@ def ratio_interval(top: Linearised, bottom: Linearised, clusters: Clusters, devi
 BLOCK = 2048
 """Points on each side of a block: distances of 16 MB in float32."""
 SAMPLE = 256
-"""So many points tell the mean distance of each point, up to what does not matter: any number would give the same result."""
+"""Points from which the mean distance of a point is estimated first; the number does not change the result."""
 Points = Float[Tensor, "n d"]
 
 
@@ -185,7 +185,7 @@ def distances(left: Points, right: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]
 # are chance.
 
 FEWEST = 3
-"""So many edited points at least have an error."""
+"""Least number of edited points that have an error."""
 
 
 def taken_away(

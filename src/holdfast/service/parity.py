@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics.groups import with_groups
 from holdfast.core.statistics.summaries import Scale, chained_median, over_scale, series_of, summarise
@@ -149,7 +149,7 @@ MEANING = (
 HEADLINE = ("neighbours_kept", "distance")
 QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="nearest images that stay the nearest"),)
 MAPPED = 2000
-"""Maps and the CKA are of at most so many images, chosen at random."""
+"""Largest number of images, chosen at random, for maps and the CKA."""
 DIVERGENCES: dict[str, Divergence] = {"cosine": Cosine(), "l2": L2Distance()}
 """What neighbours and distances may go by. Indexes mostly search by cosine, and so does ``threshold``: it is the default."""
 INFLUENCE = "_influence"
@@ -217,7 +217,7 @@ class Pair:
         scale = chained_median(L2Distance()(ring, ring.roll(-1, 0)).numpy())
         if not scale.value > 0:
             raise HoldfastError(
-                "the reference gives one code to most of these images, so nothing can be compared with the distance "
+                "the reference gives one embedding to most of these images, so nothing can be compared with the distance "
                 "between images; name other images or another reference"
             )
         return scale
@@ -250,10 +250,7 @@ def require_neighbours(k: int, count: int) -> None:
     if count < 1:
         raise HoldfastError("parity compares neighbours, and no image has another beside it; add images")
     if not 0 < k <= count:
-        raise HoldfastError(
-            f"k must lie in 1..{count}, since each image has {count} others to be compared with, got {k}; lower k or add "
-            "images"
-        )
+        raise OutOfRange("k", k, f"in 1..{count}, the number of other images", fix="lower k or add images")
 
 
 def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:

@@ -185,7 +185,7 @@ def _hsic(k: Float[Tensor, "n n"], l: Float[Tensor, "n n"], left_out: Float[Tens
 # ``UNSEEN``.
 
 RANKED = 1000
-"""Of a larger gallery so many images, chosen at random, are put in order."""
+"""Largest number of gallery images that are ranked; chosen at random from a larger gallery."""
 COLUMNS = 1 << 10
 """More than are ranked; a distance keeps 42 bits of its fraction beside the number of its column."""
 UNSEEN = (-1.0, 2.0)

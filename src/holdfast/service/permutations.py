@@ -25,7 +25,7 @@ from holdfast.core.statistics.intervals import bounded_interval
 
 Weights = Float[Tensor, "n r"]
 DRAWN = 64
-"""So many assignments are drawn at a time: part of what decides the draws."""
+"""Assignments drawn at a time; the draws depend on it."""
 MOST = 100_000
 """Assignments drawn at most: their weights fill 400 MB for 1,000 samples."""
 SPARE = 5

@@ -24,7 +24,7 @@ from holdfast.service.permutations import Weights, assignments, smallest_p_value
 TESTS = 2
 """Tests that decide together: the energy distance and the classifier."""
 LEAST = 4
-"""So many images, or groups of images, each set must have: two to learn from and two to ask about."""
+"""Least number of images, or of groups of images, in each set: two to fit and two to test."""
 
 
 @dataclass(frozen=True)

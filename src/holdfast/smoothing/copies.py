@@ -163,7 +163,7 @@ def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
 
 
 def kept_ranks(draws: int, copies: int | None = None) -> Int[Tensor, "g"]:
-    """Return which order statistics of so many distances are kept, from the median on; rank 1 is the least.
+    """Return which order statistics of the distances are kept, from the median on; rank 1 is the least.
 
     As many as of ``copies`` distances, some twice where there are fewer.
 
@@ -251,7 +251,7 @@ def needed_draws(eps: float, sigma: float, alpha: float) -> int:
 
 
 def farthest(draws: int, sigma: float, alpha: float) -> float:
-    """Return the radius that so many draws certify at best: when all are for the event.
+    """Return the largest radius that this number of draws can certify: when all are for the event.
 
     Example:
         >>> round(farthest(100_000, 0.25, 0.001), 4)

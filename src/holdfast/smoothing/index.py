@@ -264,7 +264,7 @@ def _not_ruled_out(points: Float[Tensor, "n d"], within: float, majority: int) -
 
 
 def deviation(alpha: float, draws: int) -> float:
-    """Return by how much a share of so many draws exceeds its expectation with chance ``alpha`` at most (Hoeffding 1963)."""
+    """Return how far a fraction of the draws exceeds its mean, except with probability ``alpha`` (Hoeffding 1963)."""
     return sqrt(log(1 / alpha) / (2 * draws))
 
 

@@ -122,7 +122,7 @@ class NoisyCodes(Observation):
     def _answering(self, population: Population) -> dict[int, FittedProbe]:
         """Return the probes that could be learned, by their places; without labels nobody asks them.
 
-        Whoever needs one that could not is told why when it is concluded; the others need not fail with it.
+        An evaluation that needs a failed one gets the reason when it concludes; the others do not fail with it.
 
         Raises:
             HoldfastError: a probe scores the codes of another encoder.
@@ -136,7 +136,8 @@ class NoisyCodes(Observation):
         for index, fitted in probes.items():
             if fitted.encoder is not population.encoder:
                 raise HoldfastError(
-                    f"noisy copies are encoded once for all probes, and {self.probes[index]} scores codes of an encoder of "
+                    f"noisy copies are encoded once for all probes, and {self.probes[index]} scores embeddings "
+                    f"of an encoder of "
                     "its own; use knn, linear, noise or robust"
                 )
         return probes
@@ -178,7 +179,7 @@ class AttackedCentres(Observation):
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the attacked images at ``rows``."""
         context = population.context(rows)
-        # One set of copies for all images: whoever shares a batch changes nothing.
+        # One set of copies for all images: sharing a batch changes nothing.
         drawn = population.run.noise(["copies"] * COPIES)
         numbers = torch.arange(COPIES, device=context.pixels.device)
         noise = drawn[:1].fork("attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)

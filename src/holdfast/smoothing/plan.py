@@ -1,11 +1,11 @@
-"""What so many noisy copies can certify, what they cost and what they leave open: known before anything is computed."""
+"""What a number of noisy copies can certify, what it costs and what it leaves open, before anything is computed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, isfinite, log
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.smoothing.copies import Stopping, farthest, needed_draws
 from holdfast.smoothing.index import Smoothing, deviation, mass, quantile
 
@@ -87,13 +87,10 @@ def require_noise(evaluation: str, smoothing: Smoothing) -> None:
         HoldfastError: ``sigma`` is not a positive number.
     """
     if not (isfinite(smoothing.sigma) and smoothing.sigma > 0):
-        raise HoldfastError(
-            f"{evaluation}.sigma must be positive, got {smoothing.sigma}: without noise nothing is smoothed and nothing "
-            "certified; the papers take 0.25"
-        )
+        raise OutOfRange(f"{evaluation}.sigma", smoothing.sigma, "positive", fix="use 0.25, as the papers do")
     for name in ("selection", "copies"):
         if vars(smoothing)[name] < 1:
-            raise HoldfastError(f"{evaluation}.{name} must be at least 1, got {vars(smoothing)[name]}")
+            raise OutOfRange(f"{evaluation}.{name}", vars(smoothing)[name], "at least 1")
 
 
 def require_alpha(evaluation: str, alpha: float) -> None:
@@ -103,9 +100,7 @@ def require_alpha(evaluation: str, alpha: float) -> None:
         HoldfastError: it is not.
     """
     if not 0 < alpha < 0.5:
-        raise HoldfastError(
-            f"{evaluation}.alpha, the chance that a certificate fails, must lie in (0, 0.5), got {alpha}"
-        )
+        raise OutOfRange(f"{evaluation}.alpha", alpha, "a probability in (0, 0.5)")
 
 
 def require_radii(evaluation: str, radii: tuple[float, ...]) -> None:
@@ -116,7 +111,7 @@ def require_radii(evaluation: str, radii: tuple[float, ...]) -> None:
     """
     for radius in radii:
         if not (isfinite(radius) and radius > 0):
-            raise HoldfastError(f"{evaluation}.radii must be positive l2 radii in pixel units, got {radius}")
+            raise OutOfRange(f"{evaluation}.radii", radius, "positive l2 radii in pixel units")
 
 
 def require_slack(evaluation: str, slack: float) -> None:
@@ -126,7 +121,7 @@ def require_slack(evaluation: str, slack: float) -> None:
         HoldfastError: it cannot.
     """
     if not 0 < slack < 0.5:
-        raise HoldfastError(f"{evaluation}.slack must lie in (0, 0.5), got {slack}; the paper takes 0.05")
+        raise OutOfRange(f"{evaluation}.slack", slack, "in (0, 0.5)", fix="use 0.05, as the paper does")
 
 
 def require_centres(

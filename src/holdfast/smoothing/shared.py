@@ -117,7 +117,7 @@ def certified_distance(
     """Return ``3 R``: how far a change of l2 size ``radius`` moves the centre at most; nan where center smoothing abstains.
 
     ``alpha`` is shared out evenly: half for what is found at the changed image, half for ``R``. ``distances`` are the kept
-    order statistics of ``draws`` copies, by default all of them, after one of so many ``looks``.
+    order statistics of ``draws`` copies, by default all of them, after one of this number of ``looks``.
     """
     draws = torch.full(share.shape, smoothing.copies) if draws is None else draws
     farthest = torch.full_like(share, torch.nan)

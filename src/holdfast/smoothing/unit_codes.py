@@ -204,7 +204,7 @@ def similarities(units: Float[Tensor, "b d"], anchor: Float[Tensor, "d"]) -> Flo
 
 
 def mean_unit(copies: Copies, purpose: str, count: int, pixels: Pixels | None = None) -> Float[Tensor, "d"]:
-    """Return the mean unit code of so many copies, of the image or of other ``pixels``."""
+    """Return the mean unit embedding over the noisy copies, of the image or of other ``pixels``."""
     return copies.reduced(purpose, count, lambda codes: {"units": unit(codes)}, pixels)["units"].mean(0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
 from holdfast.measure.evaluation import settings
@@ -37,7 +37,7 @@ def read(path: Path) -> Any:
     except HoldfastError:
         raise
     except Exception as error:  # numpy raises anything at all on damaged bytes
-        raise HoldfastError(f"cannot read an array from {path}: {error}; save one with numpy.save") from error
+        raise Unreadable(f"an array from {path}", error, fix="save one with numpy.save") from error
     raise HoldfastError(
         f"{path} holds {len(names)} arrays ({', '.join(names[:5])}); save the one to use with numpy.save"
     )

@@ -110,7 +110,7 @@ SCORES = 1e-5
 """Relative residual up to which eigenvectors serve for scores; 1e-3 does for the eigenvalue alone."""
 SLACK = 1e-6
 DENSE = 2000
-"""Up to so many nodes all eigenvalues are computed."""
+"""Largest number of nodes for which all eigenvalues are computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class Spectrum:
 def spectrum(
     inputs: Graph, outputs: Graph, r: int = 10, tolerance: float = SCORES, seed: int = 0, solver: str | None = None
 ) -> Spectrum:
-    """Return the ``r`` largest eigenpairs (fewer if there are not so many).
+    """Return the ``r`` largest eigenpairs (fewer if the matrix has fewer).
 
     Args:
         inputs: G_X.

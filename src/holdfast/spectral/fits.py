@@ -106,7 +106,7 @@ def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:
     """
     if images.inputs is None:
         raise HoldfastError(
-            f"codes are compared with their inputs, and {images.name} holds codes alone; add inputs=FILE"
+            f"embeddings are compared with their inputs, and {images.name} holds embeddings alone; add inputs=FILE"
         )
     first = images.inputs.read(rows[:1])
     pixels = torch.empty(len(rows), first[0].numel(), dtype=first.dtype)

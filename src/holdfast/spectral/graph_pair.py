@@ -8,7 +8,7 @@ from numbers import Integral
 import numpy as np
 from jaxtyping import Bool, Int
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.points.neighbours import Neighbours
 from holdfast.core.points.points import Points, distinct, points
 from holdfast.spectral.graph import REPAIRS, Graph, Split, bridged, largest, split
@@ -17,7 +17,7 @@ from holdfast.spectral.neighbours import neighbours
 from holdfast.spectral.solve import FACTORED
 
 SAMPLES_PER_NEIGHBOUR = 3
-"""Below so many samples per neighbour the graphs are nearly complete and say nothing of a manifold."""
+"""Least samples per neighbour; with fewer, graphs are nearly complete and show no manifold."""
 WIDEST = 4
 """Largest multiple of k that the repair by a larger k tries."""
 
@@ -131,7 +131,7 @@ def draw(
         HoldfastError: there are too few samples for ``k``, or no such repair.
     """
     if repair not in REPAIRS:
-        raise HoldfastError(f"unknown repair {repair!r}; {did_you_mean(repair, list(REPAIRS))}")
+        raise UnknownName("repair", repair, REPAIRS)
     kept, node_of = distinct(x)
     _enough(k, len(kept), len(x) - len(kept))
     if len(kept) < len(x):
@@ -149,7 +149,7 @@ def draw(
 
 def _enough(k: int, samples: int, duplicates: int) -> None:
     if not isinstance(k, Integral) or k < 1:
-        raise HoldfastError(f"k, the number of neighbours, must be a whole number from 1 up, got {k}")
+        raise OutOfRange("k", k, "a whole number of neighbours, at least 1")
     need = SAMPLES_PER_NEIGHBOUR * k
     if samples < need:
         copies = f" after {duplicates} duplicates were removed" if duplicates else ""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from holdfast.core.discovery import named_classes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.points.neighbours import Neighbours
 from holdfast.core.points.points import Points, points
 from holdfast.core.settings import Spelled, read
@@ -64,7 +64,7 @@ class CKNN(GraphConstruction):
     def __post_init__(self) -> None:
         # With delta <= 1 such a pair is nearer than the larger d_k, hence among the k nearest of one of the two.
         if not 0 < self.delta <= 1:
-            raise HoldfastError(f"cknn: delta must lie in (0, 1], got {self.delta}; take a larger k instead")
+            raise OutOfRange("cknn: delta", self.delta, "in (0, 1]", fix="take a larger k instead")
 
     def connect(self, near: Neighbours) -> Graph:
         graph = union(near.index)
@@ -100,7 +100,7 @@ class PCA(GraphConstruction):
 
     def __post_init__(self) -> None:
         if self.components < 1:
-            raise HoldfastError(f"pca: components must be at least 1, got {self.components}")
+            raise OutOfRange("pca: components", self.components, "at least 1")
 
     def view(self, points_: Points) -> Points:
         from sklearn import decomposition
@@ -142,7 +142,7 @@ class Sparsified(GraphConstruction):
 
     def __post_init__(self) -> None:
         if not 1 < self.density < inf:
-            raise HoldfastError(f"sparsified: density must be above 1 draw per sample, got {self.density}")
+            raise OutOfRange("sparsified: density", self.density, "above 1 draw per sample")
 
     def connect(self, near: Neighbours) -> Graph:
         return sparsified(union(near.index), round(self.density * len(near.index)), self.seed)

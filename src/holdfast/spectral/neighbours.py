@@ -21,7 +21,7 @@ from holdfast.core.points.neighbours import ROWS, SPARE, Neighbours, nearest_nei
 from holdfast.core.points.points import Points
 
 EXACT = 100_000
-"""Up to so many points the search is exact: a recall of 0.99995 already moved a spectral score by 1.7%."""
+"""Largest number of points for which the search is exact: a recall of 0.99995 already moved a spectral score by 1.7%."""
 RECALL = 0.9999
 ROUNDS = 8
 PROBES = 12

@@ -16,7 +16,7 @@ from holdfast.spectral.solve import FACTORED, Laplacian, one_thread
 # score over all eigenvectors.
 
 EXACT = 3000
-"""Up to so many nodes the pseudo-inverse is formed: 72 MB."""
+"""Largest number of nodes for which the pseudo-inverse is formed: 72 MB."""
 WIDTH = 16
 """Right-hand sides solved for together."""
 

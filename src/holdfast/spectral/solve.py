@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from holdfast.spectral.graph import Graph, Sparse
 
 FACTORED = 20_000
-"""Up to so many nodes the Laplacian is factorised: beyond, the factor of a neighbour graph outgrows memory."""
+"""Largest number of nodes for which the Laplacian is factorised: beyond, the factor of a neighbour graph outgrows memory."""
 TOLERANCE = 1e-8
 STEPS = 2000
 """Most steps of conjugate gradients; a kNN graph of a million nodes takes a few hundred."""

@@ -39,7 +39,7 @@ LEAST = {"eigenvalue_gap": 1.0, "edge_hop_distortion": 1.0, "hop_distortion": 1.
 
 
 def node_score(vectors: int | str) -> str:
-    """Return what the median node score from so many eigenvectors is called among the numbers."""
+    """Return the metric's name for the median node score from a number of eigenvectors."""
     return f"node_score {vectors}"
 
 

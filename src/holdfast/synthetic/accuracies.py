@@ -92,7 +92,8 @@ class RuleAccuracies(Observation):
         n = self.drawn(count)
         if (numbers := min(n, count) * count) > MOST_NUMBERS:
             raise HoldfastError(
-                f"synbench learns from {n:,} codes of {count:,} features, which takes {8e-9 * numbers:.0f} GB and more; ask "
+                f"synbench learns from {n:,} embeddings of {count:,} features, which takes {8e-9 * numbers:.0f} "
+                f"GB and more; ask "
                 f"for fewer samples, as in --set synbench.samples={MOST_NUMBERS // count}"
             )
         if n < count and self.norm == "linf":
@@ -158,7 +159,8 @@ def _encoded(
     drawn = run.batches(rows, work)
     if not torch.isfinite(drawn["codes"]).all():
         raise HoldfastError(
-            f"{population.encoder.name} returned NaN or infinite codes for Gaussian inputs of scale {stream[1]:g}, which "
+            f"{population.encoder.name} returned NaN or infinite embeddings for Gaussian inputs of scale "
+            f"{stream[1]:g}, which "
             "leave its domain; check its weights and precision, or leave synbench out"
         )
     return drawn["codes"], drawn["labels"]

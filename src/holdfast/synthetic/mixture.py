@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import OutOfRange, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.synthetic.linf import homotopy
 
@@ -38,7 +38,7 @@ def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor,
                  [0.5000, 0.5000]]], dtype=torch.float64)
     """
     if kind not in DIRECTIONS:
-        raise HoldfastError(f"unknown direction {kind!r}; {did_you_mean(kind, list(DIRECTIONS))}")
+        raise UnknownName("direction", kind, DIRECTIONS)
     if kind == "signs":
         vector = Noise.of(seed, ["direction"]).signs(shape, torch.float64)[0]
     else:
@@ -141,9 +141,7 @@ def check_budgets(budgets: Sequence[float]) -> None:
     """Raise unless every budget is a share of the distance to the mean that leaves something of it."""
     for budget in budgets:
         if not 0 <= budget < 1:
-            raise HoldfastError(
-                f"budgets are shares of the distance from the mean to the boundary, 0 <= budget < 1, got {budget:g}"
-            )
+            raise OutOfRange("budget", budget, "a fraction of the distance from the mean to the boundary, in [0, 1)")
 
 
 def secular(

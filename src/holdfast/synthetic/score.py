@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Population
 from holdfast.synthetic.accuracies import RuleAccuracies
@@ -106,7 +106,7 @@ def expected_above(accuracy: Curves, bound: Curves, thresholds: Float[Tensor, "t
 def area(accuracy: Curves, bound: Curves, thresholds: Sequence[float], mode: str = "exact") -> Float[Tensor, "t *e"]:
     """Return the area under ``E`` from each threshold to 1 (in ``published`` mode, its sum over the grid points there)."""
     if mode not in MODES:
-        raise HoldfastError(f"unknown mode {mode!r}; {did_you_mean(mode, list(MODES))}")
+        raise UnknownName("mode", mode, MODES)
     from_ = torch.tensor(thresholds, dtype=accuracy.dtype, device=accuracy.device)
     if mode == "exact":
         return (bound * (accuracy - from_.reshape(-1, *[1] * accuracy.ndim)).clamp_min(0)).mean(1)

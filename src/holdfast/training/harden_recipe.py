@@ -31,12 +31,12 @@ CLEAN = 1.0
 """Weight of the clean images. Without them codes of a network trained on ImageNet moved twice as far in as many steps."""
 ATTACK_STEPS = 2
 LOOKS, LEAST_EPOCHS = 10_000, 10
-"""Training looks at images so many times or more, and at each of them so often. Twice as many looks moved the codes of an
+"""Least number of looks at images, and of epochs. Twice as many looks moved the codes of an
 ImageNet network further from what they were (cosine similarity .884 instead of .902) than they gained."""
 LEAST_BATCH, MOST_BATCH = 8, 128
 """The most is FARE's."""
 STEPS = 2
-"""An epoch has so many at least, where there are images enough for that."""
+"""Least number of steps in an epoch, where there are enough images."""
 WARMUP = 0.07
 """Share of the epochs in which the rate rises."""
 LEAST_SIDE = 32
@@ -60,7 +60,7 @@ def recipe_for(
 
     Args:
         ball: the changes to resist; None, with ``noise``: none but the noise.
-        epochs, rate: instead of what suits the encoder and so many images.
+        epochs, rate: instead of what suits the encoder and the number of images.
         certified: train against the worst codes that bounds allow, instead of those that an attack finds.
         noise: deviation of the noise that codes are held still under, for the smoothed encoder.
         seed: of the recipe.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.files import write_whole
 from holdfast.core.points.points import points
 from holdfast.encoders.trained import ASKED, CHECKPOINT
@@ -148,10 +148,12 @@ def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise HoldfastError(f"cannot read {path}: {error.strerror or error}") from error
+        raise Unreadable(str(path), error) from error
     except (RuntimeError, UnpicklingError, EOFError, KeyError, ValueError, AttributeError) as error:
-        raise HoldfastError(
-            f"{path} is damaged or no checkpoint of a training; delete it to begin again, or choose another --out"
+        raise Unreadable(
+            str(path),
+            "it is damaged or not a training checkpoint",
+            fix="delete it to begin again, or choose another --out",
         ) from error
     require_same(path.parent, before, recipe)
     return dict(state)
@@ -214,5 +216,5 @@ class Interruption:
                     signal.signal(number, handler)
         except KeyboardInterrupt:
             if received and callable(before[received[-1]]):
-                signal.raise_signal(received[-1])  # whoever handles it knows then which it was
+                signal.raise_signal(received[-1])  # the handler then knows which it was
             raise

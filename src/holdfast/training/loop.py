@@ -321,12 +321,12 @@ class Training:
         self._require_finite_weights()
         codes = eval_codes(self.encoder, self.watched.to(self.dtype))
         if not bool(codes.isfinite().all()):  # running statistics may be infinite where weights are not
-            raise HoldfastError(f"codes are no longer finite after epoch {self.epoch}; {ADVICE}{self._last()}")
+            raise HoldfastError(f"embeddings are no longer finite after epoch {self.epoch}; {ADVICE}{self._last()}")
         spread = health(codes)
         # Twice in a row, for running statistics of batch norms lag behind in the first steps.
         if spread.collapsed and self.epoch > 1 and self.curve[-1]["spread"] < COLLAPSED:
             raise HoldfastError(
-                f"the codes have collapsed in epoch {self.epoch}: all images have almost the same one (spread "
+                f"the embeddings have collapsed in epoch {self.epoch}: all images have almost the same one (spread "
                 f"{spread.spread:.2g}); lower the learning rate or change the objective{self._last()}"
             )
         numbers = asdict(spread)
@@ -354,7 +354,8 @@ class Training:
         if self.sound_weights:  # none where codes were lost before the first epoch
             self.encoder.load_state_dict(self.sound_weights)
         raise AgreementLostError(
-            f"by epoch {now['epoch']:.0f} the codes of images that were kept from training are no longer what they were: "
+            f"by epoch {now['epoch']:.0f} the embeddings of images that were kept from training are no longer "
+            f"what they were: "
             f"agreement {now['agreement']:.3f}, where 1 is unchanged, and a relative distance of "
             f"{now['relative_distance']:.2f}, where 1 is that of their mean; lower the rate or the radius, or add images",
             self.sound_epoch,

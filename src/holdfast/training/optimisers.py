@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.settings import Spelled, read, require_not_negative, require_positive, require_share
 
 
@@ -60,7 +60,7 @@ class SGD(Optimiser):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1 or (self.nesterov and not self.momentum):
-            raise HoldfastError(f"sgd: momentum must lie in [0, 1), above 0 for nesterov, got {self.momentum:g}")
+            raise OutOfRange("sgd: momentum", self.momentum, "in [0, 1), and above 0 with nesterov")
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, self.rate, self.momentum, nesterov=self.nesterov)
@@ -140,7 +140,7 @@ class Schedule(Spelled):
 
     @abstractmethod
     def factor(self, epoch: float, epochs: int) -> float:
-        """Return the share after so many of all epochs, the begun one counted by its steps."""
+        """Return the learning rate's fraction after a number of epochs; the current epoch counts by its steps."""
 
 
 @final
@@ -190,7 +190,7 @@ class Steps(Schedule):
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise HoldfastError(f"steps: every must be at least 1 epoch, got {self.every}")
+            raise OutOfRange("steps: every", self.every, "at least 1 epoch")
         require_not_negative(self, "factor_each")
 
     def factor(self, epoch: float, epochs: int) -> float:

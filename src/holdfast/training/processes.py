@@ -2,7 +2,7 @@
 
 Each of ``P`` processes holds one ``P``-th of every batch, in order, so that what all hold, put together, is the batch of a
 run alone. Losses are means over a process's own samples against everybody's; since gradients are averaged over
-processes, and a gathered tensor passes gradients back to whoever made it, the step is that of a run alone.
+processes, and a gathered tensor passes gradients back to the process that made it, the step is that of a run alone.
 """
 
 from __future__ import annotations

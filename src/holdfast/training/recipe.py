@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from holdfast.core.encoder import Domain, Pixels
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, Unreadable
 from holdfast.core.noise import Noise
 from holdfast.core.settings import convert, fields_of, types_of
 from holdfast.encoders.architectures.base import Architecture
@@ -72,19 +72,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.epochs < 1:
-            raise HoldfastError(f"batch and epochs must be at least 1, got {self.batch} and {self.epochs}")
+            raise OutOfRange("batch and epochs", (self.batch, self.epochs), "at least 1")
         if self.precision not in PRECISIONS:
-            raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+            raise UnknownName("precision", self.precision, PRECISIONS)
         if self.mode not in (None, *MODES):
-            raise HoldfastError(f"mode must be {' or '.join(MODES)}, or be none, got {self.mode!r}")
+            raise UnknownName("mode", self.mode, MODES)
         if self.clip is not None and not self.clip > 0:
-            raise HoldfastError(f"clip must be positive or none, got {self.clip}")
+            raise OutOfRange("clip", self.clip, "positive or none")
         if self.crop_size is not None and self.crop_size < 1:
-            raise HoldfastError(f"crop_size must be at least 1 pixel, or none, got {self.crop_size}")
+            raise OutOfRange("crop_size", self.crop_size, "at least 1 pixel, or none")
         if self.ema is not None and not 0 < self.ema < 1:
-            raise HoldfastError(
-                f"ema is the decay of an average and must lie between 0 and 1, or be none, got {self.ema}"
-            )
+            raise OutOfRange("ema", self.ema, "between 0 and 1, or none")
         if len(self.mean) != len(self.std):
             raise HoldfastError("normalisation needs both mean and std, one number per channel each, or neither")
         if self.mean and isinstance(self.architecture, LoadedEncoder):
@@ -106,12 +104,12 @@ class Recipe:
         Example:
             >>> Recipe.of({"objective": "simclr", "architecture": "cnn-a", "epoch": 3})
             Traceback (most recent call last):
-            holdfast.core.errors.HoldfastError: recipe has no setting 'epoch'; did you mean 'epochs'? known: ...
+            holdfast.core.errors.UnknownName: ... Did you mean 'epochs'? Known: ...
         """
         known, types = fields_of(cls), types_of(cls)
         for name in values:
             if name not in known:
-                raise HoldfastError(f"{where} has no setting {name!r}; {did_you_mean(name, list(known))}")
+                raise UnknownName(f"settings of {where}", name, known)
         if missing := [name for name in ("objective", "architecture") if name not in values]:
             raise HoldfastError(f'{where} needs {" and ".join(missing)}, as in objective = "simclr"')
         return cls(**{name: convert(value, types[name], f"{where}, {name}") for name, value in values.items()})
@@ -143,11 +141,11 @@ def read_settings(name: str | Path) -> dict[str, Any]:
         text = inside.read_text("utf-8") if str(name) in recipes() else path.read_text("utf-8")
         return tomllib.loads(text)
     except (FileNotFoundError, IsADirectoryError):
-        raise HoldfastError(f"no recipe and no file {str(name)!r}; {did_you_mean(str(name), recipes())}") from None
+        raise UnknownName("recipe or file", str(name), recipes()) from None
     except OSError as error:
-        raise HoldfastError(f"cannot read {name}: {error.strerror}") from error
+        raise Unreadable(str(name), error) from error
     except ValueError as error:
-        raise HoldfastError(f"{name} is not valid TOML: {error}") from error
+        raise Unreadable(str(name), f"it is not valid TOML ({error})") from error
 
 
 def views_of(pixels: Pixels, recipe: Recipe, noise: Noise) -> tuple[Float[Tensor, "b ..."], ...]:

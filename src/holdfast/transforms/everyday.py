@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.core import noise as streams
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 from holdfast.transforms.filters import gaussian_kernel, mapped, smoothed
@@ -32,7 +32,7 @@ class Blur(Transform):
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma <= 1:
-            raise HoldfastError(f"sigma of blur is a share of the shorter side and must lie in 0..1, got {self.sigma}")
+            raise OutOfRange("blur: sigma", self.sigma, "a fraction of the shorter side in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return smoothed(pixels, gaussian_kernel(self.sigma * min(pixels.shape[-2:])))
@@ -49,7 +49,7 @@ class Brightness(Transform):
 
     def __post_init__(self) -> None:
         if not -1 <= self.amount <= 1:
-            raise HoldfastError(f"the amount of brightness must lie in -1..1, got {self.amount}")
+            raise OutOfRange("brightness: amount", self.amount, "in -1..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return pixels + self.amount
@@ -66,7 +66,7 @@ class Contrast(Transform):
 
     def __post_init__(self) -> None:
         if not 0 <= self.factor < float("inf"):
-            raise HoldfastError(f"the factor of contrast must be a number from 0 on, got {self.factor}")
+            raise OutOfRange("contrast: factor", self.factor, "at least 0")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.factor == 1:
@@ -86,7 +86,7 @@ class Crop(Transform):
 
     def __post_init__(self) -> None:
         if not -1 <= self.share < 1:
-            raise HoldfastError(f"share of crop must lie in -1..1, below 1, got {self.share}")
+            raise OutOfRange("crop: share", self.share, "in [-1, 1)")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.share == 0:  # which interpolation would blur by its rounding
@@ -116,7 +116,7 @@ class Gamma(Transform):
 
     def __post_init__(self) -> None:
         if not 0 < self.gamma < float("inf"):
-            raise HoldfastError(f"gamma must be a number greater than 0, got {self.gamma}")
+            raise OutOfRange("gamma: gamma", self.gamma, "above 0")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         level = pixels.double() * 255
@@ -156,7 +156,7 @@ class HueSaturation(Transform):
 
     def __post_init__(self) -> None:
         if not 0 <= self.amount <= 1:
-            raise HoldfastError(f"the amount of hue-saturation must lie in 0..1, got {self.amount}")
+            raise OutOfRange("hue-saturation: amount", self.amount, "in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if pixels.shape[1] != 3 or self.amount == 0:
@@ -195,7 +195,7 @@ class Jpeg(Transform):
 
     def __post_init__(self) -> None:
         if self.quality is not None and not 1 <= self.quality <= 100:
-            raise HoldfastError(f"quality of jpeg must lie in 1..100, or be none, got {self.quality}")
+            raise OutOfRange("jpeg: quality", self.quality, "in 1..100, or none")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return pixels if self.quality is None else compressed(pixels, self.quality)
@@ -236,7 +236,7 @@ class GaussianNoise(Transform):
 
     def __post_init__(self) -> None:
         if not 0 <= self.std < float("inf"):
-            raise HoldfastError(f"std of noise must be a number from 0 on, got {self.std}")
+            raise OutOfRange("noise: std", self.std, "at least 0")
 
     def change(self, pixels: ImagePixels, noise: streams.Noise) -> ImagePixels:
         return pixels + self.std * noise.normal(pixels.shape[1:], pixels.dtype)
@@ -253,7 +253,7 @@ class Resize(Transform):
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
-            raise HoldfastError(f"scale of resize must be greater than 0 and at most 1, got {self.scale}")
+            raise OutOfRange("resize: scale", self.scale, "in (0, 1]")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.scale == 1:
@@ -275,7 +275,7 @@ class Rotation(Transform):
 
     def __post_init__(self) -> None:
         if not -360 <= self.degrees <= 360:
-            raise HoldfastError(f"degrees of rotation must lie in -360..360, got {self.degrees}")
+            raise OutOfRange("rotation: degrees", self.degrees, "in -360..360")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         if self.degrees == 0:  # which interpolation would blur by its rounding

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 
@@ -36,7 +36,7 @@ class LowPass(Transform):
 
     def __post_init__(self) -> None:
         if not self.radius > 0:
-            raise HoldfastError(f"the radius of low-pass must be greater than 0 cycles per image, got {self.radius}")
+            raise OutOfRange("low-pass: radius", self.radius, "above 0 cycles per image")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         spectrum = torch.fft.fft2(pixels)
@@ -57,7 +57,7 @@ class HighPass(Transform):
 
     def __post_init__(self) -> None:
         if not self.radius >= 0:
-            raise HoldfastError(f"the radius of high-pass must be at least 0 cycles per image, got {self.radius}")
+            raise OutOfRange("high-pass: radius", self.radius, "at least 0 cycles per image")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         distance = distances(pixels)

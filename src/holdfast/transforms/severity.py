@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.encoder import Pixels
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import Transform, transforms
 from holdfast.transforms.imagenet_c.base import CommonCorruption
@@ -30,10 +30,7 @@ def rungs(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
     known, chosen = {name: kind for name, kind in transforms().items() if graded(kind)}, list[Transform]()
     for name in names:
         if name not in known:
-            raise HoldfastError(
-                f"{evaluation}.edits: there is no edit on a ladder and no common corruption called {name!r}; "
-                f"{did_you_mean(name, list(known))}"
-            )
+            raise UnknownName(f"{evaluation}.edits", name, known)
         kind = known[name]
         if issubclass(kind, CommonCorruption):
             chosen += [kind(severity) for severity in SEVERITIES]

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed
 
 MANY, FEW = 100, 20
-"""A class has many shots above so many images, few below so many, and else a medium number."""
+"""Images per class above which it has many shots, and below which few."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def long_tail_counts(classes: int, most: int, least: int) -> tuple[int, ...]:
         (116079, 388, 143)
     """
     if not 1 <= least <= most:
-        raise HoldfastError(f"a long tail needs 1 <= least <= most images of a class, got {least} and {most}")
+        raise OutOfRange("images per class of a long tail", (least, most), "1 <= least <= most")
     q = ((np.arange(classes) + 0.8) / classes) ** (-1 / 6) - 1
     share = (q - q[-1]) / (q[0] - q[-1]) if classes > 1 else np.ones(1)
     return tuple(int(count) for count in np.rint(least + (most - least) * share))
@@ -111,7 +111,7 @@ def labels_of(images: Images) -> list[int]:
 
 
 def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
-    """Return so many images of each class, chosen by ``seed`` and their ids, in the order they are in."""
+    """Return ``counts[label]`` images of each class, chosen by ``seed`` and their ids, in the order they are in."""
     of: dict[int, list[int]] = {}
     for row, label in enumerate(labels_of(images)):
         of.setdefault(label, []).append(row)

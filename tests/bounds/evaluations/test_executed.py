@@ -99,7 +99,7 @@ def test_large_biases_in_single_precision(bias: float) -> None:
 
 @pytest.mark.parametrize("bias", [1e4, 1e6, 1e12])
 def test_biases_that_cost_most_digits_are_refused(bias: float) -> None:
-    with pytest.raises(HoldfastError, match=r"so it cannot be bounded|lose its digits to rounding"):
+    with pytest.raises(HoldfastError, match=r"cannot be bounded|lose its digits to rounding"):
         pairs_of(*flat(bias, 0), "float32")
 
 
@@ -174,9 +174,9 @@ def test_half_precision_by_the_command(tmp_path: Path) -> None:
 
 
 def test_an_unknown_arithmetic_is_refused() -> None:
-    with pytest.raises(HoldfastError, match="arithmetic must be one of real, executed, got 'exact'"):
+    with pytest.raises(HoldfastError, match=r"arithmetic.*'exact'.*executed, real"):
         CertifiedRadius(arithmetic="exact")(builtin(), digits(4), RunSettings())
-    with pytest.raises(HoldfastError, match="arithmetic must be one of"):
+    with pytest.raises(HoldfastError, match="arithmetic: unknown name"):
         certified_radius(builtin(), torch.rand(1, 1, 8, 8), torch.ones(1, 1, 32), Linf(0.1), arithmetic="exact")
 
 

@@ -218,7 +218,7 @@ def test_an_encoder_too_large_to_bound_is_refused() -> None:
 
 
 def test_unknown_norms_are_refused() -> None:
-    with pytest.raises(HoldfastError, match="did you mean 'linf'"):
+    with pytest.raises(HoldfastError, match="Did you mean 'linf'"):
         replace(SMALL, norm="linff")(builtin(), digits())
 
 

@@ -51,9 +51,9 @@ def test_odd_sizes() -> None:
 
 def test_mistakes_are_explained() -> None:
     for text, advice in (
-        ("basee", "unknown architecture 'basee'; did you mean 'base'"),
-        ("base:width=3", "architecture 'base' has no setting 'width'"),
-        ("base:features=0", "architecture 'base': features must be at least 1, got 0"),
+        ("basee", "Did you mean 'base'"),
+        ("base:width=3", "architecture 'base'.*'width'"),
+        ("base:features=0", "base: features must be at least 1, got 0"),
         ("encoder", "needs a reference, as in encoder:timm:resnet18"),
     ):
         with pytest.raises(HoldfastError, match=advice):

@@ -27,10 +27,10 @@ def test_every_adapter_is_found_by_its_source():
     [
         ("resnet50", "source:name"),
         ("timm:", "source:name"),
-        ("tim:resnet50", "did you mean 'timm'"),
-        ("baseline:pixel", "did you mean 'pixels'"),
+        ("tim:resnet50", "Did you mean 'timm'"),
+        ("baseline:pixel", "Did you mean 'pixels'"),
         ("baseline:random", "random_init"),
-        ("baseline:pixels?shap=1x8x8", "did you mean 'shape'"),
+        ("baseline:pixels?shap=1x8x8", "Did you mean 'shape'"),
         ("baseline:pixels?shape", "setting=value"),
         ("baseline:pixels?shape=1,8,8", "spelled like 3x224x224"),
         ("baseline:pixels?shape=0x8", "positive sizes"),

@@ -293,7 +293,7 @@ def test_copies_are_counted_once_and_zero_codes_left_out():
     assert found.estimate("uniformity").n == 39
     assert found.estimate("uniformity").value == pytest.approx(alone.estimate("uniformity").value, rel=1e-6)
     assert any("exact copies" in warning for warning in found.findings.warnings)
-    assert any("zero code" in warning for warning in found.findings.warnings)
+    assert any("zero embedding" in warning for warning in found.findings.warnings)
 
 
 def test_few_images_have_no_neighbours():

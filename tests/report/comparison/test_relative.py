@@ -77,7 +77,7 @@ def test_tables_show_them_relative_to_the_baseline_of_the_run_or_to_who_is_named
 def test_one_encoder_alone_and_unknown_names() -> None:
     ours, pixels = measured()
     assert with_relative_errors([ours]) == [ours]
-    with pytest.raises(HoldfastError, match=r"relative to 'pixel'.*did you mean 'pixels'"):
+    with pytest.raises(HoldfastError, match=r"relative to 'pixel'.*Did you mean 'pixels'"):
         with_relative_errors([ours, pixels], "pixel")
     with pytest.raises(HoldfastError, match="errors under corruption of two encoders are needed"):
         with_relative_errors([ours], "pixels")

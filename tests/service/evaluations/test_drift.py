@@ -266,9 +266,9 @@ def test_no_suite_asks_for_it() -> None:
         (
             AFTER,
             {"divergence": "nope"},
-            "unknown divergence 'nope'; known: cosine, l2, rank, tokens, unit_l2, wasserstein$",
+            "'nope'. Known: cosine, l2, rank, tokens, unit_l2, wasserstein.$",
         ),
-        (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
+        (AFTER, {"edits": "fogg"}, "'fogg'"),
         (AFTER, {"alpha": 5.0}, "alpha must"),
         (AFTER, {"permutations": 0}, "permutations must"),
         (AFTER, {"alpha": 1e-9}, "random divisions"),

@@ -28,7 +28,7 @@ from holdfast.attacks.events import EVENTS
 from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf, radius_in_print
 from holdfast.core.divergences import Divergence, L2Distance
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import UnknownName
 from holdfast.core.pictures import row
 from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
@@ -99,7 +99,7 @@ class AttackRadius(Evaluation):
         super().__post_init__()
         for event in self.events:
             if event not in EVENTS:
-                raise HoldfastError(f"{self.name}: unknown event {event!r}; {did_you_mean(event, list(EVENTS))}")
+                raise UnknownName(f"{self.name}: event", event, EVENTS)
 
     def observation(self) -> Joint:
         return Joint(tuple(map(self._radii, self.events)))

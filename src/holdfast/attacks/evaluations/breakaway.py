@@ -6,9 +6,9 @@ https://arxiv.org/abs/2210.04076, sections 3 and 5.2. The paper's own numbers ar
 authors' program adds up the last batch (8 of 1000 images) alone and divides by all.
 
 Departures, beside the published measure: the pairwise worst case attacks the event itself, once for a random ``x'`` and
-once for the nearest neighbours, where the published measure looks at whoever a push away from ``x`` happens to hit. Where
-there is a bank, the other images that are counted and the nearest neighbours are the bank's, which is taken as given: a
-search in it would return them.
+once for the nearest neighbours, where the published measure looks at the images that a push away from ``x`` happens to hit.
+Where there is a bank, the other images that are counted and the nearest neighbours are the bank's, which is taken as given:
+a search in it would return them.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class Impersonation(Evaluation):
         probe = population.learned(self.probe)
         if probe.encoder is not population.encoder:
             raise HoldfastError(
-                f"{self.probe} has an encoder of its own; use one that scores the codes, such as linear"
+                f"{self.probe} has an encoder of its own; use one that scores the embeddings, such as linear"
             )
         return probe
 

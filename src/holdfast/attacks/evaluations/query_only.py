@@ -24,7 +24,7 @@ from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
 from holdfast.attacks.events import Threat, retrieval
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_estimates
@@ -42,7 +42,7 @@ SEARCHES = (SquareAttack(queries=100), SquareAttack(queries=1000), NaturalEvolut
 @final
 @dataclass(frozen=True)
 class DecisionRadii(Observation):
-    """The ``radius`` at which so many ``queries`` for decisions found an image mistaken; infinite if none did."""
+    """Smallest ``radius`` at which ``queries`` for decisions made an image match another; infinite if none did."""
 
     queries: int
     divergence: Divergence
@@ -67,7 +67,7 @@ class DecisionRadii(Observation):
 @final
 @dataclass(frozen=True)
 class QueryOnly(Evaluation):
-    """What attacks find that see no gradient, with so many queries."""
+    """Effect of black-box attacks with a number of queries."""
 
     balls: tuple[Ball, ...] = BALLS
     attacks: tuple[Attack, ...] = ATTACKS
@@ -86,17 +86,16 @@ class QueryOnly(Evaluation):
     uses_bank = True
     title = "Query-only attacks"
     meaning = (
-        "Somebody who may only ask for codes, or how far apart they are, searches without gradients. Harm kept says how far "
-        "so many queries for each image carry codes, as a share of how far the attack with gradients does. Random noise of "
-        "the same size stands beside it. The decision radius is the smallest change found by somebody who sees which image "
-        "a search returns, and nothing else."
+        "An attacker who sees only embeddings, or how far apart they are, searches without gradients. Harm kept is how far "
+        "its queries move embeddings, relative to the attack with gradients. Random noise of the same size stands beside "
+        "it. The decision radius is the smallest change found by an attacker who sees only which image a search returns."
     )
     headline = ("harm_kept", "nearest_neighbour_accuracy")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decisions < 1:
-            raise HoldfastError(f"query-only: decisions, the queries of RayS, must be at least 1, got {self.decisions}")
+            raise OutOfRange("query-only.decisions", self.decisions, "at least 1 query")
         for search in self.searches:
             if not hasattr(search, "queries"):
                 raise HoldfastError(

@@ -27,7 +27,7 @@ from holdfast.attacks.presets import label
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import UnknownName
 from holdfast.core.objective import AttackContext
 from holdfast.core.records import Findings
 from holdfast.core.run_settings import Observed
@@ -112,9 +112,7 @@ class Transfer(Evaluation):
         known = {encoder.name: f"{encoder.name}@{encoder.fingerprint}" for encoder in encoders}
         for name in self.surrogates:
             if name not in (*known, *known.values()):
-                raise HoldfastError(
-                    f"transfer: surrogates are encoders of the run, got {name!r}; {did_you_mean(name, list(known))}"
-                )
+                raise UnknownName("transfer.surrogates (encoders of the run)", name, known)
         chosen = [known.get(name, name) for name in self.surrogates] or known.values()
         return replace(self, surrogates=tuple(sorted(chosen)))
 

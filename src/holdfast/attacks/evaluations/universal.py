@@ -172,7 +172,7 @@ def units_of(population: Population) -> list[str | int]:
 # Universal perturbations: one change for all images, and how much of the harm it carries to images it never saw.
 #
 # Moosavi-Dezfooli et al. 2017, https://arxiv.org/abs/1610.08401, found single perturbations that most images of a
-# classifier cannot stand. They need neither a gradient nor a look at the image when they are used: whoever learned
+# classifier cannot stand. They need neither a gradient nor a look at the image when they are used: an attacker who learned
 # one once adds it to everything. Departure: it is learned to move codes, where the paper crosses decision boundaries
 # one image after the other.
 

@@ -158,7 +158,7 @@ class Queue(Objective):
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if context.rivals is None:
             raise HoldfastError(
-                "the queue objective needs the codes of other images (AttackContext.rivals) as negatives"
+                "the queue objective needs the embeddings of other images (AttackContext.rivals) as negatives"
             )
         key = context.code(shifted(context.pixels, context.noise.fork("view")))
         keys = normalize(key, dim=-1)

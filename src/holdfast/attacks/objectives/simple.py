@@ -114,7 +114,7 @@ class Misretrieval(DivergenceObjective):
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if context.rivals is None:
-            raise HoldfastError("misretrieval needs the codes of rival images (AttackContext.rivals)")
+            raise HoldfastError("misretrieval needs the embeddings of rival images (AttackContext.rivals)")
         anchors, rivals = context.codes, context.rivals
 
         def objective(codes: Codes) -> Tensor:

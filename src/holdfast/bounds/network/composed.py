@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.bounds.network.graph import Builder, Var
 from holdfast.bounds.relaxations import average_rule, elu, softplus
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import CannotBound
 
 Number = float | int
 
@@ -43,8 +43,8 @@ def _prelu(builder: Builder, x: Var, slope: Tensor) -> Var:
 def _elu(builder: Builder, x: Var, alpha: Number = 1.0, scale: Number = 1.0, stretch: Number = 1.0) -> Var:
     """``scale * x`` above zero, ``scale * alpha * (exp(stretch * x) - 1)`` below."""
     if not stretch > 0:
-        raise HoldfastError(
-            f"{builder.naming} of exp({stretch:g} x) cannot be bounded; choose settings that let it grow"
+        raise CannotBound(
+            f"{builder.naming} of exp({stretch:g} x)", "it grows too fast", fix="choose settings that let it grow"
         )
     curve = builder.nonlinear(elu(float(alpha * stretch)), builder.combine([stretch], x))
     return builder.combine([scale / stretch], curve)
@@ -214,7 +214,7 @@ def _attention(
 ) -> Var:
     """``softmax(scale * query key^T + mask) value`` over the keys that the mask keeps."""
     if dropout:
-        raise HoldfastError("attention with dropout is random and cannot be bounded; call eval() on the module")
+        raise CannotBound("attention with dropout", "it is random", fix="call eval() on the module")
     if enable_gqa:  # several heads of queries share one of keys and values
         heads = query.shape[-3]
         key, value = (_view(builder, x, lambda v: v.repeat_interleave(heads // v.shape[-3], -3)) for x in (key, value))
@@ -227,7 +227,7 @@ def _attention(
         kept = mask if mask.dtype == torch.bool else mask > -torch.inf
         mask = None if mask.dtype == torch.bool else mask.masked_fill(~kept, 0.0)
         if not bool(kept.any(-1).all()):
-            raise HoldfastError("attention whose mask leaves a query no key cannot be bounded; leave it one")
+            raise CannotBound("attention", "its mask leaves a query without a key", fix="leave at least one key")
     weights = _softmax(builder, builder.combine([factor], scores, offset=mask), -1, kept=kept)
     return matmul(builder, weights, value)
 
@@ -285,7 +285,7 @@ def group_norm(
 
 def _vector_norm(builder: Builder, x: Var, order: Number = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Var:
     if order != 2:
-        raise HoldfastError(f"a vector norm of order {order} cannot be bounded; use 2")
+        raise CannotBound(f"a vector norm of order {order}", "no rule for it", fix="use order 2")
     squares = builder.nonlinear("square", x)
     total = builder.monotone(lambda v: v.sum(dim, keepdim=keepdim), squares)
     return builder.nonlinear("sqrt", at_least(builder, total, 0.0))
@@ -294,7 +294,7 @@ def _vector_norm(builder: Builder, x: Var, order: Number = 2, dim: Any = None, k
 def _power(builder: Builder, x: Var, exponent: Any) -> Var:
     rules = {2: "square", 0.5: "sqrt", -1: "reciprocal", -0.5: "rsqrt"}
     if exponent not in rules:
-        raise HoldfastError(f"pow with the exponent {exponent} cannot be bounded; supported: {sorted(rules)}")
+        raise CannotBound(f"pow with the exponent {exponent}", "no rule for it", fix=f"use one of {sorted(rules)}")
     return builder.nonlinear(rules[exponent], x)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from holdfast.bounds.network.graph import Graph
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import CannotBound, HoldfastError
 from holdfast.core.fingerprint import attributes, behaviour, content, shared_hooks
 from holdfast.core.noise import Noise
 
@@ -52,9 +52,10 @@ def call(encoder: Encoder, pixels: Pixels) -> Codes:
         raise
     except Exception as error:  # whatever a stranger's module raises is what the reader must hear
         reason = str(error).strip().partition("\n")[0]
-        raise HoldfastError(
-            f"{encoder.name} fails on {len(pixels)} images of shape {tuple(pixels.shape[1:])} in "
-            f"{str(pixels.dtype)[6:]}, so it cannot be bounded ({type(error).__name__}: {reason})"
+        raise CannotBound(
+            encoder.name,
+            f"it fails on {len(pixels)} images of shape {tuple(pixels.shape[1:])} in {str(pixels.dtype)[6:]} "
+            f"({type(error).__name__}: {reason})",
         ) from error
 
 
@@ -64,23 +65,18 @@ def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: fl
     before, drawn = state(encoder.module), _generators()
     again = call(encoder, pixels[:1])
     if drawn != _generators():
-        raise HoldfastError(
-            f"{encoder.name} draws random numbers whenever it is called, and what is random cannot be bounded; "
-            "switch that off"
-        )
+        raise CannotBound(encoder.name, "it draws random numbers at each call", fix="switch the randomness off")
     changed = [place for place, value in state(encoder.module).items() if before.get(place) != value]
     if changed:
-        raise HoldfastError(
-            f"{encoder.name} changes its own {changed[0]!r} whenever it is called, so that nothing proved of one call "
-            "holds for the next; keep no state in forward"
-        )
+        raise CannotBound(encoder.name, f"each call changes its own {changed[0]!r}", fix="keep no state in forward")
     alone = torch.cat([again, *(call(encoder, image) for image in pixels[1:].split(1))])
     for left, right, when in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
         unequal = unlike(left, right, slack(codes, allowed))
         if unequal.any():
-            raise HoldfastError(
-                f"{encoder.name} returns different codes for the same image {when} ({int(unequal.sum())} of {len(unequal)} "
-                "images), so it cannot be bounded; look for randomness, counters and batch statistics in its forward"
+            raise CannotBound(
+                encoder.name,
+                f"it returns different embeddings for the same image {when} ({int(unequal.sum())} of {len(unequal)} images)",
+                fix="remove randomness, counters and batch statistics from its forward",
             )
 
 
@@ -93,10 +89,10 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes, al
         bounded = torch.cat([graph(some) for some in pixels[:count].split(together)])
     unequal = unlike(bounded, codes[:count], slack(codes, allowed))
     if unequal.any():
-        raise HoldfastError(
-            f"{encoder.name} was traced into a graph that gives other codes than it does for {int(unequal.sum())} of "
-            f"{count} images, so it cannot be bounded; its forward must not depend on values, on whether it is traced, "
-            "or on memory that it does not set"
+        raise CannotBound(
+            encoder.name,
+            f"its traced graph gives other embeddings for {int(unequal.sum())} of {count} images",
+            fix="let its forward depend on no values, on no tracing and on no uninitialised memory",
         )
 
 

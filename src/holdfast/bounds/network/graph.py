@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.network.forms import Form, Shape, Windows
 from holdfast.bounds.relaxations import CURVES, Rule, product_rule, relu_rule
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import CannotBound
 
 if TYPE_CHECKING:
     from holdfast.bounds.rounding.arithmetic import Arithmetic
@@ -396,7 +396,7 @@ class Builder:
         zeros = self._zeros([var.shape for var in inputs])
         offset = function(*zeros)
         if bool((function(*(zero + 1 for zero in zeros)) < offset).any()):
-            raise HoldfastError(f"{self.naming} with a negative factor cannot be bounded; use a positive one")
+            raise CannotBound(f"{self.naming} with a negative factor", "no rule for it", fix="use a positive factor")
         return self.affine(function, *inputs, absolute=lambda *radii: function(*radii) - offset)
 
     def combine(self, factors: list[Tensor | Number], *inputs: Var, offset: Tensor | None = None) -> Var:
@@ -419,7 +419,9 @@ class Builder:
         """Append a rule, or that of ``RULES`` with this name, entry by entry, with broadcasting."""
         shape = tuple(torch.broadcast_shapes(*(var.shape for var in inputs)))
         if not shape:
-            raise HoldfastError(f"{self.naming} of a single number for all images cannot be bounded; keep their axis")
+            raise CannotBound(
+                f"{self.naming} of a single number for all images", "it has no axis of images", fix="keep their axis"
+            )
         operation = RULES[rule] if isinstance(rule, str) else rule
         return self._append(shape, tuple(self.expand(var, shape) for var in inputs), operation)
 

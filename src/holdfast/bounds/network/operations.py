@@ -16,7 +16,7 @@ from torch.nn import functional
 from holdfast.bounds.network.composed import COMPOSED, group_norm, matmul
 from holdfast.bounds.network.forms import Form
 from holdfast.bounds.network.graph import Affine, Builder, Convolution, Diagonal, Graph, Node, Value, Var
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import CannotBound
 
 # What each traced operation becomes. The names are those of ``torch.ops.aten``; the lists are explicit.
 #
@@ -57,7 +57,7 @@ def _same(builder: Builder, x: Var | Tensor, *args: Any, **kwargs: Any) -> Var |
 
 def _dropout(builder: Builder, x: Var, p: Number, train: bool) -> Var:
     if train:
-        raise HoldfastError("dropout in training mode is random and cannot be bounded; call eval() on the module")
+        raise CannotBound("dropout in training mode", "it is random", fix="call eval() on the module")
     return x
 
 
@@ -79,7 +79,7 @@ def _isnan(builder: Builder, x: Var) -> Tensor:
 def _where(builder: Builder, condition: Any, x: Any, y: Any) -> Var:
     """Entries of one or of the other, chosen whatever the input."""
     if isinstance(condition, Var):
-        raise HoldfastError("where by a condition that depends on the input cannot be bounded; use maximum or clamp")
+        raise CannotBound("where", "its condition depends on the input", fix="use maximum or clamp")
     parts = [part if isinstance(part, Var) else builder.constant(part) for part in (x, y)]
     shape = torch.broadcast_shapes(condition.shape, *(part.shape for part in parts))
     factors: list[Tensor | Number] = []
@@ -118,7 +118,7 @@ def _mul(builder: Builder, x: Any, y: Any) -> Var:
 
 def _div(builder: Builder, x: Any, y: Any, rounding_mode: str | None = None) -> Var:
     if rounding_mode is not None:
-        raise HoldfastError(f"div with rounding_mode={rounding_mode!r} jumps and cannot be bounded; divide without it")
+        raise CannotBound(f"div with rounding_mode={rounding_mode!r}", "it jumps", fix="divide without rounding")
     if isinstance(y, Var):
         return _mul(builder, x, builder.nonlinear("reciprocal", y))
     return _mul(builder, x, 1 / builder.constant(y))
@@ -132,7 +132,7 @@ def _addmm(builder: Builder, x: Any, y: Any, z: Any, beta: Number = 1, alpha: Nu
 
 def _fixed(weight: Any, of: str) -> Tensor:
     if not isinstance(weight, Tensor):
-        raise HoldfastError(f"{of} with weights that depend on the input cannot be bounded; keep its weights fixed")
+        raise CannotBound(of, "its weights depend on the input", fix="keep its weights fixed")
     return weight
 
 
@@ -192,7 +192,9 @@ def _batch_norm(
 ) -> Var:
     """Normalisation by stored statistics: one factor and one constant per channel."""
     if batch_statistics or mean is None or variance is None:
-        raise HoldfastError("batch norm without running statistics cannot be bounded: codes depend on the batch")
+        raise CannotBound(
+            "batch norm without running statistics", "embeddings depend on the batch", fix="track running statistics"
+        )
     column = (-1,) + (1,) * (len(x.shape) - 2)
     factor = torch.rsqrt(variance + eps) * (1 if weight is None else weight)
     offset = (0 if bias is None else bias) - mean * factor

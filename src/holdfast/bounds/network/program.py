@@ -15,7 +15,7 @@ from torch.export.graph_signature import OutputKind
 from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.core.copies import copied
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import CannotBound
 
 
 class _Held(nn.Module):
@@ -36,9 +36,10 @@ def exported_program(encoder: Encoder, example: Tensor) -> Any:
         HoldfastError: it cannot be traced, or is made of TorchScript.
     """
     if any(isinstance(part, torch.jit.ScriptModule) for part in encoder.module.modules()):
-        raise HoldfastError(
-            f"{encoder.name}: bounds need a network's operations, which TorchScript hides. Load the torch.nn.Module that it "
-            "was made of, or its ONNX export."
+        raise CannotBound(
+            encoder.name,
+            "TorchScript hides its operations",
+            fix="load the torch.nn.Module that it was made of, or its ONNX export",
         )
     # A copy, since tracing leaves its own stand-ins for tensors wherever a module keeps one; the weights are shared.
     module = copied(encoder.module, {id(weight): weight for weight in encoder.module.parameters()})
@@ -55,9 +56,8 @@ def _reasons(name: str) -> Iterator[None]:
             yield
     except Exception as error:  # whatever tracing a stranger's module raises is what the reader must hear
         reason = str(error).strip().partition("\n")[0]
-        raise HoldfastError(
-            f"{name} cannot be traced for bounds ({type(error).__name__}: {reason}); "
-            "its forward must not branch on values"
+        raise CannotBound(
+            name, f"it cannot be traced ({type(error).__name__}: {reason})", fix="let its forward not branch on values"
         ) from error
 
 
@@ -106,14 +106,14 @@ def check_operations(name: str, program: Any) -> None:
     """Raise if any operation draws random numbers, on the input or not, or casts what float64 happens to be spared."""
     for node in program.graph.nodes:
         if _draws(node):
-            raise HoldfastError(
-                f"{name} uses the random operation {operation_name(node.target)!r} ({node.name}), which cannot be bounded; "
-                "call eval() on the module, or leave it out"
+            raise CannotBound(
+                name,
+                f"it uses the random operation {operation_name(node.target)!r} ({node.name})",
+                fix="call eval() on the module, or leave the operation out",
             )
         if str(node.target) == "wrap_with_autocast" and node.args[2]:
-            raise HoldfastError(
-                f"{name} computes under autocast in {node.args[1]}, which rounds and cannot be bounded; "
-                "compute in float32 or float64"
+            raise CannotBound(
+                name, f"it computes under autocast in {node.args[1]}, which rounds", fix="compute in float32 or float64"
             )
 
 
@@ -121,13 +121,12 @@ def _check_effects(name: str, program: Any) -> None:
     """Raise unless the code is all that the program leaves behind."""
     for output in program.graph_signature.output_specs:
         if output.kind is OutputKind.USER_INPUT_MUTATION:
-            raise HoldfastError(
-                f"{name} changes its input in place, so it cannot be bounded; write x = x - mean for x.sub_(mean)"
-            )
+            raise CannotBound(name, "it changes its input in place", fix="write x = x - mean for x.sub_(mean)")
         if output.kind is not OutputKind.USER_OUTPUT:
-            raise HoldfastError(
-                f"{name} changes its own {output.target.removeprefix('module.')!r} whenever it is called, so that nothing "
-                "proved of one call holds for the next; keep no state in forward"
+            raise CannotBound(
+                name,
+                f"each call changes its own {output.target.removeprefix('module.')!r}",
+                fix="keep no state in forward",
             )
 
 

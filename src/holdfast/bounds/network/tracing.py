@@ -33,7 +33,7 @@ from holdfast.bounds.network.graph import Builder, Graph, Var
 from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.bounds.network.program import check_operations, exported_program, functional_program, operation_name
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import CannotBound, HoldfastError
 from holdfast.core.run_settings import factors_are_rounded
 
 # Whether an encoder, as it is executed, is the function that bounds are of.
@@ -70,7 +70,7 @@ def check_precision(encoder: Encoder, dtype: torch.dtype, device: torch.device) 
         if value.is_floating_point() and value.dtype not in EXACT:
             raise HoldfastError(
                 f"{encoder.name} has weights in {value.dtype} ({name}): it is executed with rounding that no bound accounts "
-                "for and that moves codes past what is proved; bound and run it in float32, or certify it by smoothing"
+                "for and that moves embeddings past what is proved; bound and run it in float32, or certify it by smoothing"
             )
 
 
@@ -129,14 +129,16 @@ def _executions(count: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[in
 
 def _compare(encoder: Encoder, executed: Tensor, codes: Codes, room: Float[Tensor, "d"], mode: str) -> None:
     if executed.shape != codes.shape:
-        raise HoldfastError(
-            f"{encoder.name} returns {executed.shape[1]} features{mode} and {codes.shape[1]} when it is traced, so it "
-            "cannot be bounded; its forward must return as many of every image"
+        raise CannotBound(
+            encoder.name,
+            f"it returns {executed.shape[1]} features{mode} and {codes.shape[1]} when it is traced",
+            fix="return equally many features for every image",
         )
     unequal = unlike(executed.detach().to(codes), codes, room)
     if unequal.any():
         raise HoldfastError(
-            f"{encoder.name} gives other codes in {str(executed.dtype)[6:]}{mode} than the graph that would be bounded, for "
+            f"{encoder.name} gives other embeddings in {str(executed.dtype)[6:]}{mode} than the graph that "
+            f"would be bounded, for "
             f"{int(unequal.sum())} of {len(unequal)} images, so nothing proved would hold for it; its forward must not "
             "depend on precision, batch size, gradients or memory layout, and must not lose its digits to rounding"
         )
@@ -253,15 +255,12 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     graph = graph_of(moved.name, moved.domain.shape, exported, dtype, device)
     codes = call(moved, pixels)
     if not codes.isfinite().any(0).all():
-        raise HoldfastError(
-            f"{encoder.name} returns NaN or infinite codes in {dtype}, of which nothing can be proved; check its weights"
-        )
+        raise CannotBound(encoder.name, f"it returns NaN or infinite embeddings in {dtype}", fix="check its weights")
     allowed = _coarsest(exported, dtype) ** 0.5  # half of the digits, which rounding never reaches
     check_repeatable(moved, pixels, codes, allowed)
     if not same_program(exported, exported_program(moved, pixels[:1])):
-        raise HoldfastError(
-            f"{encoder.name} is another function each time it is traced, so it cannot be bounded; "
-            "look for randomness and counters in its forward"
+        raise CannotBound(
+            encoder.name, "each tracing gives another function", fix="remove randomness and counters from its forward"
         )
     check_graph(moved, graph, pixels, codes, allowed)
     precision, largest = precision_of(encoder), ENTRIES // graph.entries
@@ -281,9 +280,10 @@ def _check_original(encoder: Encoder, pixels: Pixels, codes: Codes, rounded: flo
     check_operations(encoder.name, exported)
     for value in _values(exported):
         if value.dtype not in EXACT:
-            raise HoldfastError(
-                f"{encoder.name} casts to {value.dtype} where it is executed in {pixels.dtype}, with rounding that no bound "
-                "accounts for; compute in float32 or float64 throughout"
+            raise CannotBound(
+                encoder.name,
+                f"it casts to {value.dtype} where it is executed in {pixels.dtype}",
+                fix="compute in float32 or float64 throughout",
             )
     allowed = max(rounding(pixels.dtype, pixels.device), _coarsest(exported, pixels.dtype)) ** 0.5
     check_repeatable(encoder, pixels, call(encoder, pixels), allowed)
@@ -395,15 +395,17 @@ def _rewrite(
     args, kwargs = _filled((node.args, node.kwargs), values)
     if node.target is operator.getitem:
         if args[1] >= len(args[0]):
-            raise HoldfastError(f"{owner} uses indices or statistics of {node.args[0]}, which cannot be bounded")
+            raise CannotBound(owner, f"it uses indices or statistics of {node.args[0]}")
         return args[0][args[1]]
     assert callable(node.target)
     name = operation_name(node.target)
     depends: list[Var] = []
     fx.node.map_aggregate((args, kwargs), lambda value: depends.append(value) if isinstance(value, Var) else None)
     if depends and name not in OPERATIONS:
-        raise HoldfastError(
-            f"{owner} uses the operation {name!r} ({node.name}), which cannot be bounded; docs/bounds.md lists what can"
+        raise CannotBound(
+            owner,
+            f"it uses the operation {name!r} ({node.name})",
+            fix="see docs/bounds.md for those that can be bounded",
         )
     builder.naming = name
     try:
@@ -425,9 +427,10 @@ def _rewrite(
         raise
     except Exception as error:  # an overload or a setting that no rewriting knows
         reason = str(error).strip().partition("\n")[0]
-        raise HoldfastError(
-            f"{owner} uses the operation {name!r} ({node.name}) in a way that cannot be bounded "
-            f"({type(error).__name__}: {reason}); docs/bounds.md lists what can"
+        raise CannotBound(
+            owner,
+            f"it uses the operation {name!r} ({node.name}) in an unsupported way ({type(error).__name__}: {reason})",
+            fix="see docs/bounds.md for what can be bounded",
         ) from error
     return result
 
@@ -436,7 +439,7 @@ def _check(result: Any, traced: Any) -> None:
     """Refuse results that are not those of the traced operation, or that it rounds."""
     if isinstance(result, Var):
         if traced.dtype not in (torch.float32, torch.float64):
-            raise HoldfastError(f"a cast to {traced.dtype} rounds and cannot be bounded; compute in float32 or float64")
+            raise CannotBound(f"a cast to {traced.dtype}", "it rounds", fix="compute in float32 or float64")
         assert result.shape == tuple(traced.shape), f"shape {tuple(traced.shape)} expected, got {result.shape}"
     elif isinstance(result, list):
         for part, other in zip(result, traced, strict=False):

@@ -125,7 +125,7 @@ def _specifications(network: PlainNetwork, proof: Proof) -> Array:
     codes = network.codes(np.concatenate([proof.anchor[None], proof.negatives]))
     lengths = np.linalg.norm(codes, axis=1, keepdims=True)
     if not (lengths > 0).all():
-        raise ProofError("one of its images has the code zero")
+        raise ProofError("one of its images has the embedding zero")
     codes = codes / lengths
     return codes[:1] - codes[1:]
 

@@ -34,7 +34,7 @@ from holdfast.core.errors import HoldfastError
 #
 # Intermediate bounds are those of the method without receptive fields, whose small networks no proof holds:
 # ``branch`` may prove a little less here than where it certifies. Claims are a little wider than what was found,
-# since whoever checks them counts rounding.
+# since the checker counts rounding.
 
 WIDER = 1e-9
 """By which claims are wider than what was found, as a share of their size."""

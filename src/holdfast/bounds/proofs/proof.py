@@ -35,7 +35,7 @@ SPARE = 1 + 1e-9
 
 
 def gamma(terms: int) -> float:
-    """Return how much a sum of so many products may err, as a share of the sum of their sizes; with room for two more."""
+    """Return the rounding error of a sum of this number of products, relative to the sum of their sizes; two more fit."""
     return (terms + 2) * UNIT / (1 - (terms + 2) * UNIT) * SPARE
 
 

@@ -29,7 +29,7 @@ from holdfast.bounds.rounding.errors import EXACT, local_error, rounds
 from holdfast.bounds.rounding.formats import NAMES, Format, size
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.run_settings import factors_are_rounded
 
 _EXECUTED: WeakKeyDictionary[
@@ -120,7 +120,7 @@ class ExecutedEncoder:
 def check_arithmetic(name: str) -> None:
     """Raise unless certificates can be of arithmetic called ``name``."""
     if name not in ARITHMETICS:
-        raise HoldfastError(f"arithmetic must be one of {', '.join(ARITHMETICS)}, got {name!r}")
+        raise UnknownName("arithmetic", name, ARITHMETICS)
 
 
 def stated(precision: torch.dtype, sums: torch.dtype | None = torch.float32) -> str:

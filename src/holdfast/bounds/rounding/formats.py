@@ -53,7 +53,7 @@ class Format:
         return torch.finfo(self.dtype).max
 
     def gamma(self, n: int) -> float:
-        """Return ``n u / (1 - n u)``, infinite where so many roundings may lose all digits.
+        """Return ``n u / (1 - n u)``, infinite where ``n`` roundings may lose all digits.
 
         Example:
             >>> Format(torch.bfloat16).gamma(128)

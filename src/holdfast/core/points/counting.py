@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
@@ -353,7 +353,7 @@ def nearest_rows(
         tensor([[0, 2]])
     """
     if count < 1:
-        raise HoldfastError(f"the number of nearest codes to look for must be at least 1, got {count}")
+        raise OutOfRange("the number of nearest embeddings", count, "at least 1")
     # Around the centre and in float64: with an offset, products in float32 find other neighbours. Block by block, so that
     # a large population is never copied as a whole.
     frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)

@@ -92,7 +92,7 @@ def group_median_interval(values: Values, groups: Groups, confidence: float = 0.
     """Return the quantiles at the ends of the interval of the share below the median (Woodruff 1952).
 
     That share counts for as many samples as its variance between groups says (Korn and Graubard 1998), with Student's
-    quantile of so many groups.
+    quantile for that number of groups.
     """
     if groups.max() < 1:
         return nan, nan
@@ -166,7 +166,7 @@ def linked_quantile_interval(
 def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:
     """Return how many times as long the interval of a mean is for groups: the root of the design effect (Kish 1965).
 
-    With Student's quantile of so many groups. About 1 at least; infinite for a single group.
+    With Student's quantile for that number of groups. About 1 at least; infinite for a single group.
 
     Example:
         >>> round(widening(np.repeat([1.0, 2.0, 3.0, 4.0], 9), np.repeat(np.arange(4), 9)), 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.core.divergences import Cosine, Divergence
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.corruptions.corrupted_codes import SEVERITIES, in_severities, require_kinds
@@ -69,7 +69,7 @@ class CommonCorruptions(Evaluation):
         if list(self.severities) != sorted(self.severities):
             raise HoldfastError(f"{self.name}.severities must ascend, got {', '.join(map(str, self.severities))}")
         if self.k < 1:
-            raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
+            raise OutOfRange(f"{self.name}.k", self.k, "at least 1 neighbour")
 
     def observation(self) -> Edited:
         corrupted = tuple(corruption for name in self.kinds for corruption in in_severities(name, self.severities))

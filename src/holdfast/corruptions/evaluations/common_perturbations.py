@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import OutOfRange, UnknownName
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.corruptions.edits import Edited
@@ -76,13 +76,11 @@ class CommonPerturbations(Evaluation):
         known = [name for name, kind in transforms().items() if kind.ladder()]
         for name in self.edits:
             if name not in known:
-                raise HoldfastError(
-                    f"{self.name}.edits: no family of edits on a ladder is called {name!r}; {did_you_mean(name, known)}"
-                )
+                raise UnknownName(f"{self.name}.edits", name, known)
         if self.k < 1:
-            raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
+            raise OutOfRange(f"{self.name}.k", self.k, "at least 1 neighbour")
         if self.chained < 1:
-            raise HoldfastError(f"{self.name}.chained, how many edits in a row, must be at least 1, got {self.chained}")
+            raise OutOfRange(f"{self.name}.chained", self.chained, "at least 1 edit")
 
     def observation(self) -> Edited:
         # The first rung of a ladder changes nothing.

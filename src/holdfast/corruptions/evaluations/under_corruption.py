@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
@@ -94,7 +94,7 @@ class CorruptionTest(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.permutations < 1:
-            raise HoldfastError(f"{self.name}.permutations must be at least 1, got {self.permutations}")
+            raise OutOfRange(f"{self.name}.permutations", self.permutations, "at least 1")
 
     def observation(self) -> Joint:
         return Joint((self._clean(), *map(self._corrupted, self.corruptions)))

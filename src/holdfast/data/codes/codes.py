@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
+from holdfast.core.errors import HoldfastError, HoldfastWarning, Unreadable, did_you_mean
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings, groups_of
 from holdfast.data.codes.files import FLOATS, Table, read_table
@@ -99,7 +99,8 @@ class StoredCodes:
             examples = ", ".join(map(repr, self.ids[:2]))
             stated = "has no ids (name them with ?ids=FILE), so its rows are called" if self.positions else "holds"
             raise HoldfastError(
-                f"{self.name} has no code for {len(missing)} of {len(ids)} images, {missing[0]!r} among them; it {stated} "
+                f"{self.name} has no embedding for {len(missing)} of {len(ids)} images, {missing[0]!r} among "
+                f"them; it {stated} "
                 f"{examples} ...: give ids as the images have them"
             )
         return [self.rows[name] for name in ids]
@@ -153,8 +154,8 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     stored = read_codes(name, **settings)
     if selection.domain.shape != (stored.width,):
         raise HoldfastError(
-            f"{name} holds codes of {stored.width} features, but the encoder takes inputs of shape "
-            f"{selection.domain.shape}; name images, or codes of the same encoder as the ones that are measured"
+            f"{name} holds embeddings of {stored.width} features, but the encoder takes inputs of shape "
+            f"{selection.domain.shape}; name images, or embeddings of the same encoder as the ones that are measured"
         )
     if stored.positions:  # which are no reason to take them for the images that are measured
         stored = replace(stored, ids=tuple(f"{stored.name}:{row}" for row in stored.ids))
@@ -218,11 +219,11 @@ def _blocks(codes: Rows) -> Iterable[Tensor]:
 def _check(codes: Rows, name: str) -> None:
     """Raise unless ``codes`` are finite rows of floating-point numbers."""
     if len(codes.shape) != 2 or not codes.shape[1]:
-        raise HoldfastError(f"{name} must hold one code per row, shape (n, d), got shape {tuple(codes.shape)}")
+        raise HoldfastError(f"{name} must hold one embedding per row, shape (n, d), got shape {tuple(codes.shape)}")
     if str(codes.dtype)[len("torch.") :] not in FLOATS:
-        raise HoldfastError(f"codes of {name} must be {', '.join(FLOATS)}, got {codes.dtype}; convert them")
+        raise HoldfastError(f"embeddings of {name} must be {', '.join(FLOATS)}, got {codes.dtype}; convert them")
     if len(codes) == 0:
-        raise HoldfastError(f"{name} holds no codes")
+        raise HoldfastError(f"{name} holds no embeddings")
     start, bad, first = 0, 0, 0
     for block in _blocks(codes):
         wrong = ~torch.isfinite(block).all(1)
@@ -232,7 +233,8 @@ def _check(codes: Rows, name: str) -> None:
         start += len(block)
     if bad:
         raise HoldfastError(
-            f"{bad} of {len(codes)} codes of {name} hold NaN or infinity, row {first} the first; leave these rows out, or "
+            f"{bad} of {len(codes)} embeddings of {name} hold NaN or infinity, row {first} the first; leave "
+            f"these rows out, or "
             "compute them again"
         )
 
@@ -259,7 +261,7 @@ def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None
         )
     if len(listed) != len(table.codes) or any(isinstance(value, list) for value in listed[:1]):
         raise HoldfastError(
-            f"{name} holds {len(table.codes)} codes but {len(listed)} {what}; give one for each row, in their order"
+            f"{name} holds {len(table.codes)} embeddings but {len(listed)} {what}; give one for each row, in their order"
         )
     return listed
 
@@ -268,16 +270,14 @@ def _from_file(file: Path, what: str, table: Table) -> Any:
     """Return the lines of a text file or the entries of a .npy file."""
     path = file.expanduser()
     if not path.is_file():
-        columns = f" and no column; {did_you_mean(str(file), table.names)}" if table.names else "; check the path"
+        columns = f" and no column. {did_you_mean(str(file), table.names)}" if table.names else "; check the path"
         raise HoldfastError(f"{what} are named {str(file)!r}, which is no file{columns}")
     if path.suffix.lower() == ".npy":
         return np.atleast_1d(np.load(path, allow_pickle=False))
     try:
         return path.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise HoldfastError(
-            f"{what} cannot be read from {file} ({error}); give a .npy file, or text, a line for each row"
-        ) from error
+        raise Unreadable(f"{what} from {file}", error, fix="give a .npy file, or text with one line per row") from error
 
 
 def _missing(value: Any) -> bool:
@@ -347,6 +347,6 @@ def _inputs(inputs: Any, count: int, name: str) -> Source:
     values = read_table(inputs, None, "inputs").codes
     if len(values) != count:
         raise HoldfastError(
-            f"{name} holds {count} codes but {len(values)} inputs; give one for each row, in their order"
+            f"{name} holds {count} embeddings but {len(values)} inputs; give one for each row, in their order"
         )
     return TensorSource(values if isinstance(values, Tensor) else values[torch.arange(count)])

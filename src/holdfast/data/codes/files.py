@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.checks import check_dense
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.data.arrays import as_rows, member, read_numpy
 from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import Rows
@@ -98,10 +98,12 @@ def _parquet(path: Path, column: str | None) -> Table:
     lists = [name for name, kind in kinds.items() if kind == "list" or (kind == "array" and name == column)]
     if not lists:
         held = ", ".join(f"{name} ({schema.field(name).type})"[:40] for name in schema.names[:8]) or "nothing"
-        raise HoldfastError(f"{path.name} has no column of lists of numbers (it holds: {held}); write codes as lists")
+        raise HoldfastError(
+            f"{path.name} has no column of lists of numbers (it holds: {held}); write embeddings as lists"
+        )
     chosen = column or (lists[0] if len(lists) == 1 else _choose(path, lists, None))
     if chosen not in lists:
-        raise HoldfastError(f"{path.name} has no column of lists {chosen!r}; {did_you_mean(chosen, lists)}")
+        raise UnknownName(f"columns of lists in {path.name}", chosen, lists)
     types = import_module("pyarrow").types
     others = [
         f.name for f in schema if f.name != chosen and not types.is_nested(f.type) and kinds.get(f.name) != "bytes"
@@ -114,7 +116,8 @@ def _rows(path: Path, codes: np.ndarray) -> Rows:
     """Return codes as they can be read, if they are floating-point numbers."""
     if str(codes.dtype) not in FLOATS:
         raise HoldfastError(
-            f"codes of {path.name} must be {', '.join(FLOATS)} in this machine's byte order, got {codes.dtype}; convert them"
+            f"embeddings of {path.name} must be {', '.join(FLOATS)} in this machine's byte order, got "
+            f"{codes.dtype}; convert them"
         )
     return as_rows(codes)
 
@@ -123,12 +126,12 @@ def _choose(path: Path, keys: list[str], column: str | None) -> str:
     """Return which of ``keys`` holds the codes."""
     if column is not None:
         if column not in keys:
-            raise HoldfastError(f"{path.name} has no array {column!r}; {did_you_mean(column, keys)}")
+            raise UnknownName(f"arrays of {path.name}", column, keys)
         return column
     chosen = next((key for key in CODES if key in keys), None)
     if chosen is None:
         raise HoldfastError(
-            f"{path.name} has no array named {', '.join(CODES)}; say which one holds the codes, as in "
+            f"{path.name} has no array named {', '.join(CODES)}; say which one holds the embeddings, as in "
             f"{path.name}?column={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
         )
     return chosen

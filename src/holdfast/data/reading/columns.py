@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 import numpy as np
 from jaxtyping import Shaped
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 
 Kind = Literal["image", "bytes", "array", "list"]
 DEFAULT: tuple[Kind, ...] = ("image", "bytes", "array")
@@ -84,7 +84,7 @@ def choose(name: str, columns: Mapping[str, Kind], wanted: str | None) -> str:
     """
     if wanted is not None:
         if wanted not in columns:
-            raise HoldfastError(f"{name} has no image column {wanted!r}; {did_you_mean(wanted, list(columns))}")
+            raise UnknownName(f"image columns of {name}", wanted, columns)
         return wanted
     by_kind = ([key for key, each in columns.items() if each == kind] for kind in DEFAULT)
     found = next(filter(None, by_kind), [])

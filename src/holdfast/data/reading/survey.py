@@ -135,7 +135,7 @@ def reason(error: Exception) -> str:
 
 
 THOROUGH = 20_000
-"""Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read
+"""Images that are decoded once when loaded, to find the damaged ones; of more, only the headers are read
 (and those chosen are decoded, if they are so few)."""
 
 SHOWN = 5

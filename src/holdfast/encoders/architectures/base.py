@@ -10,7 +10,7 @@ from torch import nn
 
 from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.settings import Spelled, fields_of, read
 
 LOADED = "encoder"
@@ -30,7 +30,7 @@ class Architecture(Spelled):
         for field in fields_of(type(self)):
             value: Any = getattr(self, field)
             if isinstance(value, int) and value < 1:
-                raise HoldfastError(f"architecture {self.name!r}: {field} must be at least 1, got {value}")
+                raise OutOfRange(f"{self.name}: {field}", value, "at least 1")
 
     @classmethod
     def read(cls, text: str) -> Architecture:

@@ -22,7 +22,7 @@ from holdfast.encoders.architectures.base import Architecture, image_sizes
 Maps = Float[Tensor, "b channels height width"]
 MapsAfter = Float[Tensor, "b channels_after height_after width_after"]
 LARGE = 64
-"""From so many pixels a side on, the first layers divide the sides by four, as for ImageNet; below, they keep them."""
+"""Least pixels a side at which the first layers divide the sides by four, as for ImageNet; below, they keep them."""
 
 
 @final

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.encoders.exported.program import checked_archive
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
 from holdfast.encoders.loading.reference import Options, existing, first_line, split
@@ -39,7 +39,7 @@ def load(name: str, options: Options) -> Encoder:
     if not settings.trust:
         raise HoldfastError(
             f"{name!r} is not read: torch's reader of exported programs evaluates what the file holds, so that opening it "
-            f"can run code. If you trust whoever made it, write {SOURCE}:{name}?trust=yes. The same encoder as ONNX "
+            f"can run code. If you trust its author, write {SOURCE}:{name}?trust=yes. The same encoder as ONNX "
             "(onnx:FILE), or its weights as safetensors (checkpoint:FILE with --arch), needs no trust"
         )
     program = _read(checked_archive(path), name)
@@ -57,9 +57,8 @@ def _read(archive: BytesIO, name: str) -> torch.export.ExportedProgram:
     try:
         return torch.export.load(archive)
     except Exception as error:  # a damaged archive fails in many ways
-        raise HoldfastError(
-            f"{name!r} cannot be read as an exported program ({first_line(error)}); "
-            "it may be truncated or made by another version of torch: export it again"
+        raise Unreadable(
+            f"{name!r} as an exported program", first_line(error), fix="export it again with this version of torch"
         ) from error
 
 

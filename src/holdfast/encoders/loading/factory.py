@@ -122,7 +122,7 @@ def _function(factory: str, flag: str) -> Callable[[], Any]:
         raise HoldfastError(f"{flag}: {first_line(error)}; check the spelling and the Python path") from error
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises is what the reader must hear
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise HoldfastError(f"{flag} cannot be imported ({reason}); mend the module {home}") from error
+        raise HoldfastError(f"{flag} cannot be imported ({reason}); fix the module {home}") from error
     if not callable(function):
         raise HoldfastError(f"{flag} is {type(function).__name__}, expected a function without arguments")
     return function

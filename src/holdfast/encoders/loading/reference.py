@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Options:
         if self.size is not None:
             check_whole(self.size, "size")
             if self.size < 1:
-                raise HoldfastError(f"size must be at least 1 pixel, got {self.size}")
+                raise OutOfRange("size", self.size, "at least 1 pixel")
 
 
 def named(reference: str) -> tuple[str, str]:
@@ -85,7 +85,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
         ('encoder', Options(arch=None, size=32, trust_remote_code=False))
         >>> split("encoder?siz=32", Options)
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: 'encoder' has no setting 'siz'; did you mean 'size'? known: ...
+        holdfast.core.errors.UnknownName: ... Did you mean 'size'? Known: ...
     """
     base, _, query = name.partition("?")
     known = fields_of(kind)
@@ -95,7 +95,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
         if not equals:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
         if key not in known:
-            raise HoldfastError(f"{base!r} has no setting {key!r}; {did_you_mean(key, list(known))}")
+            raise UnknownName(f"settings of {base!r}", key, known)
         several = get_origin(types_of(kind)[key]) is tuple
         if key in values and not several:
             raise HoldfastError(f"{base!r}: setting {key!r} is given twice; keep one")

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
 from holdfast.encoders.loading.reference import Options, existing, split
 from holdfast.encoders.onnx.files import read_model
@@ -73,5 +73,5 @@ def _output(model: Any, wanted: str | None, name: str) -> str:
     if wanted is None:
         raise HoldfastError(f"{name!r} has {len(offered)} outputs; choose one: ?output={'|'.join(offered)}")
     if wanted not in (*offered, *inner):
-        raise HoldfastError(f"{name!r} computes no value {wanted!r}; {did_you_mean(wanted, offered + inner[-20:])}")
+        raise UnknownName(f"values computed by {name!r}", wanted, offered + inner[-20:])
     return wanted

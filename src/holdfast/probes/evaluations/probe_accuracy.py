@@ -24,7 +24,7 @@ from holdfast.probes.probed_codes import CLEAN, Answers, margin_series, right_se
 
 TOP = 5
 LISTED = 20
-"""Up to so many classes have a line of their own; the curve shows all."""
+"""Largest number of classes with a line of their own; the curve shows all."""
 
 
 @final

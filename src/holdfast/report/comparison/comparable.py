@@ -153,7 +153,7 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
     if to is not None and to not in offered:
         raise HoldfastError(
             f"no errors can be taken relative to {to!r}: errors under corruption of two encoders are needed, one of them "
-            f"called so; {did_you_mean(to, offered)}"
+            f"called so. {did_you_mean(to, offered)}"
         )
     baseline_names = baselines(results)
     replaced: dict[int, Result] = {}

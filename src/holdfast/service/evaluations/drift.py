@@ -33,7 +33,7 @@ from holdfast.service.two_sets import TESTS, placed, require_euclidean
 from holdfast.transforms.severity import EDITS, FIFTEEN, rungs
 
 OPERATIONS = 2e10
-"""So many multiplications a second are planned with."""
+"""Multiplications per second that the plan assumes."""
 SHOWN = 6
 
 

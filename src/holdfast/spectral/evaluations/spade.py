@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.pictures import ends, row
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Picture, Question, Warned
@@ -135,7 +135,7 @@ def find(encoder: Encoder, name: str) -> nn.Module:
     if name in parts or len(ending) == 1:
         return parts[name if name in parts else ending[0]]
     known = [part for part in parts if part]
-    raise HoldfastError(f"{encoder.name} has no layer {name!r}; {did_you_mean(name, known)}")
+    raise UnknownName(f"layer of {encoder.name}", name, known)
 
 
 # The SPADE evaluation: spectral scores of an encoder on unlabelled images (see ``analysis`` for the mathematics).

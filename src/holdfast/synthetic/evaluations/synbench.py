@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.records import Curve, Findings, Question
 from holdfast.core.run_settings import Observed
 from holdfast.measure.evaluation import Evaluation, Sizes
@@ -177,14 +177,14 @@ class SynBench(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.scales) < 2 or min(self.scales) <= 0:
-            raise HoldfastError(f"synbench needs two scales or more, all positive, got {self.scales}")
+            raise OutOfRange("synbench.scales", self.scales, "two or more positive numbers")
         for threshold in self.thresholds:
             if not 0.5 < threshold < 1:
                 raise HoldfastError(f"synbench thresholds are accuracies between 0.5 and 1, got {threshold:g}")
         check_budgets(self.budgets)
         for value, known in ((self.direction, DIRECTIONS), (self.mode, MODES), (self.norm, NORMS)):
             if value not in known:
-                raise HoldfastError(f"synbench does not know {value!r}; {did_you_mean(value, list(known))}")
+                raise UnknownName("synbench", value, known)
         if not max(self.prior, 1 - self.prior) < min(self.thresholds):
             raise HoldfastError(
                 f"synbench thresholds must exceed the accuracy that the class alone gives, got {min(self.thresholds):g} "
@@ -200,9 +200,11 @@ class SynBench(Evaluation):
             raise HoldfastError(f"synbench takes samples of {FEWEST} or more per set, or auto, got {self.samples!r}")
         fewest = 2 * FEWEST * len(self.scales)
         if self.encodings < fewest:
-            raise HoldfastError(
-                f"{len(self.scales)} scales need at least {fewest} encodings, got {self.encodings}; "
-                "allow more, or give fewer scales"
+            raise OutOfRange(
+                "synbench.encodings",
+                self.encodings,
+                f"at least {fewest} for {len(self.scales)} scales",
+                fix="allow more, or give fewer scales",
             )
 
     def observation(self) -> RuleAccuracies:

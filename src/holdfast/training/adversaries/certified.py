@@ -35,7 +35,7 @@ from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations import Box, Rule
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Domain, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.training.adversaries.base import Adversary, Prepared, in_training, untouched
@@ -79,7 +79,7 @@ class Certified(Adversary):
         if not isinstance(self.ball, Linf):
             raise HoldfastError(f"certified training bounds linf balls, got {self.ball}; use ball=linf:0.1")
         if self.bound not in BOUNDS:
-            raise HoldfastError(f"certified: bound must be one of {', '.join(BOUNDS)}, got {self.bound!r}")
+            raise UnknownName("certified: bound", self.bound, BOUNDS)
         if not (0 < self.share <= 1 and 0 <= self.ramp <= 1 and 0 < self.box <= 1):
             raise HoldfastError(
                 "certified needs share and box in (0, 1] and ramp in [0, 1], got "

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_positive
 from holdfast.encoders.by_name import load
@@ -63,7 +63,7 @@ class SpadeGuided(Adversary):
         super().__post_init__()
         require_positive(self, "k")
         if self.scores not in KINDS:
-            raise HoldfastError(f"spade-guided: scores must be one of {', '.join(KINDS)}, got {self.scores!r}")
+            raise UnknownName("spade-guided: scores", self.scores, KINDS)
         if self.encoder is not None and (self.every or self.scores == "random"):
             raise HoldfastError("spade-guided: scores of a given encoder stay as they are; leave out every and random")
         if not (0 < self.low <= self.ball.radius and 0 < self.share < 1 and self.every >= 0 and self.r >= 1):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import unfold
 
 from holdfast.core.encoder import Domain, Normalised, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_positive
@@ -60,9 +60,9 @@ class MAE(TrainingObjective):
 
     def __post_init__(self) -> None:
         if self.masked not in ("auto", "tokens", "pixels"):
-            raise HoldfastError(f"mae: masked must be auto, tokens or pixels, got {self.masked!r}")
+            raise UnknownName("mae: masked", self.masked, ["auto", "tokens", "pixels"])
         if not 0 < self.ratio < 1:
-            raise HoldfastError(f"mae: ratio must lie between 0 and 1, got {self.ratio}")
+            raise OutOfRange("mae: ratio", self.ratio, "between 0 and 1")
         require_positive(self, "patch", "decoder_width", "decoder_depth", "decoder_heads")
         if self.decoder_width % self.decoder_heads:
             raise HoldfastError(f"mae: {self.decoder_heads} heads cannot share a width of {self.decoder_width}")
@@ -203,10 +203,10 @@ def hidden_patches(order: Order, keep: int) -> Bool[Tensor, "b n"]:
 
 
 def _kept(count: int, ratio: float) -> int:
-    """Return how many of so many patches stay visible: at least one, and not all."""
+    """Return the number of patches that stay visible: at least one, and not all."""
     keep = max(1, int(count * (1 - ratio)))
     if keep >= count:
-        raise HoldfastError(f"mae needs at least 2 patches in an image, got {count}; choose smaller ones")
+        raise OutOfRange("mae: patches per image", count, "at least 2", fix="choose smaller patches")
     return keep
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import require_not_negative
 from holdfast.training.learner import (
@@ -127,7 +127,7 @@ class Supervised(TrainingObjective):
 
     def __post_init__(self) -> None:
         if not isfinite(self.uniformity):
-            raise HoldfastError(f"{self.name}: uniformity must be finite, below or above zero, got {self.uniformity}")
+            raise OutOfRange(f"{self.name}: uniformity", self.uniformity, "finite and not 0")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.uniformity:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.core.balls import column
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 from holdfast.transforms.filters import folded
@@ -47,7 +47,7 @@ def check_probability(p: float, name: str) -> None:
         HoldfastError: ``p`` does not lie in 0..1.
     """
     if not 0 <= p <= 1:
-        raise HoldfastError(f"p of {name} is a probability and must lie in 0..1, got {p}")
+        raise OutOfRange(f"{name}: p", p, "a probability in 0..1")
 
 
 WEIGHTS = {1: (1.0,), 3: (0.299, 0.587, 0.114)}
@@ -106,9 +106,9 @@ class ColorJitter(Transform):
         check_probability(self.p, self.name)
         for what in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, what) < float("inf"):
-                raise HoldfastError(f"{what} of color-jitter must be a number from 0 on, got {getattr(self, what)}")
+                raise OutOfRange(f"color-jitter: {what}", getattr(self, what), "at least 0")
         if not 0 <= self.hue <= 0.5:
-            raise HoldfastError(f"hue of color-jitter is a share of the circle and must lie in 0..0.5, got {self.hue}")
+            raise OutOfRange("color-jitter: hue", self.hue, "a fraction of the circle in 0..0.5")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         draws = noise.uniform((9,), torch.float64)
@@ -195,7 +195,7 @@ class Solarize(Transform):
     def __post_init__(self) -> None:
         check_probability(self.p, self.name)
         if not 0 <= self.threshold <= 1:
-            raise HoldfastError(f"threshold of solarize must lie in 0..1, got {self.threshold}")
+            raise OutOfRange("solarize: threshold", self.threshold, "in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return sometimes(pixels, noise.uniform(()) < self.p, lambda some, _: solarized(some, self.threshold))
@@ -236,12 +236,13 @@ class GaussianBlur(Transform):
     def __post_init__(self) -> None:
         check_probability(self.p, self.name)
         if not 0 < self.sigma_min <= self.sigma_max < float("inf"):
-            raise HoldfastError(
-                "sigmas of gaussian-blur must satisfy 0 < sigma_min <= sigma_max, "
-                f"got {self.sigma_min} and {self.sigma_max}"
+            raise OutOfRange(
+                "gaussian-blur: sigma_min and sigma_max",
+                (self.sigma_min, self.sigma_max),
+                "positive and in order",
             )
         if not 0 < self.kernel <= 1:
-            raise HoldfastError(f"kernel of gaussian-blur is a share of the shorter side in 0..1, got {self.kernel}")
+            raise OutOfRange("gaussian-blur: kernel", self.kernel, "a fraction of the shorter side in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         # Beyond 6 standard deviations lies nothing that single precision would keep.
@@ -267,7 +268,7 @@ def blurred(pixels: ImagePixels, sigmas: Float[Tensor, "b"], reach: int) -> Imag
 
 @cache
 def _shifts(side: int, reach: int) -> Float[Tensor, "taps side side"]:
-    """Return for each tap the matrix that reads a row of pixels so many places further on, reflected at its ends."""
+    """Return for each tap the matrix that shifts a row of pixels by its offset, reflected at its ends."""
     taps = torch.arange(-reach, reach + 1)[:, None]
     places = folded(torch.arange(side) + taps, side, "mirror")
     return torch.nn.functional.one_hot(places, side).to(torch.float32)

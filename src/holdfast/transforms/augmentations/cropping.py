@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.transforms.augmentations.colour import check_probability, sometimes
 from holdfast.transforms.base import ImagePixels, Transform
@@ -50,11 +50,11 @@ class RandomAffine(Transform):
 
     def __post_init__(self) -> None:
         if not 0 <= self.degrees <= 180:
-            raise HoldfastError(f"degrees of random-affine must lie in 0..180, got {self.degrees}")
+            raise OutOfRange("random-affine: degrees", self.degrees, "in 0..180")
         if not 0 <= self.scale < 1:
-            raise HoldfastError(f"scale of random-affine must lie in 0..1, below 1, got {self.scale}")
+            raise OutOfRange("random-affine: scale", self.scale, "in [0, 1)")
         if not 0 <= self.translate <= 1:
-            raise HoldfastError(f"translate of random-affine is a share of the side in 0..1, got {self.translate}")
+            raise OutOfRange("random-affine: translate", self.translate, "a fraction of the side in 0..1")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         height, width = pixels.shape[-2:]
@@ -94,9 +94,9 @@ class RandomCrop(Transform):
 
     def __post_init__(self) -> None:
         if self.padding < 1:
-            raise HoldfastError(f"padding of random-crop must be at least 1 pixel, got {self.padding}")
+            raise OutOfRange("random-crop: padding", self.padding, "at least 1 pixel")
         if self.padding_mode not in PADDING_MODES:
-            raise HoldfastError(f"padding_mode of random-crop is zeros or reflect, got {self.padding_mode!r}")
+            raise UnknownName("random-crop: padding_mode", self.padding_mode, ["zeros", "reflect"])
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         height, width = pixels.shape[-2:]
@@ -135,12 +135,15 @@ class RandomResizedCrop(Transform):
 
     def __post_init__(self) -> None:
         if not 0 < self.scale_min <= self.scale_max <= 1:
-            raise HoldfastError(
-                "scales of random-resized-crop are shares of the area, 0 < scale_min <= scale_max <= 1, "
-                f"got {self.scale_min} and {self.scale_max}"
+            raise OutOfRange(
+                "random-resized-crop: scale_min and scale_max",
+                (self.scale_min, self.scale_max),
+                "fractions of the area in (0, 1], in order",
             )
         if not 1 <= self.ratio < float("inf"):
-            raise HoldfastError(f"ratio of random-resized-crop is the widest crop's and at least 1, got {self.ratio}")
+            raise OutOfRange(
+                "random-resized-crop: ratio", self.ratio, "at least 1, the aspect ratio of the widest crop"
+            )
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         return resized_crops(pixels, self.boxes(noise, *pixels.shape[-2:]))

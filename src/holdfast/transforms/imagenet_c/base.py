@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 
@@ -35,7 +35,7 @@ class CommonCorruption(Transform):
 
     def __post_init__(self) -> None:
         if not 1 <= self.severity <= 5:
-            raise HoldfastError(f"the severity of {self.name} must be 1, 2, 3, 4 or 5, got {self.severity}")
+            raise OutOfRange(f"{self.name}: severity", self.severity, "1, 2, 3, 4 or 5")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         published = self.at_32 if small(pixels) else self.at_224
