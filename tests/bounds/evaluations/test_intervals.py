@@ -65,7 +65,8 @@ def displaced(rng: np.random.Generator, images: int, moves: np.ndarray) -> Estim
     evaluation = CertifiedDisplacement(balls=(Linf(0.1),), divergences=(L2Distance(),), samples=len(moves))
     values = torch.tensor(moves)
     rows = population.choose(len(moves))
-    findings = evaluation.conclude(population, rows, {"0.certified": values, "0.attacked": values})
+    unmoved = {f"1.{k}.codes": codes[rows] for k in range(len(evaluation.attacks))}
+    findings = evaluation.conclude(population, rows, {"0.certified": values, "0.attacked": values, **unmoved})
     return next(e for e in findings.estimates if e.quantity == "certified_displacement")
 
 
