@@ -104,7 +104,7 @@ def test_a_copy_in_double_precision_that_does_not_round_hides_nothing() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.linear((x.half().float() if x.dtype == torch.float32 else x).flatten(1))
 
-    with pytest.raises(HoldfastError, match=r"rounded casts to torch\.float16 where it is executed in torch\.float32"):
+    with pytest.raises(HoldfastError, match=r"rounded .*torch\.float16 .*torch\.float32"):
         bound(Encoder(Rounded(lambda x: False).eval(), "rounded", Domain(SHAPE)))
 
 

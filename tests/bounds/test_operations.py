@@ -155,7 +155,7 @@ def test_an_operation_that_is_not_listed_is_refused_by_name(name: str) -> None:
 SETTINGS_REFUSED = {
     "exponent 3": lambda x: x**3,
     "order 1": lambda x: x / x.norm(p=1, dim=1, keepdim=True),
-    "weights that depend": lambda x: nn.functional.linear(x, x.T @ x),
+    "weights depend": lambda x: nn.functional.linear(x, x.T @ x),
 }
 
 

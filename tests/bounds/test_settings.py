@@ -252,8 +252,11 @@ REFUSED: dict[str, tuple[Function, str]] = {
         "indices or statistics of max_pool2d",
     ),
     "a mask that leaves nothing": (lambda x: masked(x, torch.full((4, 4), -torch.inf)), "query without a key"),
-    "a mask that depends": (lambda x: functional.scaled_dot_product_attention(x, x, x, x), "'scaled_dot.*in a way"),
-    "weights that depend": (lambda x: functional.layer_norm(x, [4], x[0, 0, 0]), "'layer_norm'.*in a way"),
+    "a mask that depends": (
+        lambda x: functional.scaled_dot_product_attention(x, x, x, x),
+        "'scaled_dot_product_attention'",
+    ),
+    "weights that depend": (lambda x: functional.layer_norm(x, [4], x[0, 0, 0]), "'layer_norm'"),
     "a falling exponential": (lambda x: functional.celu(x, -1.0), "celu"),
     "one number for all images": (lambda x: x / x.norm(), "a single number"),
     "bicubic": (lambda x: functional.interpolate(x, (3, 3), mode="bicubic"), "'upsample_bicubic2d'"),

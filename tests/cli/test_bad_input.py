@@ -165,7 +165,7 @@ def test_an_encoder_without_finite_codes(value, capsys):
 
 def test_a_constant_encoder_is_not_called_robust(capsys):
     save_file(modules.weights(modules.linear(), **{"1.weight": 0.0}), "bad.safetensors")
-    assert "All images have the same code" in failed(capsys, weights="bad.safetensors")
+    assert "All images have the same embedding" in failed(capsys, weights="bad.safetensors")
 
 
 def test_an_encoder_of_another_output_shape(capsys):
@@ -353,7 +353,7 @@ def test_an_unfit_encoder_is_not_attacked(capsys):
     assert (
         capsys.readouterr()
         .err.splitlines()[-1]
-        .startswith("holdfast: bad.safetensors is not fit to be attacked: All images have the same code")
+        .startswith("holdfast: bad.safetensors is not fit to be attacked: All images have the same embedding")
     )
     assert run(["doctor", *bad, "--images", "good.npy"]) == 1
     assert "failed" in capsys.readouterr().out

@@ -224,7 +224,8 @@ def test_who_was_asked_for_and_is_missing_is_counted_and_named(capsys):
     folder = run_of("run", [breakaway(ROBUST), breakaway(WEAK)], asked=asked)
     assert run(["compare", folder, "--html", "page.html"]) == 0
     captured = capsys.readouterr()
-    assert ", 2 of 3 encoders" in captured.out
+    assert run(["compare", folder, "--full"]) == 0
+    assert ", 2 of 3 encoders" in capsys.readouterr().out
     assert f"not measured: evaluate of builtin:{MIDDLE}: the run in run stopped before it" in captured.err
     assert "Robustness of 2 of 3 encoders" in Path("page.html").read_text()
 

@@ -32,7 +32,7 @@ def test_numbers_are_printed_and_kept(arrays, capsys):
     printed = capsys.readouterr().out
     found = spade(*folded(120), k=5)
     assert f"{found.score:#.3g}" in printed
-    assert "proved" in printed
+    assert "certified" in printed
     assert f"Report: {out / 'report.html'}" in printed
     kept = np.load(out / "scores.npz")
     assert kept["eigenvalues"] == pytest.approx(found.eigenvalues)

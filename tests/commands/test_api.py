@@ -201,7 +201,7 @@ def test_a_part_of_runs_is_compared_and_becomes_a_page(run: EvaluatedRun, tmp_pa
     everything, part = hf.compare(run), hf.compare(run, only="overlap", where="linf:0.1")
     assert 0 < len(part.contests) < len(everything.contests)
     assert {contest.conditions["ball"] for contest in part.contests} == {"linf:0.1"}
-    with pytest.raises(hf.HoldfastError, match="no such evaluation"):
+    with pytest.raises(hf.HoldfastError, match=r"breakaway.*overlap"):
         hf.compare(run, only="breakaway")
     part.page(tmp_path / "page.html")
     assert "digits-robust" in (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -262,7 +262,7 @@ def test_a_run_leaves_its_report_in_the_folder_that_was_named(tmp_path: Path) ->
     page.unlink()
     hf.evaluate(encoder(), images(), **asked)
     assert page.read_text() == text
-    with pytest.raises(HoldfastError, match="unknown attack"):
+    with pytest.raises(HoldfastError, match="adaptive, nes, pgd"):
         hf.evaluate(encoder(), images(), **{**asked, "out": tmp_path / "b", "settings": {"overlap": {"attacks": "x"}}})
     assert not (tmp_path / "b").exists(), "nothing was computed"
 

@@ -64,7 +64,7 @@ def test_every_kind_of_file_holds_the_same_codes(files, codes):
 
 
 BAD = {
-    "1 of 60 codes of embeddings hold NaN or infinity, row 7": lambda z: read_codes(
+    "1 of 60 embeddings of embeddings hold NaN or infinity, row 7": lambda z: read_codes(
         np.where(np.arange(60)[:, None] == 7, np.nan, z)
     ),
     "'a' occurs twice": lambda z: read_codes(z, ids=["a"] * 60),

@@ -247,7 +247,7 @@ def test_boxes_are_charged_for_growth_and_for_leaning() -> None:
     ("text", "sentence"),
     [
         ("certified:ball=l2:0.5", "linf balls"),
-        ("certified:bound=alpha", "interval, crown-ibp"),
+        ("certified:bound=alpha", "crown-ibp, interval"),
         ("certified:share=0", "share and box in"),
         ("certified:box=0.2", "takes steps of an attack"),
     ],

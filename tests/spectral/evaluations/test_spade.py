@@ -373,4 +373,4 @@ def test_comparisons_stand_beside_the_score():
 
 def test_a_k_that_is_no_number_of_neighbours_is_refused():
     with pytest.raises(HoldfastError, match=r"spade\.sweep"):
-        Spectral(sweep=(5, 2.5))  # type: ignore[arg-type]
+        Spectral(sweep=(5, 0))

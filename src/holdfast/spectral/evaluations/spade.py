@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.pictures import ends, row
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Picture, Question, Warned
@@ -202,6 +202,8 @@ class Spectral(Evaluation):
         require_not_negative(self, "subsets")
         for k in self.sweep:
             check_whole(k, "spade.sweep")
+            if k < 1:
+                raise OutOfRange("spade.sweep", k, "at least 1")
 
     def fits(self) -> tuple[SpectralFit]:
         return (SpectralFit(self.k, self.graph, self.repair, self.samples),)
@@ -329,7 +331,7 @@ def _pairs(population: Population, rows: Sequence[int], spade: Spade) -> tuple[P
 
 def _collapsed(ids: Sequence[str]) -> Findings:
     """Return what is said of an encoder that gives all images one code: nothing is defined."""
-    reason = "all images have the same code, so none has nearest neighbours"
+    reason = "all images have the same embedding, so none has nearest neighbours"
     estimates = [
         Estimate(
             quantity=name,
