@@ -298,7 +298,7 @@ def _collapsed(examinee: Examinee) -> Answer:
         # Networks may take all noise for nearly the same; none that sees its input gives exactly one code.
         constant = torch.equal(codes, codes[:1].expand_as(codes))
         return "failed" if examinee.real or constant else "warning", (
-            f"All {kind} have the same code: it has collapsed, or it was given the wrong weights or range."
+            f"All {kind} have the same embedding: it has collapsed, or it was given the wrong weights or range."
         )
     return "ok", f"Codes of {kind} differ by up to {spread / _size(codes):.1%} of their size."
 
