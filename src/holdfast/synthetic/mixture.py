@@ -53,7 +53,10 @@ def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor,
 
 @dataclass(frozen=True)
 class Mixture:
-    """Two Gaussians around ``mean`` and ``-mean``, in which every input value varies by 1, on average over them."""
+    """Two Gaussians around ``mean`` and ``-mean``.
+
+    White noise varies by 1 in every input value. Coloured noise is scaled so that the best rule is right as often.
+    """
 
     mean: Float[Tensor, "*pixels"]
     prior: float = 0.5
@@ -80,7 +83,8 @@ class Mixture:
         for axis in _axes(len(shape)):
             square = square + torch.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - axis - 1)).double() ** 2
         power = (1 + square.sqrt()) ** -self.spectrum
-        return power / power.mean()
+        mean = _cosines(self.mean.double()) if self.spectrum else self.mean.double()
+        return power * (mean.square() / power).sum() / mean.square().sum()
 
     def rules(self, budgets: Sequence[float], norm: str) -> tuple[Float[Tensor, "e"], Float[Tensor, "e"]]:
         """Return ``mu'w / sd`` and ``sd = sqrt(w' Sigma w)`` of the robust Bayes rules of the inputs themselves.
