@@ -224,17 +224,17 @@ def test_compressed_files_are_read_under_their_own_names(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="HOLDFAST_REFERENCE names no folder with vnncomp")
 def test_published_queries_are_answered_right_or_unknown_within_their_time(tmp_path):
-    """With 4 of their 30 seconds, so that the test takes a minute."""
+    """With 8 of their 30 seconds, so that the test takes two minutes."""
     for folder in REFERENCE.iterdir():
         if folder.is_dir():
             (tmp_path / folder.name).symlink_to(folder)
     with (REFERENCE / "instances.csv").open() as file, (tmp_path / "instances.csv").open("w") as short:
-        csv.writer(short).writerows((network, query, 4) for network, query, _ in csv.reader(file))
+        csv.writer(short).writerows((network, query, 8) for network, query, _ in csv.reader(file))
     with (REFERENCE / "expected.csv").open() as file:
         known = {(network, query): answer for network, query, answer in csv.reader(file)}
     found = hf.verify(tmp_path)
     assert {(answer.network, answer.query) for answer in found} == known.keys()
     wrong = [a for a in found if a.answer not in ("unknown", known[a.network, a.query])]
     assert not wrong
-    assert max(answer.seconds for answer in found) < 4 + 10, "the first one imports what tracing needs"
+    assert max(answer.seconds for answer in found) < 8 + 10, "the first one imports what tracing needs"
     assert sum(answer.answer != "unknown" for answer in found) >= 2, "vacuous"
