@@ -70,6 +70,17 @@ def test_settings_of_a_protocol_are_those_of_the_paper() -> None:
     assert "randomized-smoothing" not in plan, "it needs a bank, and there is none"
 
 
+def test_the_attack_on_pairs_is_the_papers() -> None:
+    few = {"instance-accuracy": {"samples": 3}}
+    run = hf.evaluate(
+        "builtin:digits-random", "builtin:digits", suite="wang2022", only=["instance-accuracy"], settings=few, limit=60
+    )
+    line = next(each for each in TABLES["wang2022"] if each.quantity == "robust_instance_accuracy")
+    found = line.found(run.results)
+    assert found is not None
+    assert found.conditions["attack"].endswith(" at the negative")
+
+
 def test_flags_are_stronger_than_a_protocol() -> None:
     request = Request.of(
         encoders=("x",), images="y", suite="petrov2022", eps=("0.02",), settings={"breakaway": {"samples": 7}}

@@ -60,7 +60,7 @@ def test_the_best_rule_is_right_as_often_whatever_the_colour(kind: str) -> None:
 def test_what_is_allowed_is_what_the_best_rules_reach_on_samples(
     kind: str, prior: float, spectrum: float, norm: str
 ) -> None:
-    """The rules are learned from so many samples that the codes' moments are the mixture's."""
+    """The rules get the exact moments of the mixture."""
     scales = [0.7, 1.5]
     unit = direction(kind, (3, 4))
     right, bound = allowed(scales, Mixture(unit, prior, spectrum), BUDGETS, norm)

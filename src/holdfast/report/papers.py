@@ -45,6 +45,7 @@ class Line:
 
 def _rvcl(test: str, *robust: str) -> tuple[Line, ...]:
     of_head = {"attack": "pgd at the probe", "probe": "linear:recipe=rvcl"}
+    # Of the two attacks on pairs the paper's comes first; the steps in its name depend on the channels of the images.
     return (
         Line("ACR (figure 3)", "certified-radius", "average_certified_radius"),
         Line("radius under PGD", "certified-radius", "average_attacked_radius"),

@@ -51,7 +51,7 @@ def test_the_best_encoder_is_named_with_its_count():
     assert {"digits-robust", "1", "study;", "8"} <= set(
         next(s for s in said.splitlines() if "is the most robust" in s).split()
     )
-    assert "digits-random has no number in 4 conditions (relative quantile), so nobody is ranked there" in said
+    assert "digits-random has no number in 4 conditions (relative quantile), so no encoder is ranked there" in said
     assert said.startswith("timm:vit_tiny was asked for and has no result, so nothing here speaks of it: pixels must")
     assert "1 result failed, for 1 reason listed below" in said
     assert "Settle the notes" not in said, "the leader has none of its own"
@@ -136,7 +136,7 @@ def test_no_winner_is_made_of_what_the_others_were_not_measured_in():
     assert "tied in all 8 conditions of robustness compared" in said
     assert "question" not in said
     missing = "three has no number in 16 conditions (breakaway risk, nearest neighbour accuracy)"
-    assert f"{missing}, so nobody is ranked there" in said
+    assert f"{missing}, so no encoder is ranked there" in said
 
 
 def test_what_is_not_robustness_makes_nobody_the_most_robust():

@@ -113,7 +113,7 @@ def _missing(lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
 
 
 def _gaps(table: Table) -> Iterator[str]:
-    """Yield in which numbers of robustness nobody is ranked; what else is undefined stands beside its own numbers."""
+    """Yield which numbers of robustness rank no encoder; what else is undefined stands beside its own numbers."""
     robust = tuple(part for part in table.sections if part.robustness)
     for gap in tally(replace(table, sections=robust)).gaps:
         yield f"{gap_sentence(gap)}."

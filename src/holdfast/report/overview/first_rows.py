@@ -313,7 +313,7 @@ def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow
 def _attacked(found: Picked, alone: Picked, whole: Table, place: int) -> Shown | None:
     """Return the attacked bound of an encoder without a proof, if it is of the same event as the row.
 
-    It has no values, so that nobody compares an attack with proofs.
+    It has no values, so that no attack is compared with proofs.
     """
     name, cell = whole.encoders[place], alone.rows[0].cells[place]
     like, shown = dict(found.group.items()), dict(alone.group.items())

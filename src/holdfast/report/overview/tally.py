@@ -53,7 +53,7 @@ class Tally(Record):
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """Return who is best or tied for best at the most questions; nobody where none is so throughout any question."""
+        """Return who is best or tied for best at the most questions; none where no encoder is so throughout a question."""
         most = max(self.firsts.values(), default=0)
         return tuple(name for name, count in self.firsts.items() if count == most and most)
 
@@ -89,7 +89,7 @@ def gap_sentence(gap: Gap) -> str:
     """Return what is missing of some encoders, in words."""
     who, quantities = text.listed(list(gap.encoders)), ", ".join(map(text.words, gap.quantities))
     where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
-    return f"{who} {text.have(gap.encoders)} no number in {where}, so nobody is ranked there"
+    return f"{who} {text.have(gap.encoders)} no number in {where}, so no encoder is ranked there"
 
 
 def _meetings(contests: list[Contest]) -> Iterator[Meeting]:
@@ -107,7 +107,7 @@ def _gaps(table: Table) -> Iterator[Gap]:
     quantities_of: dict[tuple[str, ...], list[str]] = {}
     for section in table.sections:
         for row in section.rows if section.like.better != "neither" else ():
-            # Where nobody has a number there is nothing to be ranked.
+            # Where no encoder has a number there is nothing to rank.
             if 0 < len(who := row.missing(table)) < len(table.ranked):
                 quantities_of.setdefault(who, []).append(section.like.quantity)
     for who, quantities in quantities_of.items():

@@ -223,7 +223,7 @@ def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:
 
 # Shards in this process at first; once they have taken a while, in workers of this machine.
 #
-# Starting a worker takes seconds, for it imports torch, and what is small is over by then. Each process has one
+# Starting a worker takes seconds, because it imports torch; small work is over by then. Each process has one
 # thread: threads that wake each other for every operation cost more than they save in small networks, and leave cores
 # idle in those of a billion operations. Networks of which the memory would not hold so many copies stay in this
 # process, with all its threads.
