@@ -160,7 +160,7 @@ class Study:
         ball = {"balls": BALLS[case.dataset], "divergences": "cosine", "samples": ANCHORS, "attack": SEARCH["attack"]}
         linear = self.images(case.dataset, False, slice(2 * ANCHORS))
         settings = {
-            "certified-breakaway": {**ball, "others": 300, "rivals": 3},
+            "certified-breakaway": {**ball, "rivals": 3},
             "certified-overlap": ball,
             "certified-displacement": ball,
             "linear-radius": SEARCH,
