@@ -142,6 +142,9 @@ class Forecast:
     """... while so many passed here: fewer where many are computed side by side."""
     beside: int = 1
     """How many the engine computes side by side."""
+    _lines: dict[Piece, tuple[float, float] | None] = field(default_factory=dict)
+    _corrections: dict[str, float] = field(default_factory=dict)
+    # Both are asked for thousands of times between two shards, and follow from what only the methods below change.
 
     def expect(self, piece: Piece) -> None:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
@@ -152,6 +155,16 @@ class Forecast:
         self.forwards[piece] = forwards
         if rows is not None:
             self.planned[piece] = rows
+        self._forget()
+
+    def know_pace(self, name: str, seconds: float) -> None:
+        """Take note that a forward of one image takes the encoder called ``name`` so long."""
+        self.paces[name] = seconds
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lines.clear()
+        self._corrections.clear()
 
     def drop(self, piece: Piece) -> None:
         """Take note that nothing more of ``piece`` will be done."""
@@ -162,6 +175,7 @@ class Forecast:
         self.waiting[piece], self.totals[piece[1]] = total - done, total
         if rows:
             self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
+            self._forget()
 
     def pass_time(self, worked: float, passed: float) -> None:
         """Take note that observations took ``worked`` seconds where they were computed, while so many passed here."""
@@ -188,14 +202,19 @@ class Forecast:
         What was measured of other encoders tells as well, of those whose pace is most alike: the last, and the least where
         the first shards of a process bore what it sets up once.
         """
-        name, what = piece
+        if piece not in self._lines:
+            self._lines[piece] = self._line_of(*piece)
+        line = self._lines[piece]
+        return (0.0, self.concluding[piece]) if line is None and piece in self.concluding else line
+
+    def _line_of(self, name: str, what: What) -> tuple[float, float] | None:
         timed = self.measured.get(what, {})
         if not timed:
-            return (0.0, self.concluding[piece]) if piece in self.concluding else None
+            return None
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
             known = [timed[name]] if name in timed else timed.values()
             return 0.0, sum(map(_pace, known)) / len(known)
-        later, planned = _later_over_first(timed.values()), self._by_forwards(piece)
+        later, planned = _later_over_first(timed.values()), self._by_forwards((name, what))
         if name in timed and later is not None:
             return 0.0, _line(timed[name], later, planned)[1]
         slower = {other: self._slower(name, other) for other in timed}
@@ -219,6 +238,11 @@ class Forecast:
         The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others. Until
         much is measured the plan is believed.
         """
+        if name not in self._corrections:
+            self._corrections[name] = self._correction(name)
+        return self._corrections[name]
+
+    def _correction(self, name: str) -> float:
         pairs = [(EARLY, EARLY)] + [
             (rows * by_forwards, rows * _line(timed[name], None, by_forwards)[1])
             for what, timed in self.measured.items()

@@ -265,7 +265,8 @@ def look_up(
         missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:
             with nullcontext() if isinstance(cells.work.engine, Local) else one_thread():
-                cells.work.forecast.paces[encoder.name] = pace(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
+                seconds = pace(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
+                cells.work.forecast.know_pace(encoder.name, seconds)
         return missing
     return None
 
