@@ -16,7 +16,7 @@ from holdfast.encoders.embeddings import Embeddings
 from holdfast.measure.applicable import changes_by_default, inapplicable, restricted
 from holdfast.measure.evaluation import Evaluation, answerable, settings
 from holdfast.report.text import listed
-from holdfast.run.catalog import HEAVY, LARGE, TOTAL, share
+from holdfast.run.catalog import HEAVY, LARGE, most_forwards, share
 from holdfast.run.inputs import Inputs
 from holdfast.run.request import Request, build, planned, requested_balls
 
@@ -218,6 +218,6 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
 def _less(operations: int) -> str:
     """Return what quick asks of an encoder of so many operations."""
     if operations >= HEAVY:
-        return f"asks for {TOTAL:,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+        return f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"
     percent = float(f"{100 * share(operations):.2g}")  # of two digits, and 100 is not 1e+02
     return f"looks at {percent:g}% as many images as with a small network and attacks them less often"
