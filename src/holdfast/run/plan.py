@@ -218,6 +218,8 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
 def _less(operations: int) -> str:
     """Return what quick asks of an encoder of so many operations."""
     if operations >= HEAVY:
-        return f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+        return (
+            f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+        )
     percent = float(f"{100 * share(operations):.2g}")  # of two digits, and 100 is not 1e+02
     return f"looks at {percent:g}% as many images as with a small network and attacks them less often"
