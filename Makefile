@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # what collecting the tests takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo picture test test-slow check format docs
+.PHONY: help demo picture test test-slow check format reference docs
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,9 @@ check: $(VENV)/.dev  ## lint, format, types
 format: $(VENV)/.dev  ## format the code and sort its imports
 	$(BIN)/ruff check --fix --select I .
 	$(BIN)/ruff format .
+
+reference: $(VENV)/.dev  ## rewrite the generated parts of the documentation
+	$(BIN)/python scripts/site_reference.py
 
 docs: $(VENV)/.dev  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

@@ -71,6 +71,7 @@ class AdaptiveAttack(Attack):
 
     restarts: int = 5
     steps: int = 20
+    """Gradient steps per start; several starts take 40% of all steps, and the best one the rest."""
     name = "adaptive"
     version = 2
 

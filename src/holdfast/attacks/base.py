@@ -40,6 +40,7 @@ class Attack(Spelled, Searching):
     blind: ClassVar[bool] = False
     """Whether it looks at no gradient."""
     restarts: int = 1
+    """Random starts."""
 
     def __post_init__(self) -> None:
         require_positive(self, "restarts")

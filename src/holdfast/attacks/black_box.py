@@ -41,7 +41,9 @@ class SquareAttack(Attack):
     ``area`` is the share of the image that the first square covers."""
 
     queries: int = 1000
+    """Forward passes per image and start."""
     area: float = 0.3
+    """Fraction of the image under the first window; it shrinks along the published schedule."""
     name = "square"
     blind = True
 
@@ -119,9 +121,13 @@ class NaturalEvolution(Attack):
     """
 
     queries: int = 1000
+    """Largest number of forward passes per image and start."""
     pairs: int = 10
+    """Pairs of opposite points that estimate one gradient."""
     stride: float = 0.2
+    """First step, as a fraction of the radius; later steps shrink to 0."""
     spread: float = 0.2
+    """Distance of these points from the image, as a fraction of the radius."""
     name = "nes"
     blind = True
 

@@ -33,10 +33,15 @@ class GradientAttack(Attack):
     """
 
     steps: int = 20
+    """Gradient steps per start."""
     stride: float = 0.1
+    """Step, as a fraction of the radius."""
     step: float | None = None
+    """Step in pixel units, instead of `stride`."""
     start: float = 1.0
+    """Radius of the random start, as a fraction of the ball's; at 0 an untargeted distance has no gradient."""
     keep: str = "best"
+    """Returned point: the `best` visited or the `last`."""
     name = "pgd"
 
     def __post_init__(self) -> None:

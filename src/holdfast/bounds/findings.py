@@ -266,13 +266,21 @@ class BracketEvaluation(Evaluation):
     """Brackets in every ball under every divergence, with the attacks set against the certificates."""
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    """Perturbation sets."""
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    """Distances between embeddings; each evaluation refuses those that it cannot bound."""
     samples: int = 100
+    """Number of certified images, the first that the attacked evaluation uses."""
     method: Method = Crown()
+    """Bounding method."""
     attack: Attack = AdaptiveAttack()
+    """Attack in float64 on what is certified."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Attacks of the attacked evaluation, which close the bracket too."""
     neurons: int = 50_000
+    """Largest number of nonlinear units; larger encoders are refused."""
     arithmetic: str = "real"
+    """`real` for exact arithmetic, `executed` for floating-point arithmetic; half precision is always executed."""
     partial = True
     reached: ClassVar[Mapping[str, Literal["most", "least"]]]
     """What attacks reach, by its name in what is observed, and which of two such values is the stronger attack's."""

@@ -58,7 +58,7 @@ def command(
             rich_help_panel=MEASURED,
         ),
     ] = "adaptive",
-    limit: Annotated[int, flags.like(Limit)] = 64,
+    limit: Annotated[int, flags.like(Limit, help="Use at most N images, sampled with --seed.")] = 64,
     neurons: Annotated[
         int,
         typer.Option(

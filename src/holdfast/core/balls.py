@@ -26,6 +26,7 @@ class Ball(Spelled):
     """All perturbations ``delta`` with ``norm(delta) <= radius``, in the units of the encoder's domain (pixels)."""
 
     radius: float
+    """ε, in pixel units, as in 8/255."""
     name: ClassVar[str]
     example: ClassVar[str] = "8/255"
     """What a missing radius is explained by."""

@@ -139,6 +139,7 @@ class Whitened(Divergence):
     """
 
     floor: float = 1e-6
+    """Variance added to every direction, as a fraction of the mean variance."""
     name = "whitened"
     learns = True
 
@@ -263,8 +264,11 @@ class Tokens(Divergence):
     """
 
     divergence: Divergence = Cosine()
+    """Distance between two tokens."""
     count: int = 1
+    """Number of tokens, for embeddings whose encoder does not state it."""
     statistic: str = "mean"
+    """`mean` over tokens, or the `worst` token."""
     name = "tokens"
 
     def __post_init__(self) -> None:

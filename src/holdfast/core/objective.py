@@ -80,3 +80,4 @@ class DivergenceObjective(Objective):
     """An objective in terms of a divergence, which callers may exchange or fit to the clean codes."""
 
     divergence: Divergence = L2Distance()
+    """Distance between embeddings that the attack maximises or minimises."""

@@ -199,7 +199,10 @@ class Observing(Running, Keeping, total=False):
 
 UNFINISHED = "Stop after this many seconds with a checkpoint; rerun to continue."
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "attack": {"limit": {"default": 64}, "workers": {"default": None}},
+    "attack": {
+        "limit": {"default": 64, "help": "Use at most N images, sampled with --seed."},
+        "workers": {"default": None},
+    },
     "certify": {
         "device": {"help": "Compute on cpu or cuda; bounds need float64."},
         "precision": {"help": "Run the encoder in float32, float64, bfloat16 or float16."},

@@ -42,9 +42,13 @@ class RobustProbe(Probe):
     """A linear head that learns from images attacked within ``ball``."""
 
     ball: Ball
+    """Perturbation set of adversarial training."""
     epochs: int = 10
+    """Training epochs."""
     steps: int = 10
+    """PGD steps per training step."""
     batch: int = 64
+    """Images per training step."""
     name = "robust"
     version = 1
 
@@ -105,7 +109,9 @@ class NoiseProbe(Probe):
     """A linear head that learns from ``draws`` noisy copies of each image of the bank."""
 
     sigma: float = 0.25
+    """Standard deviation of the noise, in pixel units."""
     draws: int = 1
+    """Noisy copies per image of the reference set."""
     name = "noise"
     version = 1
 
@@ -154,9 +160,13 @@ class SynBenchRobustProbe(Probe):
     """
 
     epochs: int = 10
+    """Training epochs."""
     steps: int = 10
+    """PGD steps per training step."""
     batch: int = 64
+    """Images per training step."""
     samples: int = SAMPLES
+    """Synthetic inputs in each set of each scale of SynBench."""
     name = "synbench-robust"
     version = 1
 

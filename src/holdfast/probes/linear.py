@@ -49,8 +49,10 @@ class Recipe:
     """A published schedule: the learning rate is divided by ten where each of ``drops`` epochs are done."""
 
     optimiser: Callable[[list[Tensor]], torch.optim.Optimizer]
+    """Optimiser and its settings, as in `sgd:rate=0.1`."""
     drops: tuple[int, ...]
     epochs: int
+    """Passes over the images."""
     batch: int = 256
 
 
@@ -66,6 +68,7 @@ class Linear(Probe):
     """A linear head; ``recipe`` is ``lbfgs`` (to convergence), ``rvcl`` or ``moco`` (as published)."""
 
     recipe: str = "lbfgs"
+    """`lbfgs` (converged), `rvcl` or `moco` (recipes of two papers)."""
     name = "linear"
     version = 1
 

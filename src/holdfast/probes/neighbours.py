@@ -64,7 +64,9 @@ class Knn(Probe):
     """The ``k`` nearest images of the bank under cosine vote, the nearer the more."""
 
     k: int = 200
+    """Nearest images that vote."""
     temperature: float = 0.1
+    """Temperature of the votes."""
     name = "knn"
     version = 1
 

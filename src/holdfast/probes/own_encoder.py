@@ -44,8 +44,11 @@ class FineTuned(Probe):
     """A linear head with an encoder tuned to the classes of the bank."""
 
     optimiser: str = "sgd"
+    """`sgd` (0.002, momentum 0.9) or `adamw` (0.001)."""
     epochs: int = 10
+    """Training epochs."""
     batch: int = 64
+    """Images per training step."""
     name = "fine-tune"
     version = 1
 
@@ -120,6 +123,7 @@ class LowPassProbe(Probe):
     """A linear head on images without their frequencies of ``radius`` cycles per image and more, whenever it is asked."""
 
     radius: float
+    """Radius of the low-pass filter, in cycles per image."""
     name = "low-pass"
     example = "8"
     version = 1

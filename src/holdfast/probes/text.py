@@ -131,8 +131,9 @@ class TextProbe(Probe):
     """Prompts of a file, by the text tower of the encoder: zero-shot, without a bank."""
 
     prompts: str
+    """File of prompts, one per line."""
     digest: str = ""
-    """Of what the file says, which is part of every key."""
+    """Hash of the prompts, part of every cache key; filled in when the file is read."""
     name = "text"
     example = "prompts.txt"
     version = 1

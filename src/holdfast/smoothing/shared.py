@@ -36,14 +36,24 @@ class SmoothedEvaluation(Evaluation):
     """An evaluation of the smoothed encoder. Those whose settings of this class are equal share one pass of noisy copies."""
 
     sigma: float = 0.25
+    """Standard deviation of the noise, in pixel units; noisy pixels are not clipped."""
     selection: int = 10_000
+    """Noisy copies that choose the centre, the neighbour or the class; fresh copies test the centre."""
     copies: int = 100_000
+    """Largest number of noisy copies that certify one image."""
     samples: int = 50
+    """Number of certified images."""
     others: int = 1000
+    """Number of other images in the index, of the reference set if there is one."""
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    """Distances between embeddings; each must be a distance of points (`l2`, `unit_l2`, `cosine`, `whitened`,
+    `rank`)."""
     probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
+    """Probes to certify, if there are labels and a reference set; `noise` is trained on noisy copies."""
     radii: tuple[float, ...] = (0.25,)
+    """ε in ℓ2 at which certificates are reported; each costs an attack, but no copies."""
     alpha: float = 0.001
+    """Probability that one certificate is wrong."""
     partial = True
 
     def __post_init__(self) -> None:

@@ -23,7 +23,9 @@ class Optimiser(Spelled):
 
     name: ClassVar[str]
     rate: float
+    """Largest learning rate."""
     weight_decay: float = 0.0
+    """Weight decay; biases and the weights of norms have none."""
 
     def __post_init__(self) -> None:
         require_positive(self, "rate")
@@ -31,7 +33,7 @@ class Optimiser(Spelled):
 
     @classmethod
     def read(cls, text: str) -> Optimiser:
-        return read(text, _kinds(Optimiser), "optimiser")
+        return read(text, kinds_of(Optimiser), "optimiser")
 
     def build(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimiser of those ``weights`` that are trained."""
@@ -54,7 +56,9 @@ class SGD(Optimiser):
     rate: float = 0.06
     weight_decay: float = 5e-4
     momentum: float = 0.9
+    """Momentum, in [0, 1)."""
     nesterov: bool = False
+    """Whether momentum is Nesterov's."""
     name = "sgd"
 
     def __post_init__(self) -> None:
@@ -87,6 +91,7 @@ class AdamW(Optimiser):
     rate: float = 1e-3
     weight_decay: float = 0.05
     beta2: float = 0.999
+    """Decay of the second moment."""
     name = "adamw"
 
     def __post_init__(self) -> None:
@@ -105,7 +110,9 @@ class Lars(Optimiser):
     rate: float = 0.3
     weight_decay: float = 1e-6
     momentum: float = 0.9
+    """Momentum, in [0, 1)."""
     trust: float = 0.001
+    """Trust coefficient of each layer's rate."""
     name = "lars"
 
     def __post_init__(self) -> None:
@@ -136,7 +143,7 @@ class Schedule(Spelled):
 
     @classmethod
     def read(cls, text: str) -> Schedule:
-        return read(text, _kinds(Schedule), "schedule")
+        return read(text, kinds_of(Schedule), "schedule")
 
     @abstractmethod
     def factor(self, epoch: float, epochs: int) -> float:
@@ -166,7 +173,9 @@ class Cosine(Schedule):
     """
 
     warmup: float = 0.0
+    """Epochs of linear warm-up."""
     final: float = 0.0
+    """Final learning rate, as a fraction of the largest."""
     name = "cosine"
 
     def __post_init__(self) -> None:
@@ -185,7 +194,9 @@ class Steps(Schedule):
     """Times ``factor_each`` every ``every`` epochs (RVCL: 0.1 every 100)."""
 
     every: int = 100
+    """Epochs between two steps."""
     factor_each: float = 0.1
+    """Factor of the learning rate at each step."""
     name = "steps"
 
     def __post_init__(self) -> None:
@@ -211,7 +222,7 @@ class OneCycle(Schedule):
         return (1 + cos(pi * (share - rise) / (1 - rise))) / 2
 
 
-def _kinds(base: type) -> dict[str, type]:
+def kinds_of(base: type) -> dict[str, type]:
     """Return the classes of this file that are a ``base``, by name."""
     members = vars(sys.modules[__name__]).values()
     return {

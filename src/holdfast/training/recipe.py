@@ -38,7 +38,9 @@ class Recipe:
     """How an encoder is trained."""
 
     objective: TrainingObjective
+    """Training objective."""
     architecture: Architecture
+    """Network to train, or `encoder:REFERENCE` to continue from one."""
     augmentation: Transform | None = None
     """What makes a view of an image; none takes images as they are."""
     second_augmentation: Transform | None = None
@@ -48,11 +50,15 @@ class Recipe:
     crop_size: int | None = None
     """Height and width of these crops in pixels, for networks that take inputs of any size; none: those of the images."""
     adversary: Adversary | None = None
+    """Adversary that changes the views; none: clean training."""
     optimiser: Optimiser = SGD()
+    """Optimiser and its settings, as in `sgd:rate=0.1`."""
     schedule: Schedule = Cosine()
+    """Learning-rate schedule."""
     batch: int = 256
     """Images in a step, over all processes."""
     epochs: int = 100
+    """Passes over the images."""
     clip: float | None = None
     """The largest norm of all gradients together."""
     ema: float | None = None
@@ -66,9 +72,11 @@ class Recipe:
     the encoder is used. None: ``train`` from scratch, ``eval`` from an encoder that was trained before.
     """
     mean: tuple[float, ...] = ()
+    """Mean per channel, subtracted inside the encoder; none by default."""
     std: tuple[float, ...] = ()
-    """Normalisation per channel, put inside the encoder; none by default."""
+    """Standard deviation per channel, divided by inside the encoder; none by default."""
     seed: int = 0
+    """Seed of all random choices."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.epochs < 1:

@@ -27,6 +27,7 @@ class Blur(Transform):
     """Gaussian blur with a standard deviation of ``sigma`` times the shorter side, the border repeated."""
 
     sigma: float
+    """Standard deviation of the blur, as a fraction of the shorter side."""
     name = "blur"
     rungs = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)
 
@@ -44,6 +45,7 @@ class Brightness(Transform):
     """``amount`` added to each value, in the range from 0 to 1; a negative one darkens."""
 
     amount: float
+    """Value added to every pixel, from -1 to 1."""
     name = "brightness"
     rungs = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
@@ -61,6 +63,7 @@ class Contrast(Transform):
     """Differences from the image's mean times ``factor``: 1 changes nothing, 0 leaves plain grey."""
 
     factor: float
+    """Factor of each pixel's distance from the mean, at least 0; 1 changes nothing."""
     name = "contrast"
     rungs = (1.0, 0.8, 0.6, 0.4, 0.25, 0.1)
 
@@ -81,6 +84,7 @@ class Crop(Transform):
     """``share`` of each side cut away and the rest enlarged; a negative one pads by so much with black."""
 
     share: float
+    """Fraction of each side that is cut away, from -1 to below 1; negative values pad with black."""
     name = "crop"
     rungs = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
@@ -112,6 +116,7 @@ class Gamma(Transform):
     """Each value to the power ``gamma``, rounded down to 8 bits."""
 
     gamma: float
+    """Exponent of each pixel value, above 0; below 1 brightens."""
     name = "gamma"
 
     def __post_init__(self) -> None:
@@ -150,6 +155,7 @@ class HueSaturation(Transform):
     """Hue turned by ``amount`` quarters of a circle and saturation less by half of ``amount``; gray images stay."""
 
     amount: float
+    """Quarter circles by which the hue turns, from 0 to 1; saturation falls by half of it."""
     name = "hue-saturation"
     channels = (1, 3)
     rungs = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)
@@ -189,6 +195,7 @@ class Jpeg(Transform):
     """Rounded to 8 bits, and compressed by Pillow's JPEG encoder at ``quality`` 1..100; ``none`` changes nothing."""
 
     quality: int | None
+    """Quality of the JPEG encoder, 1 to 100; none changes nothing."""
     name = "jpeg"
     channels = (1, 3)
     rungs = (None, 90, 70, 50, 30, 10)
@@ -230,6 +237,7 @@ class GaussianNoise(Transform):
     """Normal draws of standard deviation ``std`` added; the same draws at every ``std``."""
 
     std: float
+    """Standard deviation of the noise, in pixel units."""
     name = "noise"
     draws = True
     rungs = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -248,6 +256,7 @@ class Resize(Transform):
     """Both sides times ``scale`` and back, bilinear, with antialiasing on the way down."""
 
     scale: float
+    """Size in between, as a fraction of the original size."""
     name = "resize"
     rungs = (1.0, 0.75, 0.5, 0.35, 0.25, 0.125)
 
@@ -270,6 +279,7 @@ class Rotation(Transform):
     """Turned counter-clockwise about the middle, bilinear, the corners black."""
 
     degrees: float
+    """Angle, in degrees."""
     name = "rotation"
     rungs = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 

@@ -31,6 +31,7 @@ class LowPass(Transform):
     """Frequencies below ``radius`` cycles per image; one so large that it holds all changes nothing."""
 
     radius: float
+    """Radius of the kept low frequencies, in cycles per image."""
     name = "low-pass"
     example = "8"
 
@@ -52,6 +53,7 @@ class HighPass(Transform):
     """
 
     radius: float
+    """Radius below which frequencies are removed, in cycles per image."""
     name = "high-pass"
     example = "8"
 

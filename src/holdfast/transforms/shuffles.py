@@ -29,8 +29,11 @@ class GlobalShuffle(Transform):
     """The ``grid`` x ``grid`` patches of an image in another order, one for the whole data set."""
 
     grid: int = 4
+    """Patches per side."""
     seed: int = 0
-    patch: int = 0  # pixels on the shorter side of a patch, where that decides the grid
+    """Seed of the permutation."""
+    patch: int = 0
+    """Pixels per side of a patch, instead of `grid`; 0: `grid` decides."""
     name = "global-shuffle"
 
     def __post_init__(self) -> None:
@@ -47,8 +50,11 @@ class LocalShuffle(Transform):
     """The pixels inside each of ``grid`` x ``grid`` patches in another order, one for all patches and images."""
 
     grid: int = 4
+    """Patches per side."""
     seed: int = 0
-    patch: int = 0  # pixels on the shorter side of a patch, where that decides the grid
+    """Seed of the permutations."""
+    patch: int = 0
+    """Pixels per side of a patch, instead of `grid`; 0: `grid` decides."""
     name = "local-shuffle"
 
     def __post_init__(self) -> None:

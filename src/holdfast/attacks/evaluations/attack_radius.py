@@ -53,14 +53,23 @@ class AttackRadius(Evaluation):
     """How much images must change until they are mistaken: the radius at which each gives way."""
 
     widest: Ball = Linf(0.5)
+    """Norm of perturbations and largest ε searched; `l2:5` searches in ℓ2."""
     attack: Attack = NAMED["adaptive"]
+    """Attack at several ε, beside the minimum-norm attack; a black-box attack (`square`) is used alone."""
     divergence: Divergence = L2Distance()
+    """Distance between embeddings."""
     events: tuple[str, ...] = ("retrieval", "impersonation", "overlap")
+    """Events to search for: `retrieval`, `impersonation`, `overlap`."""
     rivals: int = 10
+    """Nearest images that the search aims at; all other images decide the event."""
     balls: tuple[Ball, ...] = BALLS
+    """Fixed perturbation sets of other evaluations; those in another norm are left out."""
     fixed: tuple[Attack, ...] = ATTACKS
+    """Attacks of other evaluations in `balls`, away from the image's own embedding or towards a partner."""
     pairwise: Attack = NAMED["adaptive"]
+    """Attack on retrieval of `breakaway` in `balls`."""
     samples: int = 300
+    """Number of images; half as many pairs."""
     sizes = Sizes(
         quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},

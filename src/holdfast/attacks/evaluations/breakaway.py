@@ -67,11 +67,17 @@ class Breakaway(Evaluation):
     """How often attacks carry a representation past those of other images."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Untargeted attacks: the published one (`u-pgd`) and the recommended one."""
     divergences: tuple[Divergence, ...] = DIVERGENCES
+    """Distances between embeddings."""
     samples: int = 1000
+    """Number of attacked images."""
     pairwise: Attack = NAMED["adaptive"]
+    """Attack on the event itself, at one other image and at the nearest ones."""
     rivals: int = 10
+    """Nearest images that the attack at retrieval aims at."""
     sizes = Sizes(
         SIZES.quick,
         SIZES.full,

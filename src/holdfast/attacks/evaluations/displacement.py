@@ -119,10 +119,15 @@ class Displacement(Evaluation):
     """How far attacks move representations, on the scale of distances between different images."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Untargeted attacks: the published one (`u-pgd`) and the recommended one."""
     divergences: tuple[Divergence, ...] = DIVERGENCES
+    """Distances between embeddings."""
     samples: int = 1000
+    """Number of attacked images."""
     reference: int = 10_000
+    """Number of images whose pairs give the scale of quantiles."""
     sizes = SIZES
     name = "displacement"
     version = 5

@@ -56,10 +56,15 @@ class Impersonation(Evaluation):
     """How close attacks bring one image's representation to another image's."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Targeted attacks: the published one and the recommended one."""
     divergences: tuple[Divergence, ...] = DIVERGENCES
+    """Distances between embeddings."""
     samples: int = 1024
+    """Largest number of pairs."""
     probe: Probe = Linear()
+    """Probe that judges the pairs, if there is a labelled reference set."""
     sizes = SIZES
     name = "impersonation"
     version = 4

@@ -38,10 +38,15 @@ class Masking(Evaluation):
     """Whether the encoder's gradients can be trusted to find what there is to find."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets; `wider_ball_moves_less` needs two radii of one norm."""
     attack: Attack = AdaptiveAttack(restarts=10, steps=25)
+    """White-box attack."""
     blind: Attack = SquareAttack(queries=500)
+    """Black-box attack."""
     divergence: Divergence = L2Distance()
+    """Distance between embeddings."""
     samples: int = 100
+    """Number of attacked images."""
     sizes = Sizes(
         quick={"samples": 50, "attack": "adaptive:restarts=4,steps=25", "blind": "square:queries=200"},
         full={"samples": 1000},

@@ -45,9 +45,13 @@ class Overlap(Evaluation):
     """How often two images' attacked representations pass each other."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Targeted attacks: the published one and the recommended one."""
     divergences: tuple[Divergence, ...] = DIVERGENCES
+    """Distances between embeddings."""
     samples: int = 1024
+    """Largest number of pairs."""
     sizes = SIZES
     name = "overlap"
     version = 4

@@ -70,11 +70,17 @@ class QueryOnly(Evaluation):
     """Effect of black-box attacks with a number of queries."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """White-box attacks; the strongest is the reference."""
     searches: tuple[Attack, ...] = SEARCHES
+    """Black-box attacks with a stated number of queries."""
     divergences: tuple[Divergence, ...] = (L2Distance(),)
+    """Distances between embeddings."""
     decisions: int = 1000
+    """Queries of RayS per image, in ℓ∞ up to 0.5."""
     samples: int = 100
+    """Number of attacked images."""
     sizes = Sizes(
         quick={"samples": 60, "searches": ["square:queries=200"], "decisions": 300},
         full={**SIZES.full, "samples": 1000},

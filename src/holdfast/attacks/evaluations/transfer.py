@@ -83,11 +83,17 @@ class Transfer(Evaluation):
     """What images attacked on another encoder do to this one."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets."""
     attack: Attack = AdaptiveAttack(restarts=1)
+    """Attack on surrogates."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """White-box attacks on the encoder itself; the strongest is the reference."""
     divergences: tuple[Divergence, ...] = (L2Distance(),)
+    """Distances between embeddings; a fitted one is replaced by `l2` on surrogates."""
     samples: int = 1000
+    """Number of attacked images."""
     surrogates: tuple[str, ...] = ()
+    """Names of encoders of the run to attack (default: all)."""
     sizes = Sizes(
         quick={**SIZES.quick, "attack": "adaptive:restarts=1,steps=10"},
         full={**SIZES.full, "attack": "adaptive"},

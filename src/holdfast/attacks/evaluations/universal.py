@@ -186,13 +186,21 @@ class UniversalRisk(Evaluation):
     """What one perturbation for all images does, to those it was learned from and to others."""
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """White-box attacks on each image; the strongest is the reference."""
     divergences: tuple[Divergence, ...] = (L2Distance(),)
+    """Distances between embeddings."""
     samples: int = 1000
+    """Number of images that the perturbation is added to."""
     seen: int = 500
+    """Largest number of images to learn it from."""
     restarts: int = 3
+    """Random starts."""
     steps: int = 100
+    """Gradient steps per start."""
     batch: int = 32
+    """Images per gradient step."""
     sizes = Sizes(
         quick={**SIZES.quick, "seen": 100, "restarts": 1, "steps": 30},
         full={**SIZES.full, "seen": 5000, "steps": 500},

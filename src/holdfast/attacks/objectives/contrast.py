@@ -50,6 +50,7 @@ class Instance(Objective):
     """
 
     temperature: float = 0.5
+    """Temperature of NT-Xent."""
     name = "instance"
     per_sample = False
 
@@ -72,6 +73,7 @@ class Batch(Objective):
     """
 
     temperature: float = 0.5
+    """Temperature of NT-Xent."""
     name = "batch"
     per_sample = False
 
@@ -94,7 +96,9 @@ class Views(Objective):
     """
 
     temperature: float = 0.5
+    """Temperature of NT-Xent."""
     radius: float = 0.25
+    """Radius of the removed low frequencies, as a fraction of the largest frequency."""
     name = "views"
     per_sample = False
 
@@ -123,6 +127,7 @@ class Pair(Objective):
     """
 
     temperature: float = 0.5
+    """Temperature of NT-Xent."""
     name = "pair"
     per_sample = False
 
@@ -149,6 +154,7 @@ class Queue(Objective):
     """
 
     temperature: float = 0.2
+    """Temperature of InfoNCE."""
     name = "queue"
     rivals = "random"
 

@@ -87,17 +87,29 @@ class CertifiedAttackRadius(Evaluation):
     """How far images may change before another image is nearer: at least as far as proved, at most as attacked."""
 
     widest: Ball = Linf(0.5)
+    """Norm of perturbations and largest ε searched."""
     attack: Attack = NAMED["adaptive"]
+    """As in `attack-radius`; also tries to violate every certificate."""
     divergence: Divergence = L2Distance()
+    """Distance between embeddings: `l2` or `cosine`."""
     rivals: int = 10
+    """As in `attack-radius`."""
     balls: tuple[Ball, ...] = BALLS
+    """As in `attack-radius`."""
     fixed: tuple[Attack, ...] = ATTACKS
+    """As in `attack-radius`."""
     pairwise: Attack = NAMED["adaptive"]
+    """As in `attack-radius`."""
     samples: int = 300
+    """Number of certified images, the first that `attack-radius` attacks."""
     method: Method = Crown()
+    """Bounding method."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of `widest`."""
     neurons: int = 50_000
+    """Largest number of nonlinear units; larger encoders are refused."""
     arithmetic: str = "real"
+    """`real` for exact arithmetic, `executed` for floating-point arithmetic."""
     # Those of attack-radius: equal settings share its attacks. ``full`` certifies fewer images than that attacks.
     sizes = Sizes(
         quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},

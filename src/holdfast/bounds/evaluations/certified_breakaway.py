@@ -111,8 +111,11 @@ class CertifiedBreakaway(BracketEvaluation):
     """How many other images an image can be carried past: no more than proved, no fewer than attacked."""
 
     pairwise: Attack = NAMED["adaptive"]
+    """Attack on retrieval of `breakaway`."""
     rivals: int = 10
+    """Nearest images that the attack on retrieval aims at."""
     weakest: int = 10
+    """Other images, those with the weakest bounds, that `attack` aims at one by one."""
     # Those of breakaway: with equal settings its attacks are made once.
     sizes = Sizes(
         {**BRACKETS.quick, "weakest": 1},

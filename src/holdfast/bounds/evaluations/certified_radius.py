@@ -59,13 +59,21 @@ class CertifiedRadius(Evaluation):
     """How far images may change before they can be taken for others: proved, and attacked."""
 
     norm: str = "linf"
+    """Norm of perturbations: `linf`, `l2` or `l1`; ε is the result."""
     samples: int = 100
+    """Number of certified images."""
     negatives: int = 9
+    """Random other images per image."""
     method: Method = Crown()
+    """Bounding method."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of the distance to the farthest negative."""
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    """Attack on the certified margin."""
     neurons: int = 50_000
+    """Largest number of nonlinear units; larger encoders are refused."""
     arithmetic: str = "real"
+    """`real` for exact arithmetic, `executed` for floating-point arithmetic; half precision is always executed."""
     sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
     name = "certified-radius"
     version = 7

@@ -338,13 +338,21 @@ class LinearRadius(Evaluation):
     """How far images may change before a linear head takes them for another class: proved, and attacked."""
 
     norm: str = "linf"
+    """Norm of perturbations: `linf`, `l2` or `l1`."""
     samples: int = 100
+    """Number of certified images; without a labelled reference set the other images train the head."""
     rivals: int = 3
+    """Classes with the smallest certified radii, which attacks aim at."""
     method: Method = Crown()
+    """Bounding method."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of the widest possible ε."""
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    """Attack on the margin."""
     neurons: int = 50_000
+    """Largest number of nonlinear units; larger encoders are refused."""
     arithmetic: str = "real"
+    """`real` for exact arithmetic, `executed` for floating-point arithmetic; the head is always float64."""
     sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "linear-radius"
     version = 5

@@ -179,15 +179,25 @@ class MarginDistribution(Evaluation):
     """How near other images come in code space, and whether two theorems about radii hold for these images."""
 
     tail: int = 20
+    """Number of smallest margin distances that are fitted (the paper's λ, which it does not state)."""
     norm: str = "linf"
+    """Norm of perturbations: `linf`, `l2` or `l1`."""
     samples: int = 100
+    """Number of images."""
     negatives: int = 5
+    """Other images that all images are compared with."""
     rivals: int = 3
+    """Classes that attacks on the head aim at."""
     method: Method = Crown()
+    """Bounding method."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of the widest possible ε."""
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    """Attack on both kinds of radius."""
     neurons: int = 50_000
+    """Largest number of nonlinear units; larger encoders are refused."""
     arithmetic: str = "real"
+    """`real` for exact arithmetic, `executed` for floating-point arithmetic; the head is always float64."""
     sizes = Sizes(quick={**SIZES.quick, "negatives": 2, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "margin-distribution"
     version = 6

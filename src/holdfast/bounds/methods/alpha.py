@@ -123,8 +123,11 @@ class Alpha(Method):
     """CROWN with optimised slopes: first for intermediate bounds (``inner`` steps), then for each specification."""
 
     steps: int = 30
+    """Ascent steps for the specifications."""
     inner: int = 20
+    """Ascent steps for the bounds of inner layers."""
     rate: float = 0.25
+    """Learning rate of the ascent."""
     name = "alpha"
 
     @torch.no_grad()
@@ -210,8 +213,11 @@ class SdpCrown(Method):
     """CROWN whose constants know that neurons share a ball: ``inner`` steps for inner layers, ``steps`` at the end."""
 
     steps: int = 30
+    """Ascent steps for the specifications, by `alpha` and again with balls of inner layers."""
     inner: int = 10
+    """Ascent steps for the bounds of inner layers, likewise."""
     rate: float = RATE
+    """Learning rate with balls."""
     name = "sdp-crown"
 
     @torch.no_grad()

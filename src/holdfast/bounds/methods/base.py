@@ -123,6 +123,7 @@ class Crown(Method):
     """CROWN for every layer, ``joint``: intersected with interval bounds, which the published method is not."""
 
     joint: bool = True
+    """Whether bounds are intersected with interval bounds; `false` is the published method."""
     name = "crown"
 
     @torch.no_grad()

@@ -233,15 +233,25 @@ class Branch(RadiusSearch):
     """
 
     seconds: float = 60.0
+    """Time per image."""
     boxes: float = 0.3
+    """Fraction of the time for the bounds of inner layers."""
     rounds: int = 4
+    """Largest number of radii per specification that may fail."""
     parts: int = 4000
+    """Largest number of subdomains of one specification."""
     target: float = 0.0
+    """Bound above which a specification is not improved further."""
     ascent: int = 10
+    """Ascent steps per subdomain."""
     batch: int = 32
+    """Subdomains split in one round."""
     steps: int = 30
+    """Ascent steps before the first split."""
     inner: int = 20
+    """Ascent steps for the bounds of inner layers, as in `alpha`."""
     rate: float = 0.25
+    """Learning rate, as in `alpha`."""
     name = "branch"
 
     @torch.no_grad()

@@ -320,10 +320,15 @@ class Exact(RadiusSearch):
     """
 
     seconds: float = 60.0
+    """Time per specification."""
     gap: float = 0.02
+    """Relative gap at which a radius counts as settled."""
     boxes: float = 0.1
+    """Fraction of the time for the bounds of inner layers."""
     inner: int = 20
+    """Ascent steps for the bounds of inner layers, as in `alpha`."""
     rate: float = 0.25
+    """Learning rate, as in `alpha`."""
     name = "exact"
 
     @torch.no_grad()

@@ -183,11 +183,17 @@ class Semidefinite(RadiusSearch):
     """
 
     seconds: float = 60.0
+    """Time per image."""
     rounds: int = 4
+    """Largest number of radii per specification that may fail."""
     steps: int = 2000
+    """Largest number of ascent steps per radius."""
     rank: int = 6
+    """Number of vectors that factor the matrix in the search."""
     rate: float = 0.03
+    """Learning rate of the ascent."""
     inner: int = 10
+    """Ascent steps for the bounds of inner layers, as in `alpha`."""
     name = "semidefinite"
 
     @torch.no_grad()

@@ -29,11 +29,17 @@ class CommonCorruptions(Evaluation):
     """What common corruptions of five severities do to codes and to retrieval, and the worst of them."""
 
     kinds: tuple[str, ...] = FIFTEEN
+    """Corruptions of ImageNet-C; its four extra ones can be named too."""
     severities: tuple[int, ...] = SEVERITIES
+    """Severities, 1 (mild) to 5, ascending."""
     divergences: tuple[Divergence, ...] = (Cosine(),)
+    """Distances between embeddings; retrieval uses the first."""
     k: int = 10
+    """Neighbours in the overlap of neighbours."""
     samples: int = 1000
+    """Number of corrupted images."""
     reference: int = 2000
+    """Number of images whose pairs give the scale of quantiles."""
     sizes = Sizes(
         quick={"samples": 60},
         full={"samples": 2000, "reference": 10_000},

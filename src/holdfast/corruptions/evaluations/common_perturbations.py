@@ -37,11 +37,17 @@ class CommonPerturbations(Evaluation):
     """What everyday edits do to codes and to retrieval, on ladders from mild to severe, and the worst of them."""
 
     edits: tuple[str, ...] = EDITS
+    """Families of edits, each with five severities."""
     divergences: tuple[Divergence, ...] = (Cosine(), L2Distance())
+    """Distances between embeddings; retrieval and the search use the first."""
     k: int = 10
+    """Neighbours in the overlap of neighbours."""
     chained: int = 2
+    """Longest chain of edits that the search for the worst edit tries."""
     samples: int = 1000
+    """Number of edited images."""
     reference: int = 2000
+    """Number of images whose pairs give the scale of quantiles."""
     sizes = Sizes(
         quick={"samples": 60},
         full={"samples": 2000, "chained": 3, "reference": 10_000},

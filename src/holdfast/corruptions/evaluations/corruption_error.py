@@ -46,10 +46,15 @@ class CorruptionError(Evaluation):
     """How often probes taught by clean images err under common corruptions of five severities."""
 
     probes: tuple[Probe, ...] = (Linear(),)
+    """Probes to train."""
     kinds: tuple[str, ...] = FIFTEEN
+    """Corruptions of ImageNet-C; its four extra ones can be named too."""
     severities: tuple[int, ...] = SEVERITIES
+    """Severities, 1 (mild) to 5."""
     samples: int = 1000
+    """Number of images."""
     reference: int = 2000
+    """Number of images whose pairs give the scale of quantiles."""
     sizes = Sizes(quick={"samples": 100}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
     name = "corruption-error"
     version = 1

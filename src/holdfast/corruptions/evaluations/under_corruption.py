@@ -65,10 +65,15 @@ class CorruptionTest(Evaluation):
     """How much accuracy probes lose when bank and measured images are corrupted alike."""
 
     probes: tuple[Probe, ...] = (Knn(), Linear())
+    """Probes to train."""
     corruptions: tuple[Transform, ...] = SIX
+    """Transforms applied to both image sets."""
     permutations: int = 3
+    """Number of seeds of each shuffle, from its own `seed` on."""
     samples: int = 10_000
+    """Number of images."""
     reference: int = 2000
+    """Number of images whose pairs give the scale of quantiles."""
     sizes = Sizes(
         quick={"samples": 1000},
         full={"samples": 50_000, "permutations": 8, "reference": 10_000},

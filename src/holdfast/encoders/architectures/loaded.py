@@ -20,6 +20,7 @@ class LoadedEncoder(Architecture):
     """What a reference loads, with the weights it has there: encoder:timm:resnet18?pretrained=false."""
 
     reference: str
+    """Encoder to continue from, as `source:name`."""
     name = LOADED
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ class Digits(Architecture):
     """Two strided convolutions of 8 and 16 channels, one linear layer: the network of the built-in encoders."""
 
     features: int = 32
+    """Dimension of the embedding."""
     name = "digits"
 
     def build(self, domain: Domain) -> nn.Module:
@@ -45,6 +46,7 @@ class Base(Architecture):
     """Base of RVCL: convolutions of 8 and 16 channels, one linear layer."""
 
     features: int = 100
+    """Dimension of the embedding."""
     name = "base"
 
     def build(self, domain: Domain) -> nn.Module:
@@ -57,6 +59,7 @@ class CnnA(Architecture):
     """CNN-A of RVCL: Base with twice the channels."""
 
     features: int = 100
+    """Dimension of the embedding."""
     name = "cnn-a"
 
     def build(self, domain: Domain) -> nn.Module:
@@ -69,6 +72,7 @@ class CnnB(Architecture):
     """CNN-B of RVCL: convolutions of 32 and 128 channels, the first with a wider window, one linear layer."""
 
     features: int = 100
+    """Dimension of the embedding."""
     name = "cnn-b"
 
     def build(self, domain: Domain) -> nn.Module:
@@ -83,6 +87,7 @@ class Deep(Architecture):
     """Deep of RVCL: four convolutions of 8 channels, one linear layer."""
 
     features: int = 100
+    """Dimension of the embedding."""
     name = "deep"
 
     def build(self, domain: Domain) -> nn.Module:

@@ -31,6 +31,7 @@ class SmallResNet(Architecture):
     """The ResNets of He et al. for 32 pixels: three stages of width, 2 width and 4 width, which are the features."""
 
     width: int = 16
+    """Channels of the first stage."""
     blocks: int = 1
     """Basic blocks in each stage: with ``n`` of them the paper's ResNet-(6n + 2)."""
     name = "small-resnet"
@@ -46,6 +47,7 @@ class ResNet18(Architecture):
     """ResNet-18 of 8 width features; below 64 pixels a 3 x 3 stem without pooling."""
 
     width: int = 64
+    """Channels of the first stage."""
     name = "resnet18"
 
     def build(self, domain: Domain) -> nn.Module:
@@ -58,6 +60,7 @@ class ResNet50(Architecture):
     """ResNet-50 of 32 width features; below 64 pixels a 3 x 3 stem without pooling."""
 
     width: int = 64
+    """Channels of the first stage."""
     name = "resnet50"
 
     def build(self, domain: Domain) -> nn.Module:

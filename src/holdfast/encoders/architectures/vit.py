@@ -30,10 +30,15 @@ class SmallViT(Architecture):
     """A vision transformer of width features; pooling is mean or cls."""
 
     patch: int = 4
+    """Pixels per side of a patch."""
     width: int = 128
+    """Dimension of the tokens."""
     depth: int = 4
+    """Number of blocks."""
     heads: int = 4
+    """Attention heads per block."""
     pooling: str = "mean"
+    """`mean` over tokens, or `cls`."""
     name = "small-vit"
 
     def __post_init__(self) -> None:

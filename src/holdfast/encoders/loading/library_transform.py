@@ -191,8 +191,9 @@ class Recipe:
     geometry: LibraryTransform
     channels: int
     mean: tuple[float, ...]
-    """Of each channel of the pixels in [0, 1]."""
+    """Mean per channel, subtracted inside the encoder; none by default."""
     std: tuple[float, ...]
+    """Standard deviation per channel, divided by inside the encoder; none by default."""
     order: tuple[int, ...]
     """Which channel of the pixels the network takes first, second and so on."""
 

@@ -59,7 +59,9 @@ class Alignment(Evaluation):
     """Whether edited views of an image keep its code, and how many dimensions still tell images apart."""
 
     views: tuple[Transform, ...] = VIEWS
+    """Edits of each image, one view each; ` + ` applies several in a row."""
     samples: int = 1000
+    """Number of images; also LiDAR's sample."""
     sizes = Sizes(quick={"samples": 200}, full={"samples": 10_000}, large={"samples": 60}, heavy={"samples": 30})
     name = "alignment"
     version = 1

@@ -66,9 +66,13 @@ class SpaceGeometry(Evaluation):
     """Whether the space of clean codes is healthy: spread out, of high rank, without hubs."""
 
     k: int = 10
+    """Neighbours of each image."""
     clusters: int = 10
+    """Clusters of k-means, used without labels."""
     tags: Tags | None = None
+    """File of nuisance tags: what should not matter about each image."""
     samples: int = 25_600
+    """Number of images, all pairs of them; also RankMe's sample."""
     sizes = Sizes(
         quick={"samples": 2000},
         full={"samples": 100_000},

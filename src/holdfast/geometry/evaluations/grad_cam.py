@@ -33,7 +33,9 @@ class GradCam(Evaluation):
     """Where in an image its code comes from, before and after an edit."""
 
     change: Transform = Transform.read("noise:0.1")
+    """Edit whose effect on the map is measured."""
     samples: int = 100
+    """Number of images."""
     sizes = Sizes(quick={"samples": 25}, full={"samples": 1000}, large={"samples": 10})
     name = "grad-cam"
     version = 2

@@ -49,11 +49,17 @@ class PatchRetrieval(Evaluation):
     """How many patches of changed images still find themselves, under attack and under edits that leave them in place."""
 
     balls: tuple[Ball, ...] = (Linf(1 / 255), Linf(8 / 255))
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = (NAMED["adaptive"],)
+    """Attacks on the mean distance of patches."""
     divergence: Divergence = Cosine()
+    """Distance between two patches; must be differentiable and have nothing to fit."""
     edits: tuple[str, ...] = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise")
+    """Families of edits in all severities, and corruptions in severities 1, 3 and 5."""
     searched: int = 100
+    """Number of other images whose patches are searched too."""
     samples: int = 300
+    """Number of attacked and edited images."""
     sizes = Sizes(
         quick={"samples": 60, "attacks": ["adaptive:restarts=1"]},
         full={"samples": 1000, "searched": 300, "attacks": ["adaptive:steps=100,restarts=5"]},

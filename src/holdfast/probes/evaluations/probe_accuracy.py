@@ -33,7 +33,9 @@ class ProbeAccuracy(Evaluation):
     """What labels can be read off the codes: accuracy of probes that learned from the bank."""
 
     probes: tuple[Probe, ...] = (Knn(), Linear())
+    """Probes to train on the reference set."""
     samples: int = 50_000
+    """Largest number of classified images."""
     sizes = Sizes(full={"probes": ["knn", "knn:k=20", "linear", "noise", "fine-tune"]})
     name = "probe-accuracy"
     version = 1

@@ -94,12 +94,19 @@ class ProbeRadius(Evaluation):
     """How much images must change until a simple classifier on the representation gets them wrong."""
 
     widest: Ball = Linf(0.5)
+    """Norm of perturbations and largest ε searched."""
     attack: Attack = NAMED["adaptive"]
+    """Attack at several ε, beside the minimum-norm attack."""
     probes: tuple[Probe, ...] = (Knn(), Linear())
+    """Probes to train on the reference set."""
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    """Fixed perturbation sets of `robust-accuracy`; those in another norm are left out."""
     fixed: tuple[Attack, ...] = (NAMED["adaptive"],)
+    """Attacks of `robust-accuracy` in `balls`."""
     divergence: Divergence = L2Distance()
+    """Distance that the label-free attack maximises in `balls`."""
     samples: int = 300
+    """Number of attacked images."""
     sizes = Sizes(
         quick={"samples": 60, "attack": "adaptive:restarts=1", "fixed": ["adaptive:restarts=1"]},
         full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},

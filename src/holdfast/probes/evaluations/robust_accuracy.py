@@ -64,10 +64,15 @@ class RobustAccuracy(Evaluation):
     """What probes get right under attack: through the encoder, and by attacks that never saw them."""
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    """Perturbation sets."""
     attacks: tuple[Attack, ...] = (NAMED["adaptive"],)
+    """Attacks at the probe and at the embedding."""
     probes: tuple[Probe, ...] = (Knn(), Linear())
+    """Probes to train on the reference set."""
     divergence: Divergence = L2Distance()
+    """Distance that the label-free attack maximises."""
     samples: int = 1000
+    """Number of attacked images."""
     sizes = Sizes(
         quick={"samples": 100, "attacks": ["adaptive:restarts=1"]},
         full={

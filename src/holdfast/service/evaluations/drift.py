@@ -43,13 +43,21 @@ class Drift(Evaluation):
     """Whether images still come from where those of the bank came from, and what is new about them."""
 
     divergence: Divergence = L2Distance()
+    """Distance between embeddings: `l2`, `unit_l2`, `cosine`, `rank`, `wasserstein` or `tokens`."""
     permutations: int = 1000
+    """Least number of random divisions; small `alpha` draws up to 10 / `alpha`, at most 100,000."""
     alpha: float = 0.05
+    """False-alarm rate."""
     sequential: bool = False
+    """Whether the sequential test decides, which may be read after every image."""
     directions: int = 8
+    """Number of principal directions tested."""
     false_discoveries: float = 0.1
+    """Expected fraction of false ones among images declared new."""
     edits: tuple[str, ...] = EDITS + FIFTEEN
+    """Edits and corruptions that may explain the change; corruptions in severities 1, 3 and 5."""
     samples: int = 16
+    """Number of earlier images that are edited, 90 times each."""
     sizes = Sizes(full={"samples": 64})
     name = "drift"
     version = 4

@@ -62,11 +62,17 @@ class Threshold(Evaluation):
     """At which similarity edited copies of an image still match and other images do not, and what attackers make of it."""
 
     rate: float = 0.001
+    """Rate of false matches for which a threshold is recommended."""
     rates: tuple[float, ...] = (0.01, 0.001, 0.0001)
+    """Further rates, for the table."""
     edits: tuple[str, ...] = EDITS
+    """Edits that make everyday copies, in all severities; corruptions in severities 1, 3 and 5."""
     balls: tuple[Ball, ...] = (Linf(8 / 255),)
+    """Perturbation sets of the attacker."""
     attack: Attack = AdaptiveAttack()
+    """Attack on the match."""
     samples: int = 200
+    """Number of edited and attacked images."""
     sizes = Sizes()
     name = "threshold"
     version = 3

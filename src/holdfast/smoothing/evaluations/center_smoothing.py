@@ -61,8 +61,11 @@ class CenterSmoothing(SmoothedEvaluation):
 
     alpha: float = 0.01
     slack: float = 0.05
+    """Largest distance of the ball's mass from one half."""
     attack: Attack = AdaptiveAttack(restarts=1)
+    """Attack on the smoothed embedding."""
     reference: int = 10_000
+    """Number of images whose pairs give the scale of quantiles."""
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "center-smoothing"
     version = 4

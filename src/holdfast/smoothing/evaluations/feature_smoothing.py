@@ -45,13 +45,21 @@ class FeatureSmoothing(Evaluation):
     """How similar the smoothed code stays under any change of an l2 size: certified from below, attacked from above."""
 
     sigma: float = 0.25
+    """Standard deviation of the noise, in pixel units; noisy pixels are not clipped."""
     selection: int = 1000
+    """Noisy copies whose mean unit embedding is the anchor."""
     copies: int = 20_000
+    """Largest number of noisy copies that certify one image."""
     samples: int = 50
+    """Number of certified images."""
     radii: tuple[float, ...] = (0.25,)
+    """ε in ℓ2 at which certificates are reported."""
     alpha: float = 0.001
+    """Probability that one certificate is wrong."""
     precision: float = 0.05
+    """Largest gain in certified cosine that more copies could bring when drawing stops."""
     attack: Attack = AdaptiveAttack(restarts=1)
+    """Attack on the smoothed embedding."""
     sizes = Sizes(
         quick={"samples": 15, "selection": 250, "copies": 2000, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 500, "precision": 0.02, "copies": 100_000},

@@ -65,7 +65,9 @@ class SmoothedRetrieval(SmoothedEvaluation):
     """Up to which change smoothed retrieval keeps its answer: certified by votes, and by center smoothing beside them."""
 
     slack: float = 0.05
+    """Largest distance of the ball's mass from one half, as in `center-smoothing`."""
     attack: Attack = AdaptiveAttack(restarts=1)
+    """Attack on the smoothed embedding."""
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "smoothed-retrieval"
     version = 4

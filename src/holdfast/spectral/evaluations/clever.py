@@ -256,16 +256,27 @@ class Clever(Evaluation):
     """Estimates, from sampled gradients, how far an image can move before another one or class takes over."""
 
     balls: tuple[Ball, ...] = (L1(5.0), L2(5.0), Linf(0.5))
+    """Balls in which gradients are sampled; the radius is also the largest score."""
     batches: int = 50
+    """Number of maxima to fit; 500 in the paper."""
     draws: int = 64
+    """Points per maximum; 1024 in the paper."""
     rivals: int = 3
+    """Most similar images, or likeliest other classes, of the untargeted score."""
     random: int = 100
+    """Number of random images."""
     guided: int = 10
+    """Number of images with the largest node scores; 0: none."""
     least: int = 0
+    """Number of images with the smallest node scores (table 9 of the SPADE paper)."""
     logits: bool = False
+    """Whether the encoder returns the logits of a classifier."""
     k: int = 10
+    """Neighbours in the graphs of node scores."""
     graph: GraphConstruction = KNN()
+    """Kind of these graphs, as in `spade`."""
     samples: int = 10_000
+    """Images in these graphs; if `spade` has equal settings, node scores are computed once."""
     sizes = Sizes(
         quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 30, "samples": 2000},
         full={"batches": 500, "draws": 1024, "rivals": 10, "least": 10, "samples": 50_000},

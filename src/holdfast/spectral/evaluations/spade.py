@@ -160,15 +160,26 @@ class Spectral(Evaluation):
     """How badly the encoder stretches the neighbourhoods of its inputs, and at which images."""
 
     k: int = 10
+    """Neighbours of each image in both graphs; 10 and 20 in the paper."""
     graph: GraphConstruction = KNN()
+    """`knn`; `pca:components=50` (neighbours among principal components); `cknn:delta=1.0` (Berry and Sauer 2019);
+    `sparsified:density=6.0` (Spielman and Srivastava 2011)."""
     samples: int = 10_000
+    """Number of images, chosen by their ids."""
     repair: str = "none"
+    """Treatment of an infinite score: `none`, `increase_k`, `largest` or `mst`."""
     subsets: int = 8
+    """Number of random subsets, half as large and at most 5,000 images; 0: no intervals."""
     layers: tuple[str, ...] = ()
+    """Inner modules to score as well, by name, as in `layer3`."""
     certify: bool = True
+    """Whether an upper bound of the score is proved, up to 20,000 images."""
     sweep: tuple[int, ...] = ()
+    """Other `k` at which the score is computed (figure 3 of the paper)."""
     normalised: bool = False
+    """Whether scores of normalised Laplacians are added."""
     planes: bool = False
+    """Whether embeddings by the eigenvectors of each graph alone are added (figures 5 a and b)."""
     sizes = Sizes(
         quick={"samples": 2000},
         full={"samples": 50_000, "subsets": 16},

@@ -136,17 +136,29 @@ class SynBench(Evaluation):
     """How much of the separability of synthetic Gaussian classes the representation keeps; looks at no image."""
 
     scales: tuple[float, ...] = SCALES
+    """Grid of the class separation `s`; the score depends on its end."""
     thresholds: tuple[float, ...] = THRESHOLDS
+    """Accuracies above which area counts."""
     budgets: tuple[float, ...] = BUDGETS
+    """Budgets of the robust rules, as fractions of the distance to the boundary."""
     samples: int | str = SAMPLES
+    """Inputs in each of the two sets of each scale; `auto` takes 20 per feature."""
     encodings: int = ENCODINGS
+    """Limit on all inputs together; a warning says if it cuts `samples`."""
     direction: str = "ones"
+    """Direction of the class mean: `ones` (published), `smooth` or `signs`."""
     mode: str = "exact"
+    """`exact` for the exact area, `published` for the sum over 100 points."""
     prior: float = 0.5
+    """Probability of the class +1."""
     offset: float = 0.0
+    """Shift of both classes, in widths of the encoder's input range."""
     spectrum: float = 0.0
+    """Colour of the noise: 0 is white (published), about 2 is that of photographs."""
     norm: str = "l2"
+    """Norm of the budgets: `l2` or `linf`."""
     sweep: bool = False
+    """Whether the mean score with a quarter and a half of the samples is added."""
     sizes = Sizes(
         quick={"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
         full={"samples": "auto"},

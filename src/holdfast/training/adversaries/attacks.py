@@ -102,6 +102,7 @@ class GaussianNoise(Adversary):
     ball: Ball = L2(0.25)
     steps: int = 0
     sigma: float = 0.25
+    """Standard deviation of the noise, in pixel units."""
     name = "noise"
 
     def __post_init__(self) -> None:

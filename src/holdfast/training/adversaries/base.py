@@ -41,8 +41,11 @@ class Adversary(Spelled):
 
     name: ClassVar[str]
     ball: Ball = Linf(8 / 255)
+    """Perturbation set."""
     steps: int = 7
+    """Attack steps per training step."""
     step: float | None = None
+    """Step in pixel units; none: 2.5 times the radius over `steps`."""
 
     def __post_init__(self) -> None:
         require_positive(self, "steps", "step")

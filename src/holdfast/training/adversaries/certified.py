@@ -65,12 +65,19 @@ class Certified(Adversary):
     ball: Ball = Linf(0.1)
     steps: int = 0
     share: float = 0.2
+    """Weight of the certified loss, in (0, 1]."""
     temperature: float = 0.2
+    """Temperature of the certified InfoNCE."""
     negatives: int = 24
+    """Images of the batch that the bound uses as negatives."""
     ramp: float = 0.5
+    """Fraction of the training over which the radius grows from 0."""
     bound: str = "interval"
+    """Bounding method: `interval` or `crown-ibp`."""
     box: float = 1.0
+    """Fraction of the radius that is bounded around an attacked point; 1: the whole ball."""
     regularised: float = 0.5
+    """Weight of the regularisers while the radius grows."""
     name = "certified"
 
     def __post_init__(self) -> None:

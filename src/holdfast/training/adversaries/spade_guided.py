@@ -50,13 +50,21 @@ class SpadeGuided(Adversary):
 
     ball: Ball = Linf(14 / 255)
     low: float = 12 / 255
+    """Radius for the images with lower node scores, in the norm of `ball`."""
     share: float = 0.9
+    """Fraction of images with the full radius; 0.9 in the paper."""
     scores: str = "spade"
+    """`spade`, or `random` for the control with random images."""
     encoder: str | None = None
+    """Encoder whose embeddings give the node scores (default: the one in training)."""
     every: int = 0
+    """Epochs between two computations of the scores; 0: once."""
     k: int = 10
+    """Neighbours in both graphs; 100 in the paper."""
     r: int = 10
+    """Eigenvectors in the node scores."""
     repair: str = "mst"
+    """Treatment of graphs that fall apart: `mst`, `none`, `increase_k` or `largest`, as in `spade`."""
     name = "spade-guided"
 
     def __post_init__(self) -> None:

@@ -71,12 +71,13 @@ class SwAV(TrainingObjective):
     """Swapped prediction of balanced assignments to prototypes."""
 
     temperature: float = 0.1
+    """Temperature of the predictions."""
     epsilon: float = 0.05
-    """How soft assignments are."""
+    """Softness of assignments (entropy weight)."""
     iterations: int = 3
-    """Of Sinkhorn and Knopp's."""
+    """Iterations of the Sinkhorn-Knopp balancing."""
     prototypes: int = 300
-    """K; 3000 in the paper."""
+    """Number of prototypes; 3000 in the paper."""
     hidden: int = 512
     """Width of the projection's hidden layer; 2048 in the paper."""
     projection: int = 128
@@ -88,7 +89,7 @@ class SwAV(TrainingObjective):
     frozen_epochs: int = 1
     """Epochs in which the prototypes stay as they are."""
     crops: int = 0
-    """Small crops of each image, which predict alone; 6 in the paper."""
+    """Small crops of each image, which only predict; 6 in the paper."""
     name = "swav"
 
     def __post_init__(self) -> None:
@@ -222,12 +223,13 @@ class DeepClusterV2(TrainingObjective):
     """Cross-entropy of all views with the clusters of the images, which are found anew before each epoch."""
 
     temperature: float = 0.1
+    """Temperature of the cosines with centroids."""
     prototypes: int = 300
     """Clusters of each head, at most one for each image; 3000 in the paper."""
     heads: int = 3
-    """Clusterings, from different random starts."""
+    """Number of clusterings, from different random starts."""
     iterations: int = 10
-    """Of k-means."""
+    """Iterations of k-means."""
     hidden: int = 512
     """Width of the projection's hidden layer; 2048 in the paper."""
     projection: int = 128

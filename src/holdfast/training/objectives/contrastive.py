@@ -87,6 +87,7 @@ class SimCLR(TrainingObjective):
     """NT-Xent between the projections of two views; with an adversary on the loss, RoCL."""
 
     temperature: float = 0.5
+    """Temperature of the cosines; 0.5 is the paper's best on CIFAR-10, and RoCL's."""
     hidden: int = 0
     """Width of the projection's hidden layer; 0 is that of the codes and 200 more, as in RoCL."""
     projection: int = 0
@@ -151,7 +152,9 @@ class MoCoV2(TrainingObjective):
     """InfoNCE against a queue of keys from a copy of the network that follows with a momentum."""
 
     temperature: float = 0.2
+    """Temperature of the cosines."""
     momentum: float = 0.999
+    """Momentum of the key encoder, constant."""
     queue: int = 4096
     """Keys that are kept, a multiple of the batch; the paper's number is 65536."""
     hidden: int = 0
@@ -256,8 +259,9 @@ class MoCoV3(TrainingObjective):
     """InfoNCE with a predictor and a copy that follows with a momentum; keys of the batch are the negatives."""
 
     temperature: float = 0.2
+    """Temperature of the cosines."""
     momentum: float = 0.99
-    """Of the copy, at the start; it rises to 1."""
+    """Momentum of the key encoder at the start; it rises to 1."""
     hidden: int = 1024
     """Width of the hidden layers of projector and predictor; the paper's is 4096."""
     projection: int = 256
@@ -301,6 +305,7 @@ class SupCon(TrainingObjective):
     """Contrastive learning of the classes of the labels, by two views."""
 
     temperature: float = 0.1
+    """Temperature of the cosines."""
     hidden: int = 0
     """Width of the projection's hidden layer; 0 is that of the codes."""
     projection: int = 128

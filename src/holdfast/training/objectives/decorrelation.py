@@ -135,12 +135,15 @@ class VICReg(TrainingObjective):
     """Invariance, variance and covariance of the expanded codes of two views, each with its weight."""
 
     invariance: float = 25.0
+    """Weight of the distance between views."""
     variance: float = 25.0
+    """Weight of features that vary less than 1."""
     covariance: float = 1.0
+    """Weight of features that vary together."""
     hidden: int = 512
     """Width of the expander's two hidden layers; 8192 in the paper."""
     projection: int = 512
-    """Width of the expanded codes; 8192 in the paper."""
+    """Width of the projection; 8192 in the paper."""
     name = "vicreg"
 
     def __post_init__(self) -> None:

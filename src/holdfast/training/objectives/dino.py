@@ -47,15 +47,19 @@ class DINO(TrainingObjective):
     """Cross-entropy between the prototypes of a teacher, centred and sharpened, and those of the student."""
 
     temperature: float = 0.1
+    """Temperature of the student."""
     teacher_temperature: float = 0.07
+    """Temperature of the teacher, from `warmup_epochs` on; larger values are unstable."""
     first_temperature: float = 0.04
-    """The teacher's in the first epoch; it rises along a line."""
+    """Temperature of the teacher in the first epoch; it rises linearly."""
     warmup_epochs: int = 30
-    """After how many epochs the teacher's temperature is reached."""
+    """Epochs until the teacher reaches `teacher_temperature`."""
     momentum: float = 0.996
+    """Momentum of the teacher at the start; it rises to 1 along half a cosine."""
     center_momentum: float = 0.9
+    """Momentum of the mean that is subtracted from the teacher's scores."""
     prototypes: int = 1024
-    """K; 65536 in the paper."""
+    """Number of prototypes; 65536 in the paper, 4096 is usual for CIFAR-10."""
     hidden: int = 512
     """Width of the projection's two hidden layers; 2048 in the paper."""
     projection: int = 256

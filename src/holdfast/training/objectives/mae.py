@@ -42,19 +42,19 @@ class MAE(TrainingObjective):
     """Squared error of predicted hidden patches. One view; crops and flips are the paper's only augmentation."""
 
     ratio: float = 0.75
-    """Share of patches that are hidden."""
+    """Fraction of patches that are hidden."""
     masked: str = "auto"
-    """tokens (the paper's), pixels (any encoder), or auto: tokens where the encoder has them."""
+    """What is hidden: `tokens` (published), `pixels` (any encoder), or `auto`."""
     patch: int = 4
     """Pixels a side of a patch where pixels are masked; tokens have the encoder's own."""
     normalised: bool = True
     """Whether patches are brought to mean 0 and variance 1 before they are compared."""
     decoder_width: int = 128
-    """Of the decoder's tokens, 512 in the paper; of its hidden layer where pixels are masked."""
+    """Width of the decoder's tokens, 512 in the paper; of its hidden layer if pixels are masked."""
     decoder_depth: int = 2
     """Blocks of the decoder of tokens; 8 in the paper."""
     decoder_heads: int = 4
-    """Attention heads of these; 16 in the paper."""
+    """Attention heads of the decoder; 16 in the paper."""
     name = "mae"
     views = 1
 

@@ -106,7 +106,7 @@ class BYOL(TrainingObjective):
     """Predict the projection of the other view by a copy that follows with a momentum."""
 
     momentum: float = 0.996
-    """Of the copy, at the start; it rises to 1."""
+    """Momentum of the target network at the start; it rises to 1."""
     hidden: int = 1024
     """Width of the hidden layers of projector and predictor; the paper's is 4096."""
     projection: int = 256

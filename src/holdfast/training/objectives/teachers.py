@@ -44,7 +44,7 @@ class Distillation(TrainingObjective):
     """Squared distance of the codes from those of the starting encoder; with an adversary, of the attacked view's."""
 
     clean: float = 0.0
-    """Weight of the term of the view that is not attacked, beside one of the attacked view."""
+    """Weight of the clean view's term, relative to the attacked view's."""
     name = "distillation"
     views = 1
 
@@ -121,6 +121,7 @@ class Supervised(TrainingObjective):
     """Cross-entropy of a linear head on one view; ``uniformity`` weighs the spread of the codes of a batch."""
 
     uniformity: float = 0.0
+    """Weight of the uniformity term: 0.01 spreads embeddings more evenly, -0.01 less (Zhong et al. 2022)."""
     name = "supervised"
     views = 1
     needs_labels = True

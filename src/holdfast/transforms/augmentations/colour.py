@@ -94,10 +94,15 @@ class ColorJitter(Transform):
     """
 
     brightness: float = 0.4
+    """Largest relative change of brightness."""
     contrast: float = 0.4
+    """Largest relative change of contrast."""
     saturation: float = 0.4
+    """Largest relative change of saturation."""
     hue: float = 0.1
+    """Largest turn of the hue, as a fraction of the circle, up to 0.5."""
     p: float = 0.8
+    """Probability that an image is changed."""
     name = "color-jitter"
     channels = (1, 3)
     draws = True
@@ -171,6 +176,7 @@ class Grayscale(Transform):
     """Gray, still with three channels, with probability ``p`` (Chen et al. 2020); gray images stay."""
 
     p: float = 0.2
+    """Probability that an image becomes grey."""
     name = "grayscale"
     channels = (1, 3)
     draws = True
@@ -188,7 +194,9 @@ class Solarize(Transform):
     """Values ``v`` from ``threshold`` on become ``1 - v``, with probability ``p`` (Grill et al. 2020)."""
 
     p: float = 0.2
+    """Probability that an image is solarised."""
     threshold: float = 0.5
+    """Pixel value above which pixels are inverted."""
     name = "solarize"
     draws = True
 
@@ -227,9 +235,13 @@ class GaussianBlur(Transform):
     """
 
     p: float = 0.5
+    """Probability that an image is blurred."""
     sigma_min: float = 0.1
+    """Smallest standard deviation, in pixels."""
     sigma_max: float = 2.0
+    """Largest standard deviation, in pixels."""
     kernel: float = 0.1
+    """Width of the kernel, as a fraction of the shorter side."""
     name = "gaussian-blur"
     draws = True
 

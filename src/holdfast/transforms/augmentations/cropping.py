@@ -24,6 +24,7 @@ class HorizontalFlip(Transform):
     """Mirrored left to right with probability ``p``."""
 
     p: float = 0.5
+    """Probability that an image is mirrored."""
     name = "horizontal-flip"
     draws = True
 
@@ -43,8 +44,11 @@ class RandomAffine(Transform):
     """
 
     degrees: float = 15.0
+    """Largest rotation, in degrees."""
     scale: float = 0.15
+    """Largest relative change of scale."""
     translate: float = 0.0625
+    """Largest shift, as a fraction of each side."""
     name = "random-affine"
     draws = True
 
@@ -88,7 +92,9 @@ class RandomCrop(Transform):
     """
 
     padding: int = 4
+    """Pixels added at each side before the crop."""
     padding_mode: str = "zeros"
+    """Content of these pixels: `zeros` or `reflect`."""
     name = "random-crop"
     draws = True
 
@@ -128,8 +134,11 @@ class RandomResizedCrop(Transform):
     """
 
     scale_min: float = 0.08
+    """Smallest crop, as a fraction of the image's area."""
     scale_max: float = 1.0
+    """Largest crop, as a fraction of the image's area."""
     ratio: float = 4 / 3
+    """Largest ratio of width to height, or height to width; at least 1."""
     name = "random-resized-crop"
     draws = True
 

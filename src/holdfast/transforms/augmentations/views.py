@@ -21,7 +21,9 @@ class SimclrView(View):
     """SimCLR (Chen et al. 2020, appendix A); its CIFAR-10 form (B.9) is ``strength=0.5,blur=0``."""
 
     strength: float = 1.0
+    """Strength of the colour changes."""
     blur: float = 0.5
+    """Probability of the blur."""
     name = "simclr-view"
 
     @property
@@ -63,6 +65,7 @@ class ByolView1(View):
     """First view of BYOL (Grill et al. 2020, appendix B) and Barlow Twins, always blurred; jitter is torchvision's."""
 
     scale_min: float = 0.08
+    """Smallest crop, as a fraction of the image's area."""
     name = "byol-view-1"
 
     @property
@@ -76,6 +79,7 @@ class ByolView2(View):
     """Second view of BYOL (Grill et al. 2020, appendix B) and Barlow Twins, seldom blurred and sometimes solarized."""
 
     scale_min: float = 0.08
+    """Smallest crop, as a fraction of the image's area."""
     name = "byol-view-2"
 
     @property
@@ -89,6 +93,7 @@ class DinoGlobalView1(View):
     """First global crop of DINO (Caron et al. 2021), always blurred."""
 
     scale_min: float = 0.4
+    """Smallest crop, as a fraction of the image's area."""
     name = "dino-global-view-1"
 
     @property
@@ -102,6 +107,7 @@ class DinoGlobalView2(View):
     """Second global crop of DINO (Caron et al. 2021), seldom blurred and sometimes solarized."""
 
     scale_min: float = 0.4
+    """Smallest crop, as a fraction of the image's area."""
     name = "dino-global-view-2"
 
     @property
@@ -116,7 +122,9 @@ class DinoLocalView(View):
     """Local crop of DINO (Caron et al. 2021), at the size of the image where theirs are 96 pixels of 224."""
 
     scale_min: float = 0.05
+    """Smallest crop, as a fraction of the image's area."""
     scale_max: float = 0.4
+    """Largest crop, as a fraction of the image's area."""
     name = "dino-local-view"
 
     @property

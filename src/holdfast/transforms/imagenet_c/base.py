@@ -28,6 +28,7 @@ class CommonCorruption(Transform):
     """A corruption in five severities."""
 
     severity: int
+    """Severity, 1 (mild) to 5."""
 
     at_224: ClassVar[tuple[Any, ...]]
     at_32: ClassVar[tuple[Any, ...]]
