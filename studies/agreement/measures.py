@@ -88,8 +88,20 @@ def median_rung(values: Values) -> Reduced:
 REDUCED: Mapping[str, Reduce] = {"mean": mean, "median": median, "median rung": median_rung}
 
 
-PAGES = {"center-smoothing": "smoothing", "common-perturbations": "corruptions", "common-corruptions": "corruptions"}
-"""Of evaluations that share a page with others."""
+PAGES = {
+    "breakaway": "attacked.md#breakaway",
+    "displacement": "attacked.md#displacement",
+    "overlap": "attacked.md#overlap",
+    "certified-radius": "certified.md#certified-radius",
+    "center-smoothing": "smoothing.md",
+    "spade": "space.md#spectral-stretch-spade",
+    "synbench": "space.md#synbench",
+    "clever": "space.md#local-lipschitz-estimates-clever",
+    "common-perturbations": "everyday.md",
+    "common-corruptions": "everyday.md",
+    "geometry": "space.md#geometry",
+}
+"""Section of the documentation on each evaluation, in ``docs/evaluations``."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +119,8 @@ class Headline:
 
     @property
     def page(self) -> str:
-        """Return the page of the documentation on it."""
-        return PAGES.get(self.evaluation, self.evaluation)
+        """Return the section of the documentation on it."""
+        return PAGES[self.evaluation]
 
 
 HEADLINES = (

@@ -207,7 +207,7 @@ def _measured(found: Found) -> Iterator[str]:
     yield from (f"- *{reference.name}*: {reference.says}." for reference in REFERENCES)
     yield from (f"- {one.name}, a baseline: {one.says}." for one in BASELINES)
     for headline in HEADLINES:
-        link = f"[{headline.name}](evaluations/{headline.page}.md)"
+        link = f"[{headline.name}](evaluations/{headline.page})"
         yield f"- {link} ({_better(headline.sign)}{_counted(found, headline.name)}): {headline.says}."
     seconds = found.values[SECONDS]
     yield ""
