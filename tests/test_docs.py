@@ -26,6 +26,7 @@ from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
 from holdfast.measure.evaluation import settings
 from holdfast.report.gate import parse
+from holdfast.report.overview.first_rows import KINDS
 from holdfast.run import catalog
 from holdfast.training.adversaries.base import adversaries
 from holdfast.training.recipe import Recipe
@@ -81,7 +82,10 @@ def test_every_evaluation_has_a_section_with_its_quantities(name: str) -> None:
     pages = [page for page in (DOCS / "evaluations").glob("*.md") if f"settings.md#{name})" in page.read_text()]
     assert pages, f"no page in docs/evaluations names {name} and links its settings"
     text = "".join(page.read_text() for page in pages)
-    assert all(f"`{quantity}`" in text for quantity in catalog.evaluations()[name].headline)
+    kind = catalog.evaluations()[name]
+    assert all(f"`{quantity}`" in text for quantity in kind.headline)
+    titles = [row.title for row in KINDS if name in (row.evaluation, row.attack[0])]
+    assert any(f"*{title}*" in text for title in titles or [kind.title]), "its row in the report is not named"
     assert f"`{name}`" in (DOCS / "evaluations" / "index.md").read_text()
 
 

@@ -29,8 +29,9 @@ architecture: SimCLR, and RoCL at several strengths. `python -m studies.certifie
 `python -m studies --page` writes this page and its picture from them alone.
 
 *Accuracy* is that of 20 nearest neighbours among {BANK:,} training images, on {PROBED:,} test images. Radii are those of
-the first {ANCHORS} test images and {NEGATIVES} negatives each ([certified radius](../evaluations/certified.md#certified-radius),
-searched to 1e-3 of the way): by interval bounds, which take one pass, by CROWN, and attacked
+the first {ANCHORS} test images and {NEGATIVES} negatives each
+([certified radius](../evaluations/certified.md#certified-radius), searched to 1e-3 of the way):
+by interval bounds, which take one pass, by CROWN, and attacked
 (`adaptive:restarts=1,steps=25`). Views are those of the authors' program, which cut away up to three fifths of a digit, or,
 where it says *small changes* (a star in the picture), `{MILD["mnist"]}` of digits and
 `{MILD["cifar10"]}` of coloured images. Of several seeds the mean stands with Student's 95% interval; of one, none is known.
