@@ -50,17 +50,30 @@ UNPAIRED = f"not attacked, so that no two pairs share an image; or {UNDEFINED}"
 @final
 @dataclass(frozen=True)
 class AttackRadius(Evaluation):
-    """How much images must change until they are mistaken: the radius at which each gives way."""
+    """Smallest perturbation found that makes an image match another one.
+
+    The true radius is at most the reported one (upper bound). Images for which no perturbation was found have an
+    infinite radius.
+    """
 
     widest: Ball = Linf(0.5)
+    """Largest ball to search; radius in pixel units."""
     attack: Attack = NAMED["adaptive"]
+    """Attack at each radius that is tried."""
     divergence: Divergence = L2Distance()
+    """Distance between embeddings."""
     events: tuple[str, ...] = ("retrieval", "impersonation", "overlap")
+    """Events to search for: ``retrieval``, ``impersonation``, ``overlap``."""
     rivals: int = 10
+    """Nearest other images that a retrieval attack aims at; 1 or more."""
     balls: tuple[Ball, ...] = BALLS
+    """Balls of fixed radius in which the attacks of other evaluations are repeated."""
     fixed: tuple[Attack, ...] = ATTACKS
+    """Attacks at the fixed radii."""
     pairwise: Attack = NAMED["adaptive"]
+    """Attack on the event itself at the fixed radii."""
     samples: int = 300
+    """Images to attack, chosen at random; 1 or more."""
     sizes = Sizes(
         quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},
@@ -121,7 +134,7 @@ class AttackRadius(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the image that gives way first: clean, changed, what it is mistaken for, and the change."""
+        """Show the image with the smallest radius: clean, attacked, its match and the change."""
         domain, values = population.encoder.domain, findings.series[0].values
         known = [(value, place) for place, value in enumerate(values) if 0 < value < float("inf")]
         if self.events[0] != "retrieval" or not known or len(domain.shape) != 3:

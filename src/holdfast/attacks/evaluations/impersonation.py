@@ -53,13 +53,21 @@ UNCOUNTED = "both images are of one class, or the probe gets one of them wrong"
 @final
 @dataclass(frozen=True)
 class Impersonation(Evaluation):
-    """How close attacks bring one image's representation to another image's."""
+    """How close targeted attacks bring one image's embedding to that of another image.
+
+    Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 5.1.
+    """
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Attacks to run in each ball."""
     divergences: tuple[Divergence, ...] = DIVERGENCES
+    """Distances between embeddings to measure with."""
     samples: int = 1024
+    """Images to attack in random pairs, no image in two pairs; 2 or more."""
     probe: Probe = Linear()
+    """Probe of the paper's success rate; used if there is a labelled reference set."""
     sizes = SIZES
     name = "impersonation"
     version = 4

@@ -35,13 +35,22 @@ TOLERANCE = 0.05
 @final
 @dataclass(frozen=True)
 class Masking(Evaluation):
-    """Whether the encoder's gradients can be trusted to find what there is to find."""
+    """Checks for gradient masking: an encoder that hides its gradients only looks robust.
+
+    Papers: Athalye et al. 2018, https://arxiv.org/abs/1802.00420; Carlini et al. 2019,
+    https://arxiv.org/abs/1902.06705.
+    """
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     attack: Attack = AdaptiveAttack(restarts=10, steps=25)
+    """White-box attack."""
     blind: Attack = SquareAttack(queries=500)
+    """Black-box attack, which should not beat ``attack``."""
     divergence: Divergence = L2Distance()
+    """Distance between embeddings."""
     samples: int = 100
+    """Images to attack, chosen at random; 1 or more."""
     sizes = Sizes(
         quick={"samples": 50, "attack": "adaptive:restarts=4,steps=25", "blind": "square:queries=200"},
         full={"samples": 1000},
@@ -140,9 +149,13 @@ ALARMING = 0.05
 
 
 def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
-    """Return the answer to the question that ``quantity`` counts violations of, over all balls.
+    """Verdict on one check of the gradients, over all balls.
 
-    Violations refute; their absence on the images probed is no proof.
+    A violation falsifies. No violation on the attacked images is no proof.
+
+    Args:
+        quantity: Check whose violations are counted.
+        estimates: Estimates of the evaluation.
     """
     matching = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
     if not matching:

@@ -42,12 +42,19 @@ from holdfast.measure.population import Population
 @final
 @dataclass(frozen=True)
 class Overlap(Evaluation):
-    """How often two images' attacked representations pass each other."""
+    """Fraction of image pairs whose attacked embeddings pass each other.
+
+    Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
+    """
 
     balls: tuple[Ball, ...] = BALLS
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Attacks to run in each ball."""
     divergences: tuple[Divergence, ...] = DIVERGENCES
+    """Distances between embeddings to measure with."""
     samples: int = 1024
+    """Images to attack in random pairs, no image in two pairs; 2 or more."""
     sizes = SIZES
     name = "overlap"
     version = 4
