@@ -266,13 +266,22 @@ class BracketEvaluation(Evaluation):
     """Brackets in every ball under every divergence, with the attacks set against the certificates."""
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    """Distances between embeddings that bounds can be computed for."""
     samples: int = 100
+    """Images to certify, chosen at random."""
     method: Method = Crown()
+    """Method of bounding, such as ``crown``."""
     attack: Attack = AdaptiveAttack()
+    """Attack on the certified quantity itself, in float64."""
     attacks: tuple[Attack, ...] = ATTACKS
+    """Attacks of the evaluation without certificates, on the same images."""
     neurons: int = 50_000
+    """Largest number of nonlinear entries of a network to bound; larger networks are refused."""
     arithmetic: str = "real"
+    """What certificates are about: ``real`` (the function in exact arithmetic) or ``executed`` (the encoder in floating
+    point)."""
     partial = True
     reached: ClassVar[Mapping[str, Literal["most", "least"]]]
     """What attacks reach, by its name in what is observed, and which of two such values is the stronger attack's."""

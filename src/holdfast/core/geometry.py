@@ -47,12 +47,13 @@ class Geometry(Preprocessing):
     """Resize a picture, then crop its centre.
 
     Args:
-        resize: the new length of the shorter side, which keeps the proportions; or the new (height, width), which does not.
-        crop: height and width of the centre that is kept.
-        interpolation: Pillow's filter: nearest, bilinear, bicubic or lanczos. All but nearest smooth when they shrink.
+        resize: New length of the shorter side in pixels (proportions stay), or new (height, width).
+        crop: Height and width of the centre to keep, in pixels.
+        interpolation: Pillow's filter: nearest, bilinear, bicubic or lanczos. All except nearest smooth when they
+            shrink.
 
     Raises:
-        HoldfastError: a size is no positive whole number, the crop exceeds a stated (height, width), or the filter is
+        HoldfastError: A size is no positive whole number, the crop exceeds a given (height, width), or the filter is
             unknown.
 
     Example:

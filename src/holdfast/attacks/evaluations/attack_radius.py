@@ -65,15 +65,15 @@ class AttackRadius(Evaluation):
     events: tuple[str, ...] = ("retrieval", "impersonation", "overlap")
     """Events to search for: ``retrieval``, ``impersonation``, ``overlap``."""
     rivals: int = 10
-    """Nearest other images that a retrieval attack aims at; 1 or more."""
+    """Nearest other images that the search aims at, 1 or more; all other images decide."""
     balls: tuple[Ball, ...] = BALLS
-    """Balls of fixed radius in which the attacks of other evaluations are repeated."""
+    """Balls of fixed radius in which the attacks of other evaluations are repeated; other norms are left out."""
     fixed: tuple[Attack, ...] = ATTACKS
-    """Attacks at the fixed radii."""
+    """Attacks in these balls: away from the image's own embedding, or towards its partner."""
     pairwise: Attack = NAMED["adaptive"]
     """Attack on the event itself at the fixed radii."""
     samples: int = 300
-    """Images to attack, chosen at random; 1 or more."""
+    """Images to attack, chosen at random; pairs are half as many."""
     sizes = Sizes(
         quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},

@@ -65,7 +65,7 @@ class Impersonation(Evaluation):
     divergences: tuple[Divergence, ...] = DIVERGENCES
     """Distances between embeddings to measure with."""
     samples: int = 1024
-    """Images to attack in random pairs, no image in two pairs; 2 or more."""
+    """Random pairs of images to attack, no image in two pairs."""
     probe: Probe = Linear()
     """Probe of the paper's success rate; used if there is a labelled reference set."""
     sizes = SIZES

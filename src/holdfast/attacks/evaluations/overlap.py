@@ -54,7 +54,7 @@ class Overlap(Evaluation):
     divergences: tuple[Divergence, ...] = DIVERGENCES
     """Distances between embeddings to measure with."""
     samples: int = 1024
-    """Images to attack in random pairs, no image in two pairs; 2 or more."""
+    """Random pairs of images to attack, no image in two pairs."""
     sizes = SIZES
     name = "overlap"
     version = 4

@@ -84,20 +84,36 @@ class OwnMatchBounds(Observation):
 @final
 @dataclass(frozen=True)
 class CertifiedAttackRadius(Evaluation):
-    """How far images may change before another image is nearer: at least as far as proved, at most as attacked."""
+    """Smallest perturbation that makes an image match another one: proved and attacked.
+
+    The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound).
+    """
 
     widest: Ball = Linf(0.5)
+    """Largest ball to search; radius in pixel units."""
     attack: Attack = NAMED["adaptive"]
+    """Attack at each radius that is tried, and inside every certified radius."""
     divergence: Divergence = L2Distance()
+    """Distance between embeddings: ``l2`` or ``cosine``."""
     rivals: int = 10
+    """Nearest other images that the search aims at, 1 or more; all other images decide."""
     balls: tuple[Ball, ...] = BALLS
+    """Balls of fixed radius in which the attacks of other evaluations are repeated; other norms are left out."""
     fixed: tuple[Attack, ...] = ATTACKS
+    """Attacks in these balls away from the image's own embedding."""
     pairwise: Attack = NAMED["adaptive"]
+    """Retrieval attack in these balls."""
     samples: int = 300
+    """Images to certify, chosen at random."""
     method: Method = Crown()
+    """Method of bounding, such as ``crown``."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of ``widest``."""
     neurons: int = 50_000
+    """Largest number of nonlinear entries of a network to bound; larger networks are refused."""
     arithmetic: str = "real"
+    """What certificates are about: ``real`` (the function in exact arithmetic) or ``executed`` (the encoder in floating
+    point)."""
     # Those of attack-radius: equal settings share its attacks. ``full`` certifies fewer images than that attacks.
     sizes = Sizes(
         quick={"samples": 60, "attack": "adaptive:restarts=1,steps=10"},

@@ -108,11 +108,18 @@ class BreakawayBounds(Observation):
 @final
 @dataclass(frozen=True)
 class CertifiedBreakaway(BracketEvaluation):
-    """How many other images an image can be carried past: no more than proved, no fewer than attacked."""
+    """Fraction of other images that an attack can carry an image past: proved and attacked.
+
+    The fraction is at most as large as proved (upper bound) and at least as large as attacked (lower bound). Paper:
+    Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076.
+    """
 
     pairwise: Attack = NAMED["adaptive"]
+    """Retrieval attack of ``breakaway``."""
     rivals: int = 10
+    """Nearest other images that the retrieval attack aims at, 1 or more."""
     weakest: int = 10
+    """Other images with the weakest bounds that ``attack`` aims at one by one, 1 or more."""
     # Those of breakaway: with equal settings its attacks are made once.
     sizes = Sizes(
         {**BRACKETS.quick, "weakest": 1},

@@ -56,16 +56,29 @@ RADIUS = "robust radius, mean over the image's negatives"
 @final
 @dataclass(frozen=True)
 class CertifiedRadius(Evaluation):
-    """How far images may change before they can be taken for others: proved, and attacked."""
+    """Perturbation up to which an image stays closer to itself than to another image.
+
+    The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound). Paper: Wang
+    and Liu 2022 (RVCL), https://proceedings.mlr.press/v162/wang22q.html, definitions 4.1 to 4.6.
+    """
 
     norm: str = "linf"
+    """Norm of the perturbation: ``linf``, ``l2`` or ``l1``."""
     samples: int = 100
+    """Images to certify, chosen at random."""
     negatives: int = 9
+    """Other images that each image is compared with, 1 or more."""
     method: Method = Crown()
+    """Method of bounding, such as ``crown``."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of the distance to the farthest negative."""
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    """Attack on ``W f``, the difference of similarities."""
     neurons: int = 50_000
+    """Largest number of nonlinear entries of a network to bound; larger networks are refused."""
     arithmetic: str = "real"
+    """What certificates are about: ``real`` (the function in exact arithmetic) or ``executed`` (the encoder in floating
+    point)."""
     sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
     name = "certified-radius"
     version = 7

@@ -53,17 +53,31 @@ UNPROVED = f"the bound is no finite number, or {UNDEFINED}"
 @final
 @dataclass(frozen=True)
 class InstanceAccuracy(Evaluation):
-    """How many pairs of images stay told apart at a given radius: proved, and attacked."""
+    """Fraction of image pairs that are not confused within ε: proved and attacked.
+
+    The fraction is at least as large as proved (lower bound) and at most as large as attacked (upper bound). Paper:
+    Wang and Liu 2022 (RVCL), https://proceedings.mlr.press/v162/wang22q.html, definition 4.4.
+    """
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     samples: int = 100
+    """Images to certify, chosen at random."""
     negatives: int = 9
+    """Other images that each image is compared with, 1 or more."""
     generate: Ball | None = None
+    """Ball in which the published attack makes one negative of each image; None takes other images."""
     method: Method = Crown()
+    """Method of bounding, such as ``crown``."""
     published: Attack | None = None
+    """Attack towards the negative, which also makes negatives; None: the authors' own steps."""
     attack: Attack = AdaptiveAttack()
+    """Attack on the difference of similarities."""
     neurons: int = 50_000
+    """Largest number of nonlinear entries of a network to bound; larger networks are refused."""
     arithmetic: str = "real"
+    """What certificates are about: ``real`` (the function in exact arithmetic) or ``executed`` (the encoder in floating
+    point)."""
     sizes = Sizes(
         quick={"samples": 50, "negatives": 3},
         full=SIZES.full,

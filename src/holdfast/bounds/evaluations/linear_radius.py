@@ -335,16 +335,28 @@ def separate_radii(
 @final
 @dataclass(frozen=True)
 class LinearRadius(Evaluation):
-    """How far images may change before a linear head takes them for another class: proved, and attacked."""
+    """Smallest perturbation that changes the class of a linear head: proved and attacked.
+
+    The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound).
+    """
 
     norm: str = "linf"
+    """Norm of the perturbation: ``linf``, ``l2`` or ``l1``."""
     samples: int = 100
+    """Images to certify; without a labelled reference set the head is fitted on the other images."""
     rivals: int = 3
+    """Classes that attacks aim at, those with the smallest certified radii; 1 or more."""
     method: Method = Crown()
+    """Method of bounding, such as ``crown``."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of the largest radius searched."""
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    """Attack on the margin between classes."""
     neurons: int = 50_000
+    """Largest number of nonlinear entries of a network to bound; larger networks are refused."""
     arithmetic: str = "real"
+    """What certificates are about: ``real`` (the function in exact arithmetic) or ``executed`` (the encoder in floating
+    point)."""
     sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "linear-radius"
     version = 5

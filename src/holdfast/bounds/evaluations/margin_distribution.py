@@ -176,18 +176,29 @@ def negatives(population: Population, count: int) -> Int[Tensor, "k"]:
 @final
 @dataclass(frozen=True)
 class MarginDistribution(Evaluation):
-    """How near other images come in code space, and whether two theorems about radii hold for these images."""
+    """Distribution of the distances to other images, and a check of two theorems on radii."""
 
     tail: int = 20
+    """Smallest margin distances to fit, 1 or more; the paper's lambda, which it does not state."""
     norm: str = "linf"
+    """Norm of the perturbation: ``linf``, ``l2`` or ``l1``."""
     samples: int = 100
+    """Images to measure, chosen at random."""
     negatives: int = 5
+    """Other images that all images are compared with, 1 or more."""
     rivals: int = 3
+    """Classes that attacks on the head aim at, 1 or more."""
     method: Method = Crown()
+    """Method of bounding, such as ``crown``."""
     tolerance: float = 1e-4
+    """Precision of the search for certified radii, as a fraction of the largest radius searched."""
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    """Attack on both kinds of radius."""
     neurons: int = 50_000
+    """Largest number of nonlinear entries of a network to bound; larger networks are refused."""
     arithmetic: str = "real"
+    """What certificates are about: ``real`` (the function in exact arithmetic) or ``executed`` (the encoder in floating
+    point)."""
     sizes = Sizes(quick={**SIZES.quick, "negatives": 2, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "margin-distribution"
     version = 6

@@ -26,14 +26,23 @@ from holdfast.transforms.severity import FIFTEEN
 @final
 @dataclass(frozen=True)
 class CommonCorruptions(Evaluation):
-    """What common corruptions of five severities do to codes and to retrieval, and the worst of them."""
+    """Effect of common corruptions on embeddings and retrieval, and the worst of them.
+
+    Paper: Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261.
+    """
 
     kinds: tuple[str, ...] = FIFTEEN
+    """Names of the corruptions."""
     severities: tuple[int, ...] = SEVERITIES
+    """Severities, 1 (mild) to 5, ascending."""
     divergences: tuple[Divergence, ...] = (Cosine(),)
+    """Distances between embeddings to measure with."""
     k: int = 10
+    """Neighbours whose overlap is measured, 1 or more."""
     samples: int = 1000
+    """Images to corrupt, chosen at random."""
     reference: int = 2000
+    """Images whose pairwise distances are the scale of the embedding shift."""
     sizes = Sizes(
         quick={"samples": 60},
         full={"samples": 2000, "reference": 10_000},
@@ -82,7 +91,7 @@ class CommonCorruptions(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the severities of the kind that carries an image farthest, and its worst corruption."""
+        """Show all severities of the corruption that moves an image farthest, and the worst one."""
         return pictures(self.observation(), population, rows, observed, findings, self._words())
 
     def _words(self) -> Words:

@@ -34,14 +34,20 @@ WORDS = Words("edit", "edits", "edited", "rung", "rungs", "rung of the ladder")
 @final
 @dataclass(frozen=True)
 class CommonPerturbations(Evaluation):
-    """What everyday edits do to codes and to retrieval, on ladders from mild to severe, and the worst of them."""
+    """Effect of everyday edits on embeddings and retrieval, and the worst of them."""
 
     edits: tuple[str, ...] = EDITS
+    """Names of the families of edits."""
     divergences: tuple[Divergence, ...] = (Cosine(), L2Distance())
+    """Distances between embeddings to measure with."""
     k: int = 10
+    """Neighbours whose overlap is measured, 1 or more."""
     chained: int = 2
+    """Edits in a row that the search for the worst edit tries, 1 or more."""
     samples: int = 1000
+    """Images to edit, chosen at random."""
     reference: int = 2000
+    """Images whose pairwise distances are the scale of the embedding shift."""
     sizes = Sizes(
         quick={"samples": 60},
         full={"samples": 2000, "chained": 3, "reference": 10_000},
@@ -94,5 +100,5 @@ class CommonPerturbations(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the ladder of the family that carries an image farthest, and its worst edits in a row."""
+        """Show all severities of the family that moves an image farthest, and its worst edits."""
         return pictures(self.observation(), population, rows, observed, findings, WORDS)

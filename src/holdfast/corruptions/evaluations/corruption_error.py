@@ -43,13 +43,22 @@ ERROR = "error of the probe on corrupted images"
 @final
 @dataclass(frozen=True)
 class CorruptionError(Evaluation):
-    """How often probes taught by clean images err under common corruptions of five severities."""
+    """Error of probes under common corruptions; the probes learn from clean images.
+
+    Paper: Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. Departure: the classifier is a probe fitted
+    on the reference set, instead of a whole network.
+    """
 
     probes: tuple[Probe, ...] = (Linear(),)
+    """Probes to fit on the reference set."""
     kinds: tuple[str, ...] = FIFTEEN
+    """Names of the corruptions."""
     severities: tuple[int, ...] = SEVERITIES
+    """Severities, 1 (mild) to 5."""
     samples: int = 1000
+    """Images to measure, chosen at random."""
     reference: int = 2000
+    """Images whose pairwise distances are the scale of the embedding shift."""
     sizes = Sizes(quick={"samples": 100}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
     name = "corruption-error"
     version = 1

@@ -62,13 +62,21 @@ TAUGHT = {
 @final
 @dataclass(frozen=True)
 class CorruptionTest(Evaluation):
-    """How much accuracy probes lose when bank and measured images are corrupted alike."""
+    """Accuracy that probes lose when reference set and measured images are corrupted alike.
+
+    Paper: Zhong et al. 2022, https://arxiv.org/abs/2206.05259, test I.
+    """
 
     probes: tuple[Probe, ...] = (Knn(), Linear())
+    """Probes to fit on the reference set."""
     corruptions: tuple[Transform, ...] = SIX
+    """Transforms to apply."""
     permutations: int = 3
+    """Seeds of each shuffle, 1 or more."""
     samples: int = 10_000
+    """Images to measure, chosen at random."""
     reference: int = 2000
+    """Images whose pairwise distances are the scale of the embedding shift."""
     sizes = Sizes(
         quick={"samples": 1000},
         full={"samples": 50_000, "permutations": 8, "reference": 10_000},

@@ -63,12 +63,20 @@ Kind = Literal["class", "cluster"]
 @final
 @dataclass(frozen=True)
 class SpaceGeometry(Evaluation):
-    """Whether the space of clean codes is healthy: spread out, of high rank, without hubs."""
+    """Whether the space of clean embeddings is healthy: spread out, of high rank, without hubs.
+
+    Papers: uniformity (Wang and Isola 2020, https://arxiv.org/abs/2005.10242), anisotropy (Ethayarajh 2019,
+    https://arxiv.org/abs/1909.00512), RankMe.
+    """
 
     k: int = 10
+    """Neighbours of each image, 1 or more."""
     clusters: int = 10
+    """Clusters of k-means, where there are no labels; 1 or more."""
     tags: Tags | None = None
+    """File with a nuisance attribute of each image; None without."""
     samples: int = 25_600
+    """Images to measure, of which all pairs are used."""
     sizes = Sizes(
         quick={"samples": 2000},
         full={"samples": 100_000},

@@ -46,14 +46,20 @@ AMONG = {"image": IMAGE, "all": ALL}
 @final
 @dataclass(frozen=True)
 class PatchRetrieval(Evaluation):
-    """How many patches of changed images still find themselves, under attack and under edits that leave them in place."""
+    """Fraction of patches that keep their own match when their image is attacked or edited."""
 
     balls: tuple[Ball, ...] = (Linf(1 / 255), Linf(8 / 255))
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     attacks: tuple[Attack, ...] = (NAMED["adaptive"],)
+    """Attacks to run in each ball."""
     divergence: Divergence = Cosine()
+    """Distance between two patch embeddings; smooth and not fitted."""
     edits: tuple[str, ...] = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise")
+    """Edits at all severities, and common corruptions at severities 1, 3 and 5."""
     searched: int = 100
+    """Other images whose patches are searched beside the image's own."""
     samples: int = 300
+    """Images to attack and edit, chosen at random."""
     sizes = Sizes(
         quick={"samples": 60, "attacks": ["adaptive:restarts=1"]},
         full={"samples": 1000, "searched": 300, "attacks": ["adaptive:steps=100,restarts=5"]},
@@ -129,7 +135,7 @@ class PatchRetrieval(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the images that lost fewest and most patches under the last attack in the widest ball, and which ones."""
+        """Show the images that lost fewest and most patches under the last attack, and which ones."""
         ball, attack = max(self.balls, key=lambda each: each.radius), self.attacks[-1]
         conditions = {"ball": str(ball), "attack": label(attack), "among": ALL}
         values = next(
