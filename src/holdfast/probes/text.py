@@ -128,11 +128,12 @@ class TextScores(FittedProbe):
 @final
 @dataclass(frozen=True)
 class TextProbe(Probe):
-    """Prompts of a file, by the text tower of the encoder: zero-shot, without a bank."""
+    """Zero-shot classifier: prompts from a file, embedded by the encoder's text tower."""
 
     prompts: str
+    """File of prompts."""
     digest: str = ""
-    """Of what the file says, which is part of every key."""
+    """Digest of the file, which is part of every key."""
     name = "text"
     example = "prompts.txt"
     version = 1

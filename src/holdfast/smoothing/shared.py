@@ -33,17 +33,26 @@ LEAST = 6000
 
 @dataclass(frozen=True)
 class SmoothedEvaluation(Evaluation):
-    """An evaluation of the smoothed encoder. Those whose settings of this class are equal share one pass of noisy copies."""
+    """Evaluation of the smoothed encoder; equal settings share one pass of noisy copies."""
 
     sigma: float = 0.25
+    """Standard deviation of the noise in every pixel, above 0; noisy images are not clipped."""
     selection: int = 10_000
+    """Noisy copies per image that choose the answer (or find and test the centre), 1 or more."""
     copies: int = 100_000
+    """Largest number of noisy copies per image that certify."""
     samples: int = 50
+    """Images to certify, chosen at random."""
     others: int = 1000
+    """Other images that each image is compared with, 1 or more."""
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    """Distances between embeddings to measure with."""
     probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
+    """Probes to ask about the same noisy copies, if there is a labelled reference set."""
     radii: tuple[float, ...] = (0.25,)
+    """ε in ℓ2 at which certificates are reported, in pixel units."""
     alpha: float = 0.001
+    """Probability that a certificate fails, in (0, 0.5)."""
     partial = True
 
     def __post_init__(self) -> None:

@@ -35,40 +35,46 @@ MODES = ("train", "eval")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an encoder is trained."""
+    """All settings of a training."""
 
     objective: TrainingObjective
+    """Goal of the training."""
     architecture: Architecture
+    """Network to train."""
     augmentation: Transform | None = None
-    """What makes a view of an image; none takes images as they are."""
+    """Transform that makes a view of an image; None uses the image itself."""
     second_augmentation: Transform | None = None
-    """What makes the second view, where it differs from the first."""
+    """Transform of the second view, where it differs from the first."""
     crop_augmentation: Transform | None = None
-    """What makes the small crops of objectives that ask for them."""
+    """Transform that makes the small crops of multi-crop objectives."""
     crop_size: int | None = None
-    """Height and width of these crops in pixels, for networks that take inputs of any size; none: those of the images."""
+    """Height and width of small crops in pixels; None: those of the images."""
     adversary: Adversary | None = None
+    """Adversary that attacks the first view; None without."""
     optimiser: Optimiser = SGD()
+    """Optimiser and learning rate."""
     schedule: Schedule = Cosine()
+    """Schedule of the learning rate."""
     batch: int = 256
     """Images in a step, over all processes."""
     epochs: int = 100
+    """Passes over the training set, 1 or more."""
     clip: float | None = None
-    """The largest norm of all gradients together."""
+    """Largest norm of all gradients together; None does not clip."""
     ema: float | None = None
-    """Decay of an average of the encoder's weights over the steps, which then is the encoder that training makes."""
+    """Decay of a running average of the encoder's weights, which is then the result; None without."""
     precision: str = "float32"
     """float32, bfloat16 or float16 (mixed precision, weights stay in float32), or float64."""
     mode: str | None = None
-    """The mode, as torch calls it, in which the encoder learns; heads always learn in ``train``.
-
-    ``train``: batch norm by the statistics of the batch, dropout and stochastic depth at work. ``eval``: all of them as when
-    the encoder is used. None: ``train`` from scratch, ``eval`` from an encoder that was trained before.
-    """
+    """Mode of the encoder while it learns. ``train``: batch norm by batch statistics, dropout and stochastic depth
+    active. ``eval``: as in use. None: ``train`` from scratch, ``eval`` from a trained encoder. Heads always learn in
+    ``train``."""
     mean: tuple[float, ...] = ()
+    """Mean per channel of the normalisation inside the encoder; empty for none."""
     std: tuple[float, ...] = ()
-    """Normalisation per channel, put inside the encoder; none by default."""
+    """Standard deviation per channel of this normalisation; empty for none."""
     seed: int = 0
+    """Seed of weights, order and augmentation."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.epochs < 1:
@@ -99,7 +105,14 @@ class Recipe:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "recipe") -> Recipe:
-        """Return the recipe with these ``values``: texts, or what TOML holds.
+        """Build a recipe from text values, or from what TOML holds.
+
+        Args:
+            values: Settings by name; ``objective`` and ``architecture`` are needed.
+            where: Place of the values, for errors.
+
+        Raises:
+            HoldfastError: A setting is unknown, missing or of another type.
 
         Example:
             >>> Recipe.of({"objective": "simclr", "architecture": "cnn-a", "epoch": 3})

@@ -345,7 +345,7 @@ class LinearRadius(Evaluation):
     samples: int = 100
     """Images to certify; without a labelled reference set the head is fitted on the other images."""
     rivals: int = 3
-    """Classes that attacks aim at, those with the smallest certified radii; 1 or more."""
+    """Classes with the smallest certified radii that attacks aim at, 1 or more."""
     method: Method = Crown()
     """Method of bounding, such as ``crown``."""
     tolerance: float = 1e-4

@@ -30,10 +30,12 @@ LISTED = 20
 @final
 @dataclass(frozen=True)
 class ProbeAccuracy(Evaluation):
-    """What labels can be read off the codes: accuracy of probes that learned from the bank."""
+    """Accuracy of simple classifiers on frozen embeddings, fitted on the reference set."""
 
     probes: tuple[Probe, ...] = (Knn(), Linear())
+    """Probes to fit on the labelled reference set."""
     samples: int = 50_000
+    """Largest number of images to classify."""
     sizes = Sizes(full={"probes": ["knn", "knn:k=20", "linear", "noise", "fine-tune"]})
     name = "probe-accuracy"
     version = 1

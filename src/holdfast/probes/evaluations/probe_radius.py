@@ -91,15 +91,25 @@ class ProbeRadii(Observation):
 @final
 @dataclass(frozen=True)
 class ProbeRadius(Evaluation):
-    """How much images must change until a simple classifier on the representation gets them wrong."""
+    """Smallest perturbation found that makes a probe answer wrong.
+
+    The true radius is at most the reported one (upper bound); it is 0 where the probe errs on the clean image.
+    """
 
     widest: Ball = Linf(0.5)
+    """Largest ball to search; radius in pixel units."""
     attack: Attack = NAMED["adaptive"]
+    """Attack at each radius that is tried, beside the minimum-norm attack."""
     probes: tuple[Probe, ...] = (Knn(), Linear())
+    """Probes to fit on the labelled reference set."""
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    """Balls of fixed radius in which the attacks of ``robust-accuracy`` are repeated; other norms are left out."""
     fixed: tuple[Attack, ...] = (NAMED["adaptive"],)
+    """Attacks in these balls."""
     divergence: Divergence = L2Distance()
+    """Distance between embeddings that an attacker without labels maximises in these balls."""
     samples: int = 300
+    """Images to attack, chosen at random; 1 or more."""
     sizes = Sizes(
         quick={"samples": 60, "attack": "adaptive:restarts=1", "fixed": ["adaptive:restarts=1"]},
         full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},

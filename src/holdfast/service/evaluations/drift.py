@@ -40,16 +40,27 @@ SHOWN = 6
 @final
 @dataclass(frozen=True)
 class Drift(Evaluation):
-    """Whether images still come from where those of the bank came from, and what is new about them."""
+    """Test whether new images still come from the distribution of the reference set.
+
+    False alarms occur at the rate ``alpha`` at every sample size. Findings also say what is new about the images.
+    """
 
     divergence: Divergence = L2Distance()
+    """Distance between embeddings: ``l2``, ``unit_l2``, ``cosine``, ``rank``, ``wasserstein`` or ``tokens``."""
     permutations: int = 1000
+    """Smallest number of random divisions of the images; 10 / ``alpha`` are drawn, at most 100,000."""
     alpha: float = 0.05
+    """False-alarm rate (significance level), 0 to 1."""
     sequential: bool = False
+    """True to decide by the test that stays valid if you look at it after every image."""
     directions: int = 8
+    """Principal directions to test, 1 or more."""
     false_discoveries: float = 0.1
+    """Expected fraction of images declared new that are not, 0 to 1."""
     edits: tuple[str, ...] = EDITS + FIFTEEN
+    """Edits and corruptions that may explain the difference."""
     samples: int = 16
+    """Images of the reference set to edit."""
     sizes = Sizes(full={"samples": 64})
     name = "drift"
     version = 4
@@ -132,7 +143,7 @@ class Drift(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the images farthest from all of the bank, each beside the one of the bank nearest to it."""
+        """Show the images farthest from the reference set, each beside its nearest reference."""
         if population.encoder.recorded:
             return ()
         sets = population.learned(*self.fits()).sets

@@ -59,14 +59,23 @@ Statistic = Literal["mean", "share"]
 @final
 @dataclass(frozen=True)
 class Threshold(Evaluation):
-    """At which similarity edited copies of an image still match and other images do not, and what attackers make of it."""
+    """Similarity threshold at which copies of an image match and other images do not.
+
+    The evaluation also measures copies missed and images matched under attack at this threshold.
+    """
 
     rate: float = 0.001
+    """Rate of false matches for which a threshold is recommended, above 0 and below 1."""
     rates: tuple[float, ...] = (0.01, 0.001, 0.0001)
+    """Further rates of false matches, for the table."""
     edits: tuple[str, ...] = EDITS
+    """Edits that make everyday copies: edits at all severities, corruptions at severities 1, 3 and 5."""
     balls: tuple[Ball, ...] = (Linf(8 / 255),)
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     attack: Attack = AdaptiveAttack()
+    """Attack to run in each ball."""
     samples: int = 200
+    """Images to edit and attack, chosen at random."""
     sizes = Sizes()
     name = "threshold"
     version = 3
@@ -147,7 +156,7 @@ class Threshold(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the different images that look most alike to the encoder: copies among them spoil the rates."""
+        """Show the different images that are most alike to the encoder; copies spoil the rates."""
         if population.encoder.recorded:
             return ()
         originals, groups = sorted(set(population.originals.tolist())), groups_of(population)

@@ -42,16 +42,28 @@ NOTHING = "no finite code"
 @final
 @dataclass(frozen=True)
 class FeatureSmoothing(Evaluation):
-    """How similar the smoothed code stays under any change of an l2 size: certified from below, attacked from above."""
+    """How similar the smoothed embedding stays under perturbation: certified and attacked.
+
+    Paper: https://arxiv.org/abs/2601.16200. Departure: the anchor is fixed before the copies that certify are drawn, so
+    that nothing is assumed about it.
+    """
 
     sigma: float = 0.25
+    """Standard deviation of the noise in every pixel, above 0; noisy images are not clipped."""
     selection: int = 1000
+    """Noisy copies whose mean unit embedding is the anchor, 1 or more."""
     copies: int = 20_000
+    """Largest number of noisy copies per image that certify."""
     samples: int = 50
+    """Images to certify, chosen at random."""
     radii: tuple[float, ...] = (0.25,)
+    """ε in ℓ2 at which certificates are reported, in pixel units."""
     alpha: float = 0.001
+    """Probability that a certificate fails, in (0, 0.5)."""
     precision: float = 0.05
+    """Largest gain in the certified cosine that more copies could still bring when drawing stops."""
     attack: Attack = AdaptiveAttack(restarts=1)
+    """Attack on the smoothed embedding."""
     sizes = Sizes(
         quick={"samples": 15, "selection": 250, "copies": 2000, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 500, "precision": 0.02, "copies": 100_000},

@@ -62,10 +62,15 @@ GRID = 41
 @final
 @dataclass(frozen=True)
 class SmoothedRetrieval(SmoothedEvaluation):
-    """Up to which change smoothed retrieval keeps its answer: certified by votes, and by center smoothing beside them."""
+    """ℓ2 perturbation up to which smoothed retrieval keeps its answer, by votes.
+
+    A second certificate follows from center smoothing.
+    """
 
     slack: float = 0.05
+    """Distance from one half of the probability of the ball, in (0, 0.5)."""
     attack: Attack = AdaptiveAttack(restarts=1)
+    """Attack on the smoothed embedding."""
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "smoothed-retrieval"
     version = 4

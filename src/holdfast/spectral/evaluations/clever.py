@@ -253,19 +253,33 @@ Ends = list[list[End]]
 @final
 @dataclass(frozen=True)
 class Clever(Evaluation):
-    """Estimates, from sampled gradients, how far an image can move before another one or class takes over."""
+    """Estimated perturbation at which another image or class takes over (CLEVER).
+
+    The number is an estimate from sampled gradients, no bound.
+    """
 
     balls: tuple[Ball, ...] = (L1(5.0), L2(5.0), Linf(0.5))
+    """Balls in which gradients are sampled; the radius is the largest possible score."""
     batches: int = 50
+    """Maxima of gradient norms to fit, 1 or more."""
     draws: int = 64
+    """Points per batch, 1 or more."""
     rivals: int = 3
+    """Most similar images (or likeliest other classes) of the untargeted score, 1 or more."""
     random: int = 100
+    """Images chosen at random."""
     guided: int = 10
+    """Images with the largest node scores, 0 or more."""
     least: int = 0
+    """Images with the smallest node scores, 0 or more."""
     logits: bool = False
+    """True if the encoder returns the logits of a classifier."""
     k: int = 10
+    """Neighbours of each image in the graphs of the node scores."""
     graph: GraphConstruction = KNN()
+    """Construction of these graphs."""
     samples: int = 10_000
+    """Images in these graphs."""
     sizes = Sizes(
         quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 30, "samples": 2000},
         full={"batches": 500, "draws": 1024, "rivals": 10, "least": 10, "samples": 50_000},

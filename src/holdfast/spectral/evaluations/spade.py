@@ -157,18 +157,28 @@ SHOWN = 4
 @final
 @dataclass(frozen=True)
 class Spectral(Evaluation):
-    """How badly the encoder stretches the neighbourhoods of its inputs, and at which images."""
+    """How strongly an encoder stretches neighbourhoods of its inputs, and where (SPADE)."""
 
     k: int = 10
+    """Neighbours of each image in both graphs, 1 or more."""
     graph: GraphConstruction = KNN()
+    """Construction of both graphs."""
     samples: int = 10_000
+    """Images in the graphs, chosen at random."""
     repair: str = "none"
+    """Repair of an infinite score; ``none`` repairs nothing."""
     subsets: int = 8
+    """Random subsets for intervals, of half the images and at most 5,000; 0: no intervals."""
     layers: tuple[str, ...] = ()
+    """Inner modules to score as well, by name."""
     certify: bool = True
+    """True to prove an upper bound of the score, for up to 20,000 images."""
     sweep: tuple[int, ...] = ()
+    """Other values of ``k`` to compute the score at, 1 or more each."""
     normalised: bool = False
+    """True for the scores of normalised Laplacians as well."""
     planes: bool = False
+    """True for the embeddings by the eigenvectors of each graph alone as well."""
     sizes = Sizes(
         quick={"samples": 2000},
         full={"samples": 50_000, "subsets": 16},
@@ -238,7 +248,15 @@ class Spectral(Evaluation):
         layers: Mapping[str, Spade],
         seed: int,
     ) -> Findings:
-        """Return everything known of one map, from the scores of its outputs and of inner layers."""
+        """Findings about one map, from the scores of its outputs and of inner layers.
+
+        Args:
+            ids: Ids of the images.
+            scores: Scores of the outputs.
+            labels: Label of each image, shape (n,); None without.
+            layers: Scores of inner layers, by name.
+            seed: Seed of random subsets.
+        """
         kind, groups = _groups(scores, ids, labels, seed)
         findings = assembled(
             ids,

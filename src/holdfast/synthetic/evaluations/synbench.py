@@ -133,20 +133,32 @@ def _numbers(values: Float[Tensor, "p"]) -> tuple[float, ...]:
 @final
 @dataclass(frozen=True)
 class SynBench(Evaluation):
-    """How much of the separability of synthetic Gaussian classes the representation keeps; looks at no image."""
+    """Separability of synthetic Gaussian classes that the embeddings keep; reads no images."""
 
     scales: tuple[float, ...] = SCALES
+    """Scales of the class mean, two or more positive numbers."""
     thresholds: tuple[float, ...] = THRESHOLDS
+    """Accuracies above which area counts, each in (0.5, 1)."""
     budgets: tuple[float, ...] = BUDGETS
+    """ε of the robust rules, as fractions of the distance from the mean to the boundary, in [0, 1)."""
     samples: int | str = SAMPLES
+    """Inputs in each of the two sets of each scale; ``auto``: 20 per feature."""
     encodings: int = ENCODINGS
+    """Largest number of inputs in all."""
     direction: str = "ones"
+    """Direction of the class mean: ``ones`` (published), ``smooth`` or ``signs``."""
     mode: str = "exact"
+    """``exact`` takes the area of the curve; ``published`` adds it up on 100 points."""
     prior: float = 0.5
+    """Probability of the class +1, in (0, 1)."""
     offset: float = 0.0
+    """Shift of both classes, in units of the width of the encoder's range."""
     spectrum: float = 0.0
+    """Colour of the noise, 0 or more: 0 is white (published), about 2 the spectrum of photographs."""
     norm: str = "l2"
+    """Norm of ``budgets``: ``l2`` or ``linf``."""
     sweep: bool = False
+    """True for the mean score with a quarter and a half of the samples as well."""
     sizes = Sizes(
         quick={"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
         full={"samples": "auto"},
