@@ -64,12 +64,13 @@ SPREAD = 0.05
 @final
 @dataclass(frozen=True)
 class AdaptiveAttack(Attack):
-    """Climb the objective with a step size that adapts to each sample (APGD); the recommended attack.
+    """Maximise the objective with a step size that adapts to each image (APGD); recommended.
 
     It takes ``restarts`` times ``steps`` steps in all, more than half of them from the best start.
     """
 
     restarts: int = 5
+    """Random starts per image, 1 or more."""
     steps: int = 20
     """Gradient steps per start; several starts take 40% of all steps, and the best one the rest."""
     name = "adaptive"
@@ -117,9 +118,20 @@ class AdaptiveAttack(Attack):
         ball: Ball,
         noise: Noise,
     ) -> Pixels:
-        """Return what the attack finds in as many steps if ``starts``, where others ended, are starts beside its own.
+        """Continue from where other attacks ended, so that this attack is never weaker.
 
-        Arguments and result are those of a call. No image gains less than at any of its ``starts``.
+        The number of steps is that of a call. No image gains less than at any of its ``starts``.
+
+        Args:
+            starts: Attacked images where other attacks ended, each of shape (b, *pixels).
+            encoder: Encoder under attack.
+            pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+            objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
+            ball: Perturbation set around each clean image; its radius is in pixel units.
+            noise: Random streams, one per image.
+
+        Returns:
+            Attacked images, shape (b, *pixels).
         """
         noises = [noise.fork("start", k).fork(self.name, 0) for k in range(self.restarts)]
         scouted, _ = self._scouted(encoder, pixels, objective, ball, noises)
@@ -158,15 +170,34 @@ class AdaptiveAttack(Attack):
 
 
 def begin(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
-    """Return where a search starts: inward, but for sparse balls, whose steps pass over pixels that cannot move.
+    """Choose the start of a search: ``inward_start``, or a uniform point in sparse balls.
 
-    All these pixels moved inward at once would share the radius of a sparse ball.
+    In a sparse ball, all pixels moved inward at once would share the radius.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        noise: Random streams, one per image.
+        domain: Shape and range of the inputs.
+
+    Returns:
+        Starting points, shape (b, *pixels).
     """
     return random_start(pixels, ball, noise, 1.0, domain) if ball.sparse else inward_start(pixels, ball, noise, domain)
 
 
 def inward_start(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
-    """Return a uniform point of the ball, but with pixels that have too little room on one side moved to the other."""
+    """Draw a uniform point of the ball; mirror pixels that have too little room on one side.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        noise: Random streams, one per image.
+        domain: Shape and range of the inputs.
+
+    Returns:
+        Starting points, shape (b, *pixels).
+    """
     delta = ball.sample(noise, pixels.shape[1:], pixels.dtype)
     reach = column(delta.flatten(1).abs().amax(1), delta)
     up, down = domain.high - pixels, pixels - domain.low
@@ -183,9 +214,19 @@ def ascend(
     steps: int,
     first: Float[Tensor, "b"] | float,
 ) -> tuple[Pixels, Gain]:
-    """Return the best point on the way of ``steps`` steps from ``start``, and its gain.
+    """Follow the gradient from ``start`` and keep the best point on the way.
 
-    The first step is ``first`` times the radius long, for each image or for all.
+    Args:
+        encoder: Encoder under attack.
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        start: Starting points, shape (b, *pixels).
+        steps: Gradient steps.
+        first: Length of the first step as a fraction of the radius, for each image or for all.
+
+    Returns:
+        The best points, shape (b, *pixels), and their gains, shape (b,).
     """
     before = moved = start
     gain, gradient = climb(encoder, moved, objective)
@@ -218,7 +259,9 @@ def ascend(
 
 
 def checkpoints(steps: int) -> list[int]:
-    """Return the steps at which progress is judged: after 22% of them, then ever more often, by at least 6%.
+    """Steps at which progress is judged: after 22% of all, then at shrinking intervals.
+
+    No interval is shorter than 6% of the steps.
 
     Example:
         >>> checkpoints(100)
@@ -233,14 +276,29 @@ def checkpoints(steps: int) -> list[int]:
 
 
 def direction(ball: Ball, moved: Pixels, gradient: Pixels, encoder: Encoder, spread: float) -> Pixels:
-    """Return the steepest unit step at ``moved``."""
+    """Steepest unit step at ``moved``.
+
+    Args:
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        moved: Current points, shape (b, *pixels).
+        gradient: Gradient of the objective there, shape (b, *pixels).
+        encoder: Encoder whose domain limits the step.
+        spread: Fraction of coordinates that a step in a sparse ball may use.
+    """
     if ball.sparse:
         gradient = passable(moved, gradient, encoder.domain)
     return ball.steepest(gradient, spread)
 
 
 def inside(pixels: Pixels, moved: Pixels, ball: Ball, encoder: Encoder) -> Pixels:
-    """Return ``moved`` projected onto the ball around ``pixels``, then clipped to the domain."""
+    """Project ``moved`` onto the ball around ``pixels``, then clip to the domain.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        moved: Points to project, shape (b, *pixels).
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        encoder: Encoder whose domain limits the result.
+    """
     return encoder.domain.clip(pixels + ball.project(moved - pixels))
 
 
@@ -260,12 +318,15 @@ def attack_together(
     noise: Noise,
     judge: ObjectiveFunction | None = None,
 ) -> list[Pixels]:
-    """Return what each of ``attacks`` makes of the images, in their order, each of shape (b, *pixels).
+    """Run several attacks on the same images; adaptive ones start where others ended.
 
     Args:
-        attacks: different ones.
-        encoder, pixels, objective, ball, noise: as an ``Attack`` takes them.
-        judge: the gain that counts in the end, where the attacks climb another because it has no gradient.
+        attacks: Different attacks.
+        encoder, pixels, objective, ball, noise: As an ``Attack`` takes them.
+        judge: Gain that decides in the end, where the attacks maximise another because it has no gradient.
+
+    Returns:
+        Attacked images of each attack, in order, each of shape (b, *pixels).
     """
     ends: dict[int, Pixels] = {}
     for index in sorted(range(len(attacks)), key=lambda place: _steps(attacks[place])):
@@ -279,7 +340,7 @@ def attack_together(
 
 
 def forwards_together(attacks: Sequence[Attack]) -> int:
-    """Return how many forwards of the encoder an image takes at most under all of ``attacks``, a gradient counted as three.
+    """Forward passes per image, at most, of all attacks together; a gradient counts as 3.
 
     Example:
         >>> from holdfast.attacks.presets import read_attack

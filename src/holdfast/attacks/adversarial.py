@@ -33,37 +33,45 @@ class MovedImage(Record):
     """What the attack did to one image (or to one view of it)."""
 
     id: str
+    """Id of the image."""
     target: str | None
+    """Id of the image that the attack aims at; None if untargeted."""
     clean_gain: Number
-    """The objective at the clean image."""
+    """Objective at the clean image."""
     gain: Number
-    """The objective at the attacked image."""
+    """Objective at the attacked image."""
     norm: Number
-    """The size of the perturbation, in the norm of the ball."""
+    """Size of the perturbation in the norm of the ball, in pixel units."""
     l2: Number
-    """How far the code moved."""
+    """ℓ2 distance between the clean and the attacked embedding."""
     cosine: Number
+    """Cosine distance between the clean and the attacked embedding."""
     png: str | None
+    """Name of the PNG file of the attacked image; None if none was written."""
     l2_of_png: Number | None
-    """How far the code of the PNG file is from the clean one: rounding to 256 levels may undo an attack or help it."""
+    """ℓ2 distance between the embedding of the PNG file and the clean one; rounding to 256 levels may weaken or
+    strengthen an attack."""
     norm_of_png: Number | None = None
-    """The size of the perturbation in the PNG file."""
+    """Size of the perturbation in the PNG file, in pixel units."""
     png_in_ball: bool | None = None
-    """Whether rounding leaves the image in its ball."""
+    """True if the rounded image lies in its ball."""
     png_is_clean: bool | None = None
-    """Whether the PNG file is that of the clean image: rounding has undone all of the change."""
+    """True if rounding undoes the whole perturbation."""
 
 
 class Replay(Record):
     """The saved pixels, read back and encoded once more."""
 
     in_range: bool
+    """True if all saved pixels lie in the range of the domain."""
     in_ball: bool
+    """True if every saved image lies in its ball."""
     largest_norm: Number
+    """Largest perturbation, in the norm of the ball and in pixel units."""
     code_difference: Number
-    """The largest difference to the saved codes, as a share of the largest code."""
+    """Largest difference from the saved embeddings, relative to the largest entry of an embedding."""
     same_codes: bool
-    """Whether that is no more than rounding."""
+    """True if ``code_difference`` is no more than rounding."""
 
     @property
     def passed(self) -> bool:
@@ -71,21 +79,28 @@ class Replay(Record):
 
 
 class AttackRecord(Record):
-    """Everything about an attack but the pixels."""
+    """Everything about an attack except the pixels."""
 
     schema_version: int = SCHEMA_VERSION
+    """Version of the file format."""
     encoder: EncoderInfo
+    """Encoder under attack."""
     images: ImagesInfo
+    """Images under attack."""
     settings: dict[str, str]
+    """Settings of the attack in text form."""
     batch_sizes: tuple[int, ...] | None
-    """For an objective that looks at whole batches: how large they were, for that changes the result."""
+    """Batch sizes, where the objective reads whole batches and so depends on batch size; None otherwise."""
     clean_distance: Number
-    """The median l2 distance of two clean codes, with which displacements compare; nan of a single image."""
+    """Median ℓ2 distance between two clean embeddings; nan for a single image."""
     moved: tuple[MovedImage, ...]
+    """One entry per attacked image or view."""
     missing: int = 0
-    """How many images were not attacked yet, because a budget was spent."""
+    """Images not attacked because the time budget ran out."""
     replay: Replay
+    """Check of the saved pixels."""
     provenance: dict[str, str]
+    """Versions, commit, device and times."""
 
 
 NEAREST = 10
@@ -96,58 +111,70 @@ RANDOM = 256
 
 @dataclass(frozen=True)
 class Adversarial:
-    """Attacked inputs by row: one per image, or one per view where an objective sets two views of it against each other.
+    """Attacked images with their embeddings, one row per image or per view.
 
-    The rows of one image follow each other.
+    Objectives that compare two views of an image have one row per view. The rows of one image follow each other.
     """
 
     rows: Int[Tensor, "n"]
-    """Which image of the population each row shows."""
+    """Row of the population that each entry shows, shape (n,)."""
     ids: tuple[str, ...]
+    """Id of the image of each entry."""
     clean: Pixels
+    """Clean images, shape (n, *pixels)."""
     attacked: Pixels
+    """Attacked images, shape (n, *pixels)."""
     clean_codes: Codes
+    """Embeddings of the clean images, shape (n, d)."""
     codes: Codes
+    """Embeddings of the attacked images, shape (n, d)."""
     clean_gain: Float[Tensor, "n"]
+    """Objective at the clean images, shape (n,)."""
     gain: Float[Tensor, "n"]
+    """Objective at the attacked images, shape (n,)."""
     targets: tuple[int, ...] | None
-    """The image that each row was moved towards."""
+    """Row of the image that each entry aims at; None if untargeted."""
     batches: tuple[int, ...]
-    """The sizes of the batches they were attacked in, which change the result of an objective that is not per sample."""
+    """Batch sizes of the attack; they change the result if the objective is not per sample."""
     views: int = 1
-    """How many rows each image has."""
+    """Rows per image."""
     missing: int = 0
-    """How many images were not attacked yet, because a budget was spent."""
+    """Images not attacked because the time budget ran out."""
     record: AttackRecord | None = None
-    """What was written of them, where a folder was named for it."""
+    """Record written to the folder of the attack; None if no folder was named."""
 
 
 @final
 @dataclass(frozen=True)
 class AdversarialImages(Observation):
-    """Attacked images with everything that is kept of them; an objective's own preset says which views it needs.
+    """Attacked images with all that is saved of them; the preset decides which views it needs.
 
-    Clean pixels are kept where they are views alone: images themselves can be read again, and are checked then.
+    Clean pixels are kept only for views. Images themselves can be read again, and are checked then.
     """
 
     objective: Objective
+    """Objective to maximise."""
     attack: Attack
+    """Attack to run."""
     ball: Ball
+    """Perturbation set around each image."""
     batch: int | None = None
-    """How many images are attacked together, for an objective that looks at whole batches: a row is then a batch.
-
-    Batches are cut by position, so that neither shards nor interruptions change them.
-    """
+    """Images attacked together, for an objective that reads whole batches; a row is then a batch. Batches are cut by
+    position, so that shards and interruptions do not change a batch."""
     name = "adversarial"
     version = 2
     uses_groups = True
 
     @classmethod
     def of(cls, preset: Preset, population: Population) -> AdversarialImages:
-        """Return what ``preset`` asks for of all images of ``population``.
+        """Build the observation that ``preset`` needs for all images of ``population``.
+
+        Args:
+            preset: Objective, attack and ball.
+            population: Images of the run with their clean embeddings.
 
         Raises:
-            HoldfastError: the objective, the attack and the images do not fit together.
+            HoldfastError: The objective, the attack and the images do not fit together.
         """
         objective, run = preset.objective, population.run
         require_climbable(objective, preset.attack)
@@ -166,7 +193,15 @@ class AdversarialImages(Observation):
         return self.batch or 1
 
     def images(self, population: Population, row: int) -> list[int]:
-        """Return which images are attacked together as ``row``."""
+        """Images that are attacked together as ``row``.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            row: Row of the observation: an image, or a batch if ``batch`` is set.
+
+        Returns:
+            Rows of the population.
+        """
         start = row * (self.batch or 1)
         return list(range(start, min(start + (self.batch or 1), len(population.images))))
 
@@ -213,7 +248,14 @@ def _padded(values: Tensor, count: int) -> Tensor:
 def adversarial(
     population: Population, observation: AdversarialImages, rows: Sequence[int], observed: Observed
 ) -> Adversarial:
-    """Return what was ``observed`` of ``rows`` as one entry per image or view."""
+    """Turn what was ``observed`` into one entry per image or view.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        observation: Observation that was made.
+        rows: Rows of the observation.
+        observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+    """
     if not rows:  # as the first of several ranks knows alone
         nothing = torch.empty(0)
         pixels, codes = torch.empty(0, *population.encoder.domain.shape), torch.empty(0, 0)
@@ -240,7 +282,15 @@ def adversarial(
 
 
 def require_climbable(objective: Objective, attack: Attack) -> None:
-    """Raise if ``attack`` follows gradients and ``objective`` measures with a divergence that has none."""
+    """Check that a gradient attack has an objective with a gradient.
+
+    Args:
+        objective: Objective to maximise.
+        attack: Attack to run.
+
+    Raises:
+        HoldfastError: ``attack`` follows gradients, but the divergence of ``objective`` has none.
+    """
     if not isinstance(objective, DivergenceObjective) or isinstance(attack, SquareAttack):
         return
     if not objective.divergence.smooth:
@@ -251,7 +301,19 @@ def require_climbable(objective: Objective, attack: Attack) -> None:
 
 
 def rivals_of(population: Population, rows: Sequence[int], objective: Objective) -> Float[Tensor, "b k d"] | None:
-    """Return the codes of the other images that ``objective`` sets those at ``rows`` against, if it does."""
+    """Embeddings of the other images that ``objective`` compares each image with.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        objective: Objective, which says whether it needs none, the nearest or random images.
+
+    Returns:
+        Embeddings, shape (b, k, d); None if the objective needs none.
+
+    Raises:
+        HoldfastError: The objective needs other images, and the population has only one image.
+    """
     if objective.rivals == "none":
         return None
     others = len(population.images) - 1
@@ -268,7 +330,11 @@ def rivals_of(population: Population, rows: Sequence[int], objective: Objective)
 
 
 def even(count: int, size: int) -> int:
-    """Return a batch size of at most ``size`` at which no batch of ``count`` images is much smaller than the others.
+    """Largest batch size up to ``size`` that splits the images into nearly equal batches.
+
+    Args:
+        count: Images, 1 or more.
+        size: Largest batch size, 1 or more.
 
     Example:
         >>> even(257, 256), even(100, 256)

@@ -38,14 +38,17 @@ class Case:
     """One attack in one ball under one divergence."""
 
     ball: Ball
+    """Perturbation set."""
     attack: Attack
+    """Attack."""
     divergence: Divergence
+    """Distance between embeddings."""
     aim: str = ""
-    """What the attack goes for, where it is not the case's usual objective."""
+    """Goal of the attack, where it differs from the case's usual objective."""
     probe: str = ""
-    """The probe that judges, where one does."""
+    """Probe that judges the attack; empty if none does."""
     further: tuple[tuple[str, str], ...] = ()
-    """Further conditions by name, or others: the ``attack`` of what is none, such as noise."""
+    """Further conditions by name; they replace conditions of the same name, such as ``attack`` for noise."""
 
     @property
     def conditions(self) -> Conditions:
@@ -63,12 +66,20 @@ SPREAD = 0.05
 
 
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
-    """Return every combination, balls outermost."""
+    """Every combination of ball, attack and divergence, balls outermost.
+
+    Args:
+        balls: Perturbation sets.
+        attacks: Attacks.
+        divergences: Distances between embeddings.
+    """
     return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
 
 
 def strongest(attacks: Sequence[Attack]) -> Attack:
-    """Return the attack that is never weaker than another of the list: its last adaptive one, else the last.
+    """The attack of a list that is never weaker than another.
+
+    It is the last adaptive attack, or the last attack if none is adaptive.
 
     Example:
         >>> label(strongest([U_PGD, NAMED["adaptive"], NAMED["square"]]))
@@ -78,7 +89,7 @@ def strongest(attacks: Sequence[Attack]) -> Attack:
 
 
 def shown_case(cases: Sequence[Case]) -> Case:
-    """Return the case whose pictures a report shows: the last attack, in the widest ball, under the first divergence."""
+    """The case that report pictures show: last attack, widest ball, first divergence."""
     widest = max(case.ball.radius for case in cases)
     last = [case for case in cases if case.ball.radius == widest][-1]
     return next(case for case in cases if (case.ball, case.attack) == (last.ball, last.attack))
@@ -92,15 +103,20 @@ def climbable(divergence: Divergence) -> Divergence:
 @final
 @dataclass(frozen=True)
 class Untargeted(Observation):
-    """Codes of randomly chosen images moved away from their clean codes; ``k.codes`` are those of attack ``k``.
+    """Embeddings of random images, attacked to move away from their clean embeddings.
 
-    All attacks on one goal are one observation, since some of them begin where others ended.
+    ``k.codes`` are the embeddings after attack ``k``. All attacks on one goal are one observation, since some start
+    where others ended.
     """
 
     ball: Ball
+    """Perturbation set."""
     attacks: tuple[Attack, ...]
+    """Attacks to run, in order."""
     divergence: Divergence
+    """Distance between embeddings."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "untargeted"
     version = 4
 
@@ -114,11 +130,27 @@ class Untargeted(Observation):
         return joined([{"codes": population.encode(pixels)} for pixels in self.pixels(population, rows)])
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
-        """Return the ``codes`` of images after ``attack``, from what was ``observed``."""
+        """Part of ``observed`` that belongs to one attack.
+
+        Args:
+            attack: One of ``attacks``.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+
+        Returns:
+            ``codes``: embeddings after the attack, shape (b, d).
+        """
         return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
-        """Return the images at ``rows`` after each of the attacks."""
+        """Images at ``rows`` after each of the attacks.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+
+        Returns:
+            One tensor per attack, each of shape (b, *pixels).
+        """
         objective = Away(population.fitted(self.divergence))
         return attacked_by_each(population.context(rows), objective, self.attacks, self.ball)
 
@@ -126,16 +158,20 @@ class Untargeted(Observation):
 @final
 @dataclass(frozen=True)
 class Targeted(Observation):
-    """Codes of pairs of images moved towards each other: ``k.ahead`` from x_i to x_j by attack ``k``, ``k.back`` from x_j.
+    """Embeddings of pairs of images, each attacked to move towards the other.
 
-    Up to ``samples`` random pairs, no image in two of them: pairs that share images err alike, and intervals would be too
-    short.
+    ``k.ahead`` moves x_i to x_j by attack ``k``, ``k.back`` moves x_j to x_i. There are up to ``samples`` random pairs,
+    no image in two pairs: pairs that share images err alike, and intervals would be too short.
     """
 
     ball: Ball
+    """Perturbation set."""
     attacks: tuple[Attack, ...]
+    """Attacks to run, in order."""
     divergence: Divergence
+    """Distance between embeddings."""
     samples: int
+    """Largest number of pairs."""
     name = "targeted"
     version = 4
     uses_groups = True
@@ -157,11 +193,28 @@ class Targeted(Observation):
         )
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
-        """Return the codes of both ways, ``ahead`` and ``back``, after ``attack``, from what was ``observed``."""
+        """Part of ``observed`` that belongs to one attack.
+
+        Args:
+            attack: One of ``attacks``.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+
+        Returns:
+            ``ahead`` and ``back``: embeddings after the attack, each of shape (b, d).
+        """
         return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> list[Pixels]:
-        """Return the images at ``rows`` moved towards those at ``targets`` by each of the attacks."""
+        """Images at ``rows`` after each attack towards their targets.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            targets: Row of the target of each image.
+
+        Returns:
+            One tensor per attack, each of shape (b, *pixels).
+        """
         objective = Toward(population.fitted(self.divergence))
         return attacked_by_each(population.context(rows, targets), objective, self.attacks, self.ball)
 
@@ -169,17 +222,22 @@ class Targeted(Observation):
 @final
 @dataclass(frozen=True)
 class Pairwise(Observation):
-    """Codes of images attacked on the very event that breakaway counts.
+    """Embeddings of images attacked on the very event that breakaway counts.
 
-    ``crossing``: past one random other image, nan where that pair would share an image with another pair's;
-    ``retrieval``: past any of their ``rivals`` nearest neighbours, of those in the bank if there is one.
+    ``crossing``: past one random other image; nan where the pair would share an image with another pair. ``retrieval``:
+    past any of the ``rivals`` nearest neighbours, of those in the reference set if there is one.
     """
 
     ball: Ball
+    """Perturbation set."""
     attack: Attack
+    """Attack to run."""
     divergence: Divergence
+    """Distance between embeddings."""
     rivals: int
+    """Nearest other images that a retrieval attack aims at; 1 or more."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "pairwise"
     version = 4
     uses_bank = True
@@ -204,29 +262,63 @@ class Pairwise(Observation):
         return {"crossing": crossing, "retrieval": retrieval}
 
     def at_retrieval(self, population: Population, rows: Sequence[int]) -> Pixels:
-        """Return the images at ``rows`` attacked past any of their nearest neighbours."""
+        """Images at ``rows`` attacked past any of their nearest neighbours.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+
+        Returns:
+            Attacked images, shape (b, *pixels).
+        """
         divergence = population.fitted(climbable(self.divergence))
         facing = facing_neighbours(population, rows, divergence, self.rivals)
         return attacked_pixels(facing, Misretrieval(divergence), self.attack, self.ball)
 
 
 def facing_neighbours(population: Population, rows: Sequence[int], divergence: Divergence, count: int) -> AttackContext:
-    """Return the images at ``rows`` against their ``count`` nearest neighbours, from the reference set if there is one."""
+    """Attack context of images against their nearest neighbours.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        divergence: Distance between embeddings, fitted if it needs to be.
+        count: Neighbours per image, from the reference set if there is one.
+    """
     near = population.nearest(divergence, population.codes[list(rows)], rows, count)
     return population.context(rows, rivals=population.gallery.codes[near])
 
 
 def attacked_pixels(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
-    """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
+    """Images of ``context`` after one attack.
+
+    Args:
+        context: Images under attack.
+        objective: Objective to maximise.
+        attack: Attack to run.
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+
+    Returns:
+        Attacked images, shape (b, *pixels).
+    """
     return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
 
 
 def attacked_by_each(
     context: AttackContext, objective: DivergenceObjective, attacks: Sequence[Attack], ball: Ball
 ) -> list[Pixels]:
-    """Return the images of ``context`` after each of ``attacks`` on ``objective``, the adaptive never weaker than others.
+    """Images of ``context`` after each attack; adaptive attacks are never weaker than others.
 
-    A divergence without a gradient judges where attacks ended that climbed l2.
+    If the divergence has no gradient, attacks maximise ℓ2 and the divergence judges where they ended.
+
+    Args:
+        context: Images under attack.
+        objective: Objective to maximise.
+        attacks: Attacks to run.
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+
+    Returns:
+        One tensor per attack, each of shape (b, *pixels).
     """
     climbed = replace(objective, divergence=climbable(objective.divergence))
     judge = None if objective.divergence.smooth else objective(context)
@@ -237,10 +329,12 @@ def attacked_by_each(
 @final
 @dataclass(frozen=True)
 class CodesUnderNoise(Observation):
-    """Codes of images moved by random noise as large as the ball allows: what a perturbation of its size does by itself."""
+    """Embeddings under random noise of size ε: the effect of a perturbation without a search."""
 
     ball: Ball
+    """Perturbation set to draw from."""
     samples: int
+    """Images to perturb, chosen at random."""
     name = "noise"
     version = 1
 
@@ -257,13 +351,21 @@ class CodesUnderNoise(Observation):
 @final
 @dataclass(frozen=True)
 class Displacements(Observation):
-    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
+    """Displacements by a gradient attack, by a black-box attack and by noise.
+
+    The slope of the displacement at the noise is observed as well.
+    """
 
     ball: Ball
+    """Perturbation set."""
     attack: Attack
+    """White-box attack."""
     blind: Attack
+    """Black-box attack."""
     divergence: Divergence
+    """Distance between embeddings."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "probes"
     version = 4
 
@@ -290,13 +392,30 @@ class Displacements(Observation):
 
 
 def change(clean: Pixels, attacked: Pixels, domain: Domain, radius: float) -> Pixels:
-    """Return the perturbation around mid-range, scaled so that a change by ``radius`` reaches the end of the range."""
+    """Perturbation as a picture: zero at mid-range, ``radius`` at the end of the range.
+
+    Args:
+        clean: Clean images, shape (b, *pixels).
+        attacked: Attacked images, shape (b, *pixels).
+        domain: Shape and range of the inputs.
+        radius: Perturbation size that the end of the range shows, in pixel units.
+    """
     middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
     return domain.clip(middle + (attacked - clean) * (half / radius))
 
 
 def nearest_image(population: Population, divergence: Divergence, moved: Codes, rows: Sequence[int]) -> Pixels:
-    """Return the image of the gallery nearest to each moved code of ``rows``: its own, or one that is not of its group."""
+    """The gallery image nearest to each attacked embedding: its own or one of another group.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        divergence: Distance between embeddings, fitted if it needs to be.
+        moved: Embeddings of attacked images, shape (b, d).
+        rows: Row of the image that each embedding belongs to.
+
+    Returns:
+        Images, shape (b, *pixels).
+    """
     gallery, kin = population.gallery, population.kin(rows)
     if kin is None:
         return gallery.pixels(nearest_rows(divergence, moved, gallery.codes, 1)[:, 0].tolist())
@@ -318,9 +437,15 @@ def extremes(
     case: Case,
     attack: Callable[[list[int]], dict[str, Pixels]],
 ) -> tuple[Picture, ...]:
-    """Return the images whose ``quantity`` is largest and smallest: clean, attacked, and the change between.
+    """Pictures of the images where a metric is largest and smallest: clean, attacked, change.
 
-    ``attack`` takes rows and returns the attacked images and any others to show beside them, by label.
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows that the findings are of.
+        findings: Findings with a series of ``quantity``.
+        quantity: Metric that picks the images.
+        case: Case whose series is read.
+        attack: Takes rows and returns, by label, the attacked images and any others to show.
     """
     values = next(s.values for s in findings.series if s.quantity == quantity and s.conditions == case.conditions)
     positions = ends(values)

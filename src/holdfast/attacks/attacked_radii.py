@@ -32,7 +32,16 @@ Rows = Int[np.ndarray, "n"]
 
 
 def neighbours(population: Population, rows: Sequence[int], divergence: Divergence) -> tuple[Rows, Rows]:
-    """Return the row of each image, copies as one, and that of the clean code nearest to it."""
+    """Row of each image, with copies as one, and row of its nearest clean neighbour.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        divergence: Distance between embeddings.
+
+    Returns:
+        Two arrays of shape (b,); the second is -1 if all images are copies of one.
+    """
     originals = population.originals.unique()
     places = torch.searchsorted(originals, population.originals[list(rows)]).tolist()
     own = originals[places].numpy()
@@ -44,7 +53,14 @@ def neighbours(population: Population, rows: Sequence[int], divergence: Divergen
 
 
 def of_neighbours(findings: Findings, quantity: str, own: Rows, nearest: Rows) -> Findings:
-    """Return ``findings`` with intervals of the median and the quartiles of ``quantity`` that allow for neighbours."""
+    """Give a radius intervals that allow for images that are each other's nearest.
+
+    Args:
+        findings: Findings with a series of ``quantity``.
+        quantity: Radius whose median and quartiles get new intervals.
+        own: Row of each image.
+        nearest: Row of the nearest other image of each.
+    """
     values = np.array(next(each.values for each in findings.series if each.quantity == quantity))
     known = ~np.isnan(values)
     shares = {quantity: 0.5, **{f"{quantity}_{name}": share for name, share in QUARTILES.items()}}
@@ -66,20 +82,30 @@ def of_neighbours(findings: Findings, quantity: str, own: Rows, nearest: Rows) -
 @final
 @dataclass(frozen=True)
 class Radii(Observation):
-    """The ``radius`` at which an ``event`` was found to happen to each image: infinite if never, nan where undefined.
+    """The ``radius`` at which an attack made ``event`` happen to each image.
 
-    Pairs share no image: of the others it is nan.
+    It is infinite if the event was never found and nan where it is undefined. Pairs share no image, so it is nan for
+    the others.
     """
 
     event: str
+    """Event to search for: ``retrieval``, ``impersonation`` or ``overlap``."""
     widest: Ball
+    """Largest ball to search; radii in pixel units."""
     attack: Attack
+    """Attack at each radius that is tried."""
     divergence: Divergence
+    """Distance between embeddings."""
     rivals: int
+    """Nearest other images that a retrieval attack aims at; 1 or more."""
     balls: tuple[Ball, ...]
+    """Balls of fixed radius in which ``fixed`` and ``pairwise`` are run as well."""
     fixed: tuple[Attack, ...]
+    """Untargeted or targeted attacks at the fixed radii."""
     pairwise: Attack
+    """Attack on the event itself at the fixed radii."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "radii"
     version = 1
     uses_bank = True
@@ -107,12 +133,23 @@ class Radii(Observation):
         return {"radius": radii}
 
     def search(self, population: Population, rows: Sequence[int]) -> Search:
-        """Return what is searched for around the images at ``rows``."""
+        """Set up the search around the images at ``rows``.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+        """
         threat = Threat(self.divergence, self.rivals, self.fixed, self.pairwise, self.samples)
         return EVENTS[self.event](population, rows, threat)
 
     def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
-        """Return the nearest images found that show the event of ``search``."""
+        """Search for the nearest images that show the event.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            search: Event to search for.
+        """
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
         balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
         return nearest_found(search.goal, self.attack, search.ball(self.widest), noise, balls, search.fixed)

@@ -24,21 +24,22 @@ GRADIENT = 3
 
 
 class NoGradientError(HoldfastError):
-    """An attack that climbs gradients met an encoder that passes none to its input."""
+    """A gradient attack met an encoder that passes no gradient to its input."""
 
 
 @dataclass(frozen=True)
 class Attack(Spelled, Searching):
-    """A search inside ``ball`` around each image, intersected with the encoder's domain, for a point of high objective.
+    """Search for a perturbation within ``ball`` that makes the objective large.
 
-    What it finds bounds the worst case from one side only: a failed attack proves nothing.
+    Perturbed images also stay in the encoder's domain. An attack bounds the worst case from one side only: a failed
+    attack proves nothing.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raised when the same settings give other points: results of the old ones are then computed again."""
+    """Version of the attack; it rises when equal settings give other points, and old results are then recomputed."""
     blind: ClassVar[bool] = False
-    """Whether it looks at no gradient."""
+    """True if the attack uses no gradient."""
     restarts: int = 1
     """Random starts."""
 
@@ -73,9 +74,9 @@ class Attack(Spelled, Searching):
 
     @property
     def forwards(self) -> int:
-        """How many forwards of the encoder an image takes at most, a gradient counted as three: what plans are made with.
+        """Forward passes per image, at most; a gradient counts as 3. Plans use this number.
 
-        By default one per restart; the cost of an attack that does not state it is unknown until measured.
+        By default one per restart. An attack that does not state its cost is unknown until measured.
         """
         return self.restarts
 
@@ -83,18 +84,45 @@ class Attack(Spelled, Searching):
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
-        """Return one run's attacked images and their gains."""
+        """Run the attack once.
+
+        Args:
+            encoder: Encoder under attack.
+            pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+            objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
+            ball: Perturbation set around each clean image; its radius is in pixel units.
+            noise: Random streams, one per image.
+
+        Returns:
+            Attacked images, shape (b, *pixels), inside the ball and the domain, and their gains, shape (b,).
+        """
 
 
 def better(best: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
-    """Return for each sample whichever of two points gains more; a gain of nan never wins."""
+    """Keep, for each image, the point that gains more; a gain of nan never wins.
+
+    Args:
+        best: Points so far, shape (b, *pixels).
+        gain: Gains of ``best``, shape (b,).
+        other: Points to compare with, shape (b, *pixels).
+        its_gain: Gains of ``other``, shape (b,).
+
+    Returns:
+        The chosen points, shape (b, *pixels), and their gains, shape (b,).
+    """
     wins = (its_gain > gain) | (gain.isnan() & ~its_gain.isnan())
     return torch.where(column(wins, best), other, best), torch.where(wins, its_gain, gain)
 
 
 @torch.no_grad()
 def best_of(points: Sequence[Pixels], encoder: Encoder, objective: ObjectiveFunction) -> Pixels:
-    """Return for each image the first of its attacked ``points`` than which none gains more."""
+    """For each image the first of its ``points`` with the largest gain.
+
+    Args:
+        points: Attacked images, each of shape (b, *pixels).
+        encoder: Encoder under attack.
+        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
+    """
     best, gain = points[0], objective(encoder.forward(points[0]))
     for point in points[1:]:
         best, gain = better(best, gain, point, objective(encoder.forward(point)))
@@ -102,10 +130,18 @@ def best_of(points: Sequence[Pixels], encoder: Encoder, objective: ObjectiveFunc
 
 
 def climb(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tuple[Gain, Pixels]:
-    """Return each sample's gain and the gradient of their sum by the pixels: one forward, one backward.
+    """Gain of each image and the gradient of the sum by the pixels: one forward, one backward.
+
+    Args:
+        encoder: Encoder under attack.
+        pixels: Current images, shape (b, *pixels).
+        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
+
+    Returns:
+        Gains, shape (b,), and gradient, shape (b, *pixels).
 
     Raises:
-        NoGradientError: the encoder passes no gradient to its input.
+        NoGradientError: The encoder passes no gradient to its input.
     """
     pixels = pixels.detach().requires_grad_()
     with torch.enable_grad():
@@ -120,7 +156,17 @@ def climb(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tup
 
 
 def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball) -> None:
-    """Assert that ``attacked`` lies in the domain and, up to rounding, in the ball."""
+    """Assert that attacked images lie in the domain and, up to rounding, in the ball.
+
+    Args:
+        encoder: Encoder under attack.
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        attacked: Attacked images, shape (b, *pixels).
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+
+    Raises:
+        AssertionError: An image lies outside.
+    """
     domain = encoder.domain
     low, high = torch.tensor([domain.low, domain.high], dtype=attacked.dtype).tolist()
     least, most = (float(end) for end in torch.aminmax(attacked))  # a NaN is both, and fails
@@ -130,7 +176,13 @@ def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball
 
 
 def within(pixels: Pixels, attacked: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
-    """Return which of ``attacked`` lie in the ball around ``pixels``, up to rounding."""
+    """True for attacked images that lie in the ball around ``pixels``, up to rounding.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        attacked: Attacked images, shape (b, *pixels).
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+    """
     # One rounding per pixel of x + delta and of its difference with x, in proportion to their size.
     eps = torch.finfo(attacked.dtype).eps
     largest = torch.maximum(pixels.abs(), attacked.abs()).clamp_min_(ball.radius)

@@ -36,9 +36,7 @@ SCHEDULE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 @final
 @dataclass(frozen=True)
 class SquareAttack(Attack):
-    """Climb the objective by random search: ``queries`` forward passes per sample, no gradient.
-
-    ``area`` is the share of the image that the first square covers."""
+    """Maximise the objective by random search with squares; black-box."""
 
     queries: int = 1000
     """Forward passes per image and start."""
@@ -76,7 +74,15 @@ class SquareAttack(Attack):
 
 
 def stripes(pixels: Pixels, noise: Noise) -> Pixels:
-    """Return a start of vertical stripes: one random sign per channel and column, which moves convolutions far."""
+    """Random vertical stripes to start from: they move convolutional networks far.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        noise: Random streams, one per image.
+
+    Returns:
+        One sign per channel and column, -1 or 1, shape (b, *pixels).
+    """
     shape = list(pixels.shape[1:])
     if len(shape) == 3:
         shape[1] = 1
@@ -84,7 +90,16 @@ def stripes(pixels: Pixels, noise: Noise) -> Pixels:
 
 
 def windows(pixels: Pixels, share: float, noise: Noise) -> tuple[Tensor, Tensor]:
-    """Return a mask of one random window per sample that covers ``share`` of its area, and one sign per channel."""
+    """Random window of each image and one sign per channel.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        share: Fraction of the image area that the window covers, in (0, 1].
+        noise: Random streams, one per image.
+
+    Returns:
+        Mask of the windows and the signs, each of shape (b, *pixels).
+    """
     *_, height, width = (1, *pixels.shape[1:]) if pixels.ndim < 4 else pixels.shape
     square = pixels.ndim == 4
     tall = max(1, round((share * height * width) ** 0.5)) if square else 1
@@ -115,10 +130,7 @@ def windows(pixels: Pixels, share: float, noise: Noise) -> tuple[Tensor, Tensor]
 @final
 @dataclass(frozen=True)
 class NaturalEvolution(Attack):
-    """Climb the objective along gradients estimated from its values: at most ``queries`` forward passes, no gradient.
-
-    Each step looks at ``pairs`` of opposite points, apart by ``spread`` of the radius, and at where it leads.
-    """
+    """Maximise the objective along gradients estimated from its values (NES); black-box."""
 
     queries: int = 1000
     """Largest number of forward passes per image and start."""
@@ -192,12 +204,21 @@ TOLERANCE = 0.01
 
 @torch.no_grad()
 def radii_by_decisions(goal: Goal, widest: Ball, queries: int) -> Float[Tensor, "b"]:
-    """Return the smallest radius found at which the event of ``goal`` happens to each image, infinite where none was.
+    """Smallest ℓ∞ radius found from decisions alone (RayS) at which the event happens.
 
-    Every image takes ``queries`` forwards, one at a time; its radius belongs to a changed image that was asked about.
+    Every image takes ``queries`` forward passes, one at a time. Each radius belongs to a perturbed image that was
+    queried.
+
+    Args:
+        goal: Images and the event to search for.
+        widest: Largest ℓ∞ ball to search.
+        queries: Forward passes per image.
+
+    Returns:
+        Radii in pixel units, shape (b,); infinite where none was found.
 
     Raises:
-        HoldfastError: ``widest`` is no linf ball, whose corners the directions are.
+        HoldfastError: ``widest`` is no ℓ∞ ball.
     """
     if not isinstance(widest, Linf):
         raise HoldfastError(f"decisions are searched along signs, in linf balls, got {widest}")

@@ -25,9 +25,9 @@ from holdfast.measure.population import Population
 
 
 class Searched:
-    """The images that attacked ones may break away to: those of the bank, or else the measured ones.
+    """Images that attacked ones may match: the reference set, else the measured images.
 
-    Copies count once, and images of the own group do not count.
+    Copies count once, and images of the same group do not count.
     """
 
     def __init__(self, population: Population) -> None:
@@ -38,7 +38,7 @@ class Searched:
         self.copies, self.distinct = copies if copies.any() else None, int((~copies).sum())
 
     def others(self, rows: Sequence[int]) -> Int[Tensor, "b"]:
-        """Return how many images can be closer to each attacked one than its own; 1 where nothing is defined."""
+        """Other images that each of ``rows`` can match; 1 where nothing is defined."""
         kin, device = self.population.kin(rows), self.population.codes.device
         own = torch.full((len(rows),), int(self.gallery is self.population), device=device)
         if kin is not None:
@@ -58,14 +58,22 @@ class Searched:
 
     @property
     def alone(self) -> bool:
-        """Whether all images are copies of one, so that there is nobody to break away to."""
+        """True if all images are copies of one, so that there is no other image to match."""
         return self.gallery is self.population and self.distinct < 2
 
     def closer(self, rows: Sequence[int], divergence: Divergence, moved: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
+        """Count images closer to each attacked embedding, and attacked embeddings near each row.
 
-        Both are floats, nan where that is undefined and for copies of another image. The latter is None where there is a
-        bank, which does not hold these images. With groups, it is scaled as if all ``rows`` could pass each image.
+        With groups, the second count is scaled as if all ``rows`` could pass each image.
+
+        Args:
+            rows: Rows of the population.
+            divergence: Distance between embeddings.
+            moved: Embeddings of the attacked images, shape (b, d).
+
+        Returns:
+            Two float tensors of shape (b,); nan where undefined and for copies. The second is None with a reference
+            set.
         """
         population, divergence = self.population, self.population.fitted(divergence)
         clean = population.codes[list(rows)]
@@ -97,33 +105,48 @@ class Searched:
 
 @dataclass(frozen=True)
 class Threat:
-    """Who attacks in the end: what is climbed, and which attacks at fixed radii the search must not fall behind."""
+    """Objective of the attacker, and fixed-radius attacks that a search must not fall behind."""
 
     divergence: Divergence
+    """Distance between embeddings."""
     rivals: int
+    """Nearest other images that a retrieval attack aims at; 1 or more."""
     fixed: tuple[Attack, ...]
+    """Untargeted or targeted attacks at fixed radii."""
     pairwise: Attack
+    """Attack on the event itself at fixed radii."""
     samples: int
+    """Images of the evaluation."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """An event of some images, or of some pairs of images side by side."""
+    """An event to search for around images, or around pairs of images side by side."""
 
     goal: Goal
+    """Images, objective and event."""
     defined: Bool[Tensor, "b"]
-    """Which of them it means something for."""
+    """Mask of images for which the event is defined, shape (b,)."""
     fixed: Callable[[Ball, Sequence[int]], list[Pixels]]
-    """The images at some of the positions after each attack at a fixed radius."""
+    """Attack at a fixed radius: takes a ball and positions, returns one tensor of images per attack."""
     pairs: bool = False
+    """True if each input is a pair of images."""
 
     def ball(self, ball: Ball) -> Ball:
-        """Return the changes allowed to what is attacked if ``ball`` is what is allowed to an image."""
+        """Perturbation set of one input if ``ball`` is the perturbation set of one image."""
         return EachOfTwo(ball.radius, type(ball)) if self.pairs else ball
 
 
 def retrieval(population: Population, rows: Sequence[int], threat: Threat) -> Search:
-    """Another image, of the bank if there is one, is nearer to the moved code than the image's own clean code."""
+    """Event: another image is closer to the attacked embedding than its own original.
+
+    Other images are those of the reference set if there is one.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        threat: Objective of the attacker and its attacks at fixed radii.
+    """
     if not population.bank_images:
         _ = population.partners  # which says that one image alone has no other
     searched, climbed = Searched(population), population.fitted(climbable(threat.divergence))
@@ -143,7 +166,15 @@ def retrieval(population: Population, rows: Sequence[int], threat: Threat) -> Se
 
 
 def impersonation(population: Population, rows: Sequence[int], threat: Threat) -> Search:
-    """No clean image but one of the partner's group is nearer to the moved code than that of the image's partner."""
+    """Event: the attacked image matches its partner, a random other image.
+
+    No clean image outside the partner's group is closer to the attacked embedding than the partner is.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        threat: Objective of the attacker and its attacks at fixed radii.
+    """
     divergence, climbed = population.fitted(threat.divergence), population.fitted(climbable(threat.divergence))
     partners, clean = population.partners[list(rows)].tolist(), population.codes
     near = population.nearest(climbed, clean[partners], partners, threat.rivals, population)
@@ -167,7 +198,13 @@ def impersonation(population: Population, rows: Sequence[int], threat: Threat) -
 
 
 def overlap(population: Population, rows: Sequence[int], threat: Threat) -> Search:
-    """The moved code of the image's partner is nearer to the image's clean code than the image's own moved code."""
+    """Event: the partner's attacked embedding is closer to the image than its own.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        threat: Objective of the attacker and its attacks at fixed radii.
+    """
     divergence, climbed = population.fitted(threat.divergence), population.fitted(climbable(threat.divergence))
     first, context = population.codes[list(rows)], population.context(rows)
     pixels = side_by_side(context.pixels, population.pixels(population.partners[list(rows)].tolist()))

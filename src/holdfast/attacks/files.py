@@ -43,10 +43,20 @@ SHOWN = 4
 def write_attack(
     population: Population, preset: Preset, adversarial: Adversarial, store: Store, started: datetime
 ) -> AttackRecord:
-    """Write ``adversarial``, which ``preset`` made of ``population``, into the folder of ``store`` and return its record.
+    """Write attacked images and their record into the folder of ``store``.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        preset: Objective, attack and ball that made the images.
+        adversarial: Attacked images.
+        store: Folder to write to.
+        started: Start of the attack.
+
+    Returns:
+        The record that was written.
 
     Raises:
-        StoreError: the folder cannot be written.
+        StoreError: The folder cannot be written.
     """
     store.write_file(PIXELS, _packed(adversarial))
     pngs = _pngs(adversarial, population.encoder.domain, store)
@@ -202,7 +212,13 @@ def _read(path: Path, domain: Domain) -> Float[Tensor, "channels height width"]:
 
 
 def replay(population: Population, preset: Preset, path: Path) -> Replay:
-    """Return whether the pixels saved at ``path`` keep the rules and give the saved codes."""
+    """Check saved pixels: range, ball and embeddings.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        preset: Attack that made the pixels.
+        path: File of pixels.
+    """
     # Read as bytes, for safetensors opens no path that is not UTF-8.
     saved = load(path.read_bytes())
     attacked, codes = saved["attacked"], saved["attacked_codes"]

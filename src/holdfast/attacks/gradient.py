@@ -24,13 +24,7 @@ from holdfast.core.settings import require_positive
 @final
 @dataclass(frozen=True)
 class GradientAttack(Attack):
-    """Climb the objective by projected steepest ascent; its settings give FGSM, BIM and PGD.
-
-    ``stride`` is the step as a share of the radius, so that one default serves every ball; ``step`` gives it in the
-    domain's units instead, as published settings do. ``start`` is the radius of the random start as a share of the
-    ball's: 0 begins at the clean image, where an untargeted objective has no gradient. ``keep`` returns the ``best``
-    point visited, or the ``last`` as published programs do.
-    """
+    """Maximise the objective by projected gradient ascent; settings give FGSM, BIM and PGD."""
 
     steps: int = 20
     """Gradient steps per start."""
@@ -68,7 +62,10 @@ class GradientAttack(Attack):
 
 
 def fgsm() -> GradientAttack:
-    """One step as long as the radius (U-FGSM starts a little off the clean image, where the gradient is zero)."""
+    """Gradient attack with one step of size ε (FGSM).
+
+    U-FGSM starts a little off the clean image, where the gradient is zero.
+    """
     return GradientAttack(steps=1, stride=1.0, start=0.01)
 
 
@@ -78,7 +75,15 @@ def bim() -> GradientAttack:
 
 
 def random_start(pixels: Pixels, ball: Ball, noise: Noise, share: float, domain: Domain) -> Pixels:
-    """Return a uniform point of the ball shrunk to ``share`` of its radius, clipped before the first gradient."""
+    """Uniform point of the ball shrunk to a fraction of its radius, clipped to the domain.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        noise: Random streams, one per image.
+        share: Fraction of the radius, 0 to 1; 0 returns the clean images.
+        domain: Shape and range of the inputs.
+    """
     if share == 0:
         return pixels
     return domain.clip(pixels + ball.scaled(share).sample(noise, pixels.shape[1:], pixels.dtype))
@@ -87,9 +92,17 @@ def random_start(pixels: Pixels, ball: Ball, noise: Noise, share: float, domain:
 def ascend(
     encoder: Encoder, pixels: Pixels, start: Pixels, objective: ObjectiveFunction, ball: Ball, attack: GradientAttack
 ) -> tuple[Pixels, Gain]:
-    """Return where ``attack.steps`` steps from ``start`` lead, and the gain there.
+    """Follow the gradient from ``start`` with the settings of ``attack``.
 
-    The gain is -inf where nobody compares it: at the last point of the only restart.
+    The gain is -inf where it is not needed: at the last point of the only restart.
+
+    Args:
+        encoder: Encoder under attack.
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        start: Starting points, shape (b, *pixels).
+        objective: Function of embeddings (b, d) to maximise; it returns one gain per image, shape (b,).
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        attack: Settings: steps, step size, and which point to keep.
     """
     length = attack.stride * ball.radius if attack.step is None else attack.step
     moved, best, gain = start, pixels, torch.full_like(pixels.flatten(1)[:, 0], -torch.inf)
@@ -106,7 +119,16 @@ def ascend(
 
 
 def stepped(pixels: Pixels, moved: Pixels, gradient: Pixels, length: float, ball: Ball, domain: Domain) -> Pixels:
-    """Return ``moved`` after one step of ``length`` up the ``gradient``, back inside the ball and the domain."""
+    """Take one gradient step, then project onto the ball and clip to the domain.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        moved: Current points, shape (b, *pixels).
+        gradient: Gradient at ``moved``, shape (b, *pixels).
+        length: Step size in pixel units.
+        ball: Perturbation set around each clean image; its radius is in pixel units.
+        domain: Shape and range of the inputs.
+    """
     if ball.sparse:
         gradient = passable(moved, gradient, domain)
     delta = ball.steepest(gradient).mul_(length).add_(moved).sub_(pixels)
@@ -114,9 +136,14 @@ def stepped(pixels: Pixels, moved: Pixels, gradient: Pixels, length: float, ball
 
 
 def passable(moved: Pixels, gradient: Pixels, domain: Domain) -> Pixels:
-    """Return ``gradient`` without the coordinates that are at an edge of the domain and point out of it.
+    """Set the gradient to 0 where a pixel is at the edge of the range and would leave it.
 
-    A sparse step would otherwise spend itself, step after step, on a coordinate that cannot move.
+    A sparse step would otherwise be spent, step after step, on a pixel that cannot move.
+
+    Args:
+        moved: Current points, shape (b, *pixels).
+        gradient: Gradient at ``moved``, shape (b, *pixels).
+        domain: Shape and range of the inputs.
     """
     stuck = ((moved >= domain.high) & (gradient > 0)) | ((moved <= domain.low) & (gradient < 0))
     return gradient.masked_fill(stuck, 0)

@@ -23,9 +23,10 @@ from holdfast.core.noise import Noise
 @final
 @dataclass(frozen=True)
 class EachOfTwo(Ball):
-    """All changes of two images of which each lies within the ball ``of`` that radius."""
+    """Perturbations of two images side by side, each within its own ball of the same radius."""
 
     of: type[Ball]
+    """Ball of a single image."""
     name = "each of two"
 
     @property
@@ -51,7 +52,7 @@ class EachOfTwo(Ball):
 
 
 class Both(nn.Module):
-    """Two images side by side to their codes side by side."""
+    """Network from two images side by side to their embeddings side by side."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -62,7 +63,15 @@ class Both(nn.Module):
 
 
 def side_by_side(first: Pixels, second: Pixels) -> Float[Tensor, "b *two"]:
-    """Return the images of each pair as one input."""
+    """Join the images of each pair to one input.
+
+    Args:
+        first: Images, shape (b, channels, ...).
+        second: Images of the same shape.
+
+    Returns:
+        Inputs, shape (b, 2 * channels, ...).
+    """
     return torch.cat([first, second], 1)
 
 
@@ -78,7 +87,7 @@ def halves(pixels: Float[Tensor, "b *two"]) -> Float[Tensor, "2*b *half"]:
 
 
 def pair_encoder(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` as a function of two images side by side; a new ``Encoder`` would copy the weights."""
+    """Make ``encoder`` a function of two images side by side, without copying the weights."""
     first, *rest = encoder.domain.shape
     paired = copy.copy(encoder)
     paired.module = Both(encoder.module).eval()
@@ -88,7 +97,7 @@ def pair_encoder(encoder: Encoder) -> Encoder:
 
 
 def codes_of_both(codes: Float[Tensor, "b two"]) -> tuple[Codes, Codes]:
-    """Return the codes of the first and of the second image of each pair."""
+    """Split the embeddings of pairs into those of the first and of the second images."""
     first, second = codes.chunk(2, dim=1)
     return first, second
 
@@ -99,7 +108,7 @@ def codes_of_both(codes: Float[Tensor, "b two"]) -> tuple[Codes, Codes]:
 
 
 class UnitBallModule(nn.Module):
-    """An encoder's module as a function of ``delta`` in the unit ball."""
+    """Network of an encoder as a function of ``delta`` in the unit ball."""
 
     def __init__(self, encoder: Encoder, centres: Pixels, radii: Float[Tensor, "b"]) -> None:
         super().__init__()
@@ -122,9 +131,17 @@ class UnitBallModule(nn.Module):
 
 
 def on_unit_ball(encoder: Encoder, centres: Pixels, radii: Float[Tensor, "b"]) -> tuple[Encoder, UnitBallModule]:
-    """Return ``encoder`` as a function of ``delta`` in the unit ball around zero, and its module, which gives the pixels.
+    """Make ``encoder`` a function of ``delta`` in the unit ball around zero.
 
-    A new ``Encoder`` would copy the weights, at every radius that is tried.
+    The weights are not copied, since this is called at every radius that is tried.
+
+    Args:
+        encoder: Encoder under attack.
+        centres: Clean images, shape (b, *pixels).
+        radii: Radius of each image in pixel units, shape (b,).
+
+    Returns:
+        The encoder and its network, which also returns the pixels.
     """
     module = UnitBallModule(encoder, centres, radii).eval()
     moved = copy.copy(encoder)

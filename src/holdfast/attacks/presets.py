@@ -36,7 +36,7 @@ NAMED: dict[str, Attack] = {
 
 
 def read_attack(text: str) -> Attack:
-    """Return the attack that ``text`` names (``u-pgd``) or spells (``pgd:steps=40,stride=0.05``)."""
+    """Parse an attack: a name such as ``u-pgd`` or text such as ``pgd:steps=40,stride=0.05``."""
     if text in NAMED:
         return NAMED[text]
     name, known = text.partition(":")[0], kinds()
@@ -53,7 +53,7 @@ def kinds() -> dict[str, type[Attack]]:
 
 
 def label(attack: Attack) -> str:
-    """Return the short name of an attack: that of the literature where it has one, else its text form.
+    """Short name of an attack: that of the literature if it has one, else its text form.
 
     Example:
         >>> label(U_PGD), label(GradientAttack(steps=7))
@@ -64,18 +64,22 @@ def label(attack: Attack) -> str:
 
 @dataclass(frozen=True)
 class Preset:
-    """An attack of the literature on its own terms."""
+    """An attack of the literature: objective, attack and ball."""
 
     objective: Objective
+    """Objective to maximise."""
     attack: Attack
+    """Attack to run."""
     ball: Ball
+    """Perturbation set."""
     source: str
+    """Paper that the preset comes from."""
     prepare: Callable[[AttackContext], AttackContext] | None = None
-    """What is attacked instead of the images themselves."""
+    """Makes the inputs that are attacked instead of the images themselves; None for the images."""
 
 
 def two_views(context: AttackContext) -> AttackContext:
-    """Return the attack context of two random views of each image, the first of all images and then the second of all."""
+    """Attack context of two random views of each image: first views, then second views."""
     noises = [context.noise.fork("first"), context.noise.fork("second")]
     views = torch.cat([shifted(context.pixels, noise) for noise in noises])
     return AttackContext(context.encoder, views, Noise(torch.cat([noise.keys for noise in noises])))

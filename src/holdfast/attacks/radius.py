@@ -51,15 +51,18 @@ START = 1e-4
 def minimum_norm(
     encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, widest: Ball, steps: int, noise: Noise
 ) -> tuple[Pixels, Pixels]:
-    """Return the nearest images found whose gain is positive, and where the search ended: both within ``widest``.
+    """Search for the nearest images with a positive gain.
 
     Images for which none was found come back clean.
 
     Args:
-        encoder, pixels, objective: as an ``Attack`` takes them.
-        widest: the norm that is made small, and the largest change of interest.
-        steps: how many gradients are taken.
-        noise: as an ``Attack`` takes it.
+        encoder, pixels, objective: As an ``Attack`` takes them.
+        widest: Ball whose norm is minimised; its radius is the largest perturbation to search.
+        steps: Gradient steps.
+        noise: Random streams, one per image.
+
+    Returns:
+        The nearest images and where the search ended, each of shape (b, *pixels) and within ``widest``.
     """
     unit, domain = replace(widest, radius=1.0), encoder.domain
     moved, nearest = random_start(pixels, widest, noise, START, domain), pixels
@@ -83,7 +86,12 @@ def minimum_norm(
 
 
 def annealed(ends: tuple[float, float], step: int, steps: int) -> float:
-    """Return the value between ``ends`` that a cosine has at ``step`` of ``steps``.
+    """Value on a cosine schedule between two ends.
+
+    Args:
+        ends: First and last value.
+        step: Step, from 0.
+        steps: Steps in all.
 
     Example:
         >>> [round(annealed((1.0, 0.0), step, 5), 3) for step in range(5)]
@@ -126,13 +134,16 @@ HALVINGS = 5
 
 @dataclass(frozen=True)
 class Goal:
-    """What is searched for around some images."""
+    """Event to search for around some images."""
 
     encoder: Encoder
+    """Encoder under attack."""
     pixels: Pixels
+    """Clean images, shape (b, *pixels)."""
     objective: ObjectiveFunction
-    """What is climbed: positive where the event happens, or nearly so."""
+    """Function to maximise: positive where the event happens, or nearly so."""
     event: Event
+    """Test of embeddings for the event, one answer per image."""
 
     @torch.no_grad()
     def happens(self, points: Pixels) -> Bool[Tensor, "b"]:
@@ -140,26 +151,41 @@ class Goal:
         return self.event(self.encoder.forward(points))
 
     def between(self, points: Pixels, shares: Float[Tensor, "b"]) -> Pixels:
-        """Return the images so large a share of the way from the clean ones to ``points``."""
+        """Interpolate between the clean images and ``points``.
+
+        Args:
+            points: Perturbed images, shape (b, *pixels).
+            shares: Fraction of the way from the clean image, 0 to 1, shape (b,).
+        """
         moved = self.encoder.domain.clip(self.pixels + column(shares, points) * (points - self.pixels))
         return torch.where(column(shares == 1, points), points, moved)
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest images found that show the event; the clean ones where none was, with an infinite radius."""
+    """Nearest images found that show the event; clean images with infinite radius if none."""
 
     points: Pixels
+    """Images, shape (b, *pixels)."""
     radii: Float[Tensor, "b"]
+    """Norm of each perturbation in pixel units, shape (b,)."""
 
     @classmethod
     def clean(cls, goal: Goal) -> Nearest:
-        """Return what is known before any search: the radius is 0 where the event happens to the clean image."""
+        """Starting state of a search: radius 0 where the event happens to the clean image."""
         radii = torch.full_like(goal.pixels.flatten(1)[:, 0], torch.inf)
         return cls(goal.pixels, radii.masked_fill(goal.happens(goal.pixels), 0.0))
 
     def or_nearer(self, goal: Goal, points: Pixels, widest: Ball) -> Nearest:
-        """Return for each image the nearer of this find and of ``points``, moved as near as the event lasts."""
+        """Keep, for each image, the nearer of this result and ``points``.
+
+        First, ``points`` move as close to the clean image as the event lasts.
+
+        Args:
+            goal: Images and event.
+            points: Perturbed images, shape (b, *pixels).
+            widest: Ball that names the norm.
+        """
         happens = goal.happens(points)
         near, far = torch.zeros_like(self.radii), torch.ones_like(self.radii)
         for _ in range(HALVINGS):
@@ -180,7 +206,16 @@ def nearest_found(
     balls: Sequence[Ball],
     attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
 ) -> Nearest:
-    """Return the nearest images found that show the event: by ``nearest_events``, then ``with_fixed_attacks``."""
+    """Search for the nearest images that show an event: by radius, then with fixed attacks.
+
+    Args:
+        goal: Images and event.
+        attack: Attack at each radius that is tried.
+        widest: Largest ball to search.
+        noise: Random streams, one per image.
+        balls: Balls of fixed radius.
+        attacked: Takes a ball and positions, returns one tensor of attacked images per attack.
+    """
     nearest = nearest_events(goal, attack, widest, noise)
     return with_fixed_attacks(goal, nearest, widest, balls, attacked)
 
@@ -217,15 +252,15 @@ def with_fixed_attacks(
     balls: Sequence[Ball],
     attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
 ) -> Nearest:
-    """Return the ``nearest`` points or, where they are nearer still, the ends of attacks at fixed radii.
+    """Improve ``nearest`` with attacks at fixed radii.
 
-    They are made on those images alone that were not lost within the ball yet.
+    Only images that were not yet lost within a ball are attacked in it.
 
     Args:
-        goal, nearest: the search and its outcome.
-        widest: the widest ball searched; others of its norm are looked at.
-        balls: fixed radii.
-        attacked: returns the images at some positions after each of the attacks in a ball.
+        goal, nearest: Images with the event, and the result of the search.
+        widest: Widest ball searched; only balls of its norm are used.
+        balls: Balls of fixed radius.
+        attacked: Takes a ball and positions, returns one tensor of attacked images per attack.
     """
     for ball in _within(widest, balls):
         if positions := (nearest.radii > ball.radius).nonzero()[:, 0].tolist():
@@ -237,7 +272,7 @@ def with_fixed_attacks(
 
 
 def search_forwards(attack: Attack) -> int:
-    """Return how many forwards of the encoder an image takes at most, a gradient counted as three.
+    """Forward passes per image, at most, of a radius search; a gradient counts as 3.
 
     Example:
         >>> [round(search_forwards(a) / a.forwards, 1) for a in (AdaptiveAttack(), AdaptiveAttack(restarts=1))]
@@ -248,7 +283,12 @@ def search_forwards(attack: Attack) -> int:
 
 
 def fixed_forwards(widest: Ball, balls: Sequence[Ball], attacks: Sequence[Attack]) -> int:
-    """Return how many forwards an image takes at most in ``with_fixed_attacks``: where nothing was found before.
+    """Forward passes per image, at most, of ``with_fixed_attacks``.
+
+    Args:
+        widest: Widest ball searched.
+        balls: Balls of fixed radius.
+        attacks: Attacks in each ball.
 
     Example:
         >>> from holdfast.core.balls import Linf

@@ -48,7 +48,7 @@ def verify(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> tuple[Answer, ...]:
-    """Return whether each query of a benchmark is proved or refuted, as ``holdfast certify --vnnlib`` does.
+    """Answer each query of a benchmark of verifiers, as ``holdfast certify --vnnlib`` does.
 
     Args:
         instances: a list of instances as competitions of verifiers have them (network, query, seconds), or its folder.

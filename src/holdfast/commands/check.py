@@ -84,13 +84,19 @@ def _catalogue() -> dict[str, list[str]]:
 def require(
     runs: StoredRun | Sequence[StoredRun], *bounds: str, strict: bool = False, allow_partial: bool = False
 ) -> None:
-    """Raise unless all ``bounds`` are kept, as in ``require(run, "breakaway.breakaway_risk@8/255<=0.05")``.
+    """Raise unless all ``bounds`` hold, as in ``require(run, "breakaway.breakaway_risk@8/255<=0.05")``.
 
-    This is a line of a test. ``strict`` and ``allow_partial`` are those of ``check``.
+    This is a line of a test.
+
+    Args:
+        runs: Run or runs to check.
+        *bounds: Bounds as text.
+        strict: As in ``check``.
+        allow_partial: As in ``check``.
 
     Raises:
-        AssertionError: a bound is broken, or what it speaks of was not measured; it says so for each encoder.
-        HoldfastError: a bound makes no sense, or a folder holds no run.
+        AssertionError: A bound is broken, or its metric was not measured; the sentence names each encoder.
+        HoldfastError: A bound cannot be parsed, or a folder holds no run.
     """
     for bound in bounds:
         refuse_blank("bounds", bound)

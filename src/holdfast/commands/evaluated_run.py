@@ -30,7 +30,9 @@ class EvaluatedRun:
     """
 
     results: tuple[Result, ...]
+    """One result per evaluation and encoder that could be measured."""
     failures: tuple[Failure, ...]
+    """Evaluations that failed, each with the reason."""
     folder: Path
     """Where the run is kept; if nobody chose it, for as long as this object lives."""
     page: Path | None = None

@@ -143,6 +143,7 @@ class Hardened:
     """A hardened encoder and what became of it."""
 
     encoder: Encoder
+    """Hardened encoder."""
     agreement: dict[str, float]
     """How far its codes of clean images that it was not trained on are still those of the original."""
     run: EvaluatedRun

@@ -122,7 +122,12 @@ def load_encoder(reference: str, **options: Unpack[Loading]) -> Encoder:
 
 @takes(Picking)
 def load_images(reference: str | Path, encoder: Encoder, **options: Unpack[Picking]) -> Images:
-    """Return the images in a folder, a file or a data set as inputs of ``encoder``; ``seed`` chooses ``limit`` of them."""
+    """Load a folder, a file or a data set of images as inputs of ``encoder``.
+
+    Args:
+        reference: Folder, file or reference of a data set.
+        encoder: Encoder that decides size and range of the inputs.
+    """
     if not isinstance(reference, str | Path):
         raise HoldfastError(f"images are named by a folder, a file or a reference, got {type(reference).__name__}")
     if not isinstance(encoder, Encoder):

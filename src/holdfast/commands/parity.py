@@ -32,7 +32,9 @@ class Parity:
     """What ``parity`` returns: a result for each candidate, and the attack radii if they were asked for."""
 
     results: tuple[Result, ...]
+    """One result per candidate and evaluation."""
     failures: tuple[Failure, ...]
+    """Evaluations that failed, each with the reason."""
     page: Path | None
     """The page of the report, where a folder was named for it."""
 

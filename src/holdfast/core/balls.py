@@ -23,15 +23,15 @@ SMALLEST = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True)
 class Ball(Spelled):
-    """All perturbations ``delta`` with ``norm(delta) <= radius``, in the units of the encoder's domain (pixels)."""
+    """Perturbation set: all ``delta`` with ``norm(delta) <= radius``, in pixel units."""
 
     radius: float
     """ε, in pixel units, as in 8/255."""
     name: ClassVar[str]
     example: ClassVar[str] = "8/255"
-    """What a missing radius is explained by."""
+    """Radius that an error about a missing radius shows."""
     sparse: ClassVar[bool] = False
-    """Whether the steepest step touches few pixels, so that those at the edge of the range must be passed over."""
+    """True if the steepest step changes few pixels, so that pixels at the edge of the range are left out."""
 
     def __post_init__(self) -> None:
         if isinstance(self.radius, bool) or not isinstance(self.radius, Real):
@@ -59,13 +59,18 @@ class Ball(Spelled):
 
     @abstractmethod
     def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
-        """Return the largest increase of a linear function with this ``gradient`` over the unit ball."""
+        """Largest increase of a linear function with this ``gradient`` over the unit ball."""
 
     @abstractmethod
     def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
-        """Return the unit-norm perturbation along which ``gradient`` rises fastest (zero where it is zero).
+        """Unit-norm perturbation along which ``gradient`` rises fastest; 0 where it is 0.
 
-        ``spread`` is the share of coordinates a sparse step may use; 0 uses the top one alone.
+        Args:
+            gradient: Gradient of the objective, shape (b, *pixels).
+            spread: Fraction of coordinates that a step in a sparse ball may use; 0 uses the largest alone.
+
+        Returns:
+            Perturbations, shape (b, *pixels).
         """
 
     @abstractmethod
@@ -74,10 +79,23 @@ class Ball(Spelled):
 
     @abstractmethod
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
-        """Return one perturbation per stream of ``noise``, uniform in the ball."""
+        """Draw one perturbation per stream of ``noise``, uniform in the ball.
+
+        Args:
+            noise: Random streams, b in number.
+            shape: Shape of one perturbation, without the batch axis.
+            dtype: Type of the result.
+
+        Returns:
+            Perturbations, shape (b, *shape).
+        """
 
     def check(self, domain: Domain) -> None:
-        """Raise if the ball around any point of ``domain`` holds all of it: then no encoder could be robust."""
+        """Check that the ball does not contain every input of ``domain``.
+
+        Raises:
+            HoldfastError: The ball around any point holds the whole domain, so that no encoder could be robust.
+        """
         widest = float(self.norm(torch.full((1, *domain.shape), domain.high - domain.low)))
         if self.radius >= widest:
             raise HoldfastError(
@@ -91,7 +109,15 @@ class Ball(Spelled):
 
 
 def column(values: Shaped[Tensor, "b"], like: Pixels) -> Tensor:
-    """Return one value per sample, shaped to broadcast against the samples ``like``."""
+    """Shape one value per sample so that it broadcasts against ``like``.
+
+    Args:
+        values: One value per sample, shape (b,).
+        like: Samples, shape (b, ...).
+
+    Returns:
+        Values, shape (b, 1, ...).
+    """
     return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
@@ -174,7 +200,10 @@ class L1(Ball):
         return (signs / signs.abs().sum(1, keepdim=True).clamp_min(1)).reshape(gradient.shape)
 
     def project(self, delta: Pixels) -> Pixels:
-        """Soft-threshold at the level that sorting finds (Duchi et al. 2008, https://doi.org/10.1145/1390156.1390191)."""
+        """Soft-threshold at the level that sorting finds.
+
+        Paper: Duchi et al. 2008, https://doi.org/10.1145/1390156.1390191.
+        """
         flat = delta.flatten(1)
         size = flat.abs().to(_summable(delta.dtype))
         ordered = size.sort(dim=1, descending=True).values
@@ -196,7 +225,7 @@ BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
 
 
 def in_print(norm: str) -> tuple[float, str]:
-    """Return what radii of pixels are multiplied by for people, and what is written behind: l_inf is read in grey levels.
+    """Factor and suffix with which a radius is printed: ℓ∞ in 1/255.
 
     Example:
         >>> in_print("linf"), in_print("l2")
@@ -206,7 +235,11 @@ def in_print(norm: str) -> tuple[float, str]:
 
 
 def radius_in_print(norm: str, radius: float) -> str:
-    """Return a radius of pixels with three digits, as in a caption.
+    """Format a radius with three digits, as in a caption.
+
+    Args:
+        norm: Name of the norm, such as ``linf``.
+        radius: Radius in pixel units.
 
     Example:
         >>> radius_in_print("linf", 0.0005), radius_in_print("l2", 0.25)
@@ -224,7 +257,14 @@ def read_ball(ball: str | Ball) -> Ball:
 
 
 def balls_of(eps: Sequence[str | float], balls: Sequence[str | Ball]) -> list[Ball]:
-    """Return the linf balls of radii ``eps``, or else ``balls``.
+    """ℓ∞ balls of radii ``eps``, or else ``balls``.
+
+    Args:
+        eps: Radii in pixel units, as numbers or text.
+        balls: Balls or their text.
+
+    Raises:
+        HoldfastError: Both are given.
 
     Example:
         >>> balls_of(["8/255"], []) == [Linf(8 / 255)], balls_of([], ["l2:0.5", Linf(0.1)])

@@ -21,15 +21,15 @@ from holdfast.core.settings import Searching, Spelled, read, require_not_negativ
 
 @dataclass(frozen=True)
 class Divergence(Spelled, Searching):
-    """How far apart two representations are; ``nan`` where that is undefined."""
+    """Distance between two embeddings, one value per row; nan where it is undefined."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raised when the same settings give other numbers."""
+    """Version of the divergence; it rises when equal settings give other numbers."""
     smooth: ClassVar[bool] = True
-    """Whether gradients say anything; attacks on one that is not climb ``l2`` instead."""
+    """True if gradients are useful; attacks on a divergence that is not smooth maximise ``l2`` instead."""
     learns: ClassVar[bool] = False
-    """Whether it must be fitted to clean codes, of which it takes a matrix (``Linear``)."""
+    """True if the divergence must be fitted to clean embeddings; a matrix then replaces it (``Linear``)."""
 
     @classmethod
     def read(cls, text: str) -> Divergence:
@@ -40,11 +40,11 @@ class Divergence(Spelled, Searching):
         """Return d(a, b) for each row."""
 
     def embed(self, codes: Codes) -> Codes | None:
-        """Return points whose Euclidean distance is an increasing function of this divergence, if there are any."""
+        """Points whose Euclidean distance grows with this divergence; None if there are none."""
         return None
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        """Return the divergence that belongs to a Euclidean ``distance`` of embedded codes."""
+        """Convert a Euclidean ``distance`` of embedded points into this divergence."""
         return distance
 
     def fit(self, codes: Float[Tensor, "n d"]) -> Divergence:
@@ -52,7 +52,7 @@ class Divergence(Spelled, Searching):
         return self
 
     def of_tokens(self, count: int) -> Divergence:
-        """Return this divergence for codes that are ``count`` tokens, one after another, if it takes them apart."""
+        """This divergence for embeddings of ``count`` tokens, if it takes tokens apart."""
         return self
 
 
@@ -102,7 +102,10 @@ def _unit(codes: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Cosine(Divergence):
-    """``1 - a.b / (|a| |b|)``, computed as half the squared chord, which keeps its digits for close codes."""
+    """``1 - a.b / (|a| |b|)``.
+
+    It is computed as half the squared chord, which keeps its digits for close embeddings.
+    """
 
     name = "cosine"
 
@@ -119,7 +122,7 @@ class Cosine(Divergence):
 @final
 @dataclass(frozen=True)
 class UnitL2(Divergence):
-    """``|| a/|a| - b/|b| ||_2``: l2 on the unit sphere, which no rescaling of codes changes."""
+    """``|| a/|a| - b/|b| ||_2``: ℓ2 on the unit sphere, which ignores the norm of embeddings."""
 
     name = "unit_l2"
 
@@ -133,9 +136,10 @@ class UnitL2(Divergence):
 @final
 @dataclass(frozen=True)
 class Whitened(Divergence):
-    """``||W (a - b)||_2`` with ``W = (C + floor * mean variance * I)^(-1/2)``, ``C`` the covariance of clean codes.
+    """``||W (a - b)||_2`` with ``W`` the whitening matrix of clean embeddings.
 
-    Invariant (up to the floor) under any invertible linear map of the representation.
+    ``W = (C + floor * mean variance * I)^(-1/2)`` with ``C`` the covariance. It is invariant, up to the floor, under
+    invertible linear maps of the embeddings.
     """
 
     floor: float = 1e-6
@@ -165,7 +169,9 @@ class Linear(Divergence):
     """``||W (a - b)||_2`` for a symmetric matrix ``W`` that another divergence has fitted."""
 
     matrix: Float[Tensor, "d d"]
+    """Symmetric matrix ``W``, shape (d, d)."""
     origin: Divergence
+    """Divergence that was fitted."""
     name = "linear"
 
     def __str__(self) -> str:
@@ -181,7 +187,10 @@ class Linear(Divergence):
 @final
 @dataclass(frozen=True)
 class Rank(Divergence):
-    """``1 - Spearman correlation`` of the two codes' features: blind to monotone changes of scale, and stepwise."""
+    """``1 - Spearman correlation`` of the features of two embeddings.
+
+    Monotone changes of scale do not change it; it is piecewise constant.
+    """
 
     name = "rank"
     smooth = False
@@ -227,7 +236,7 @@ def _gaussian(codes: Tensor) -> tuple[Tensor, Tensor]:
 @final
 @dataclass(frozen=True)
 class GaussianKL(Divergence):
-    """``KL(N(b) || N(a))`` of diagonal Gaussian codes ``[mean, log variance]``."""
+    """``KL(N(b) || N(a))`` of diagonal Gaussian embeddings ``[mean, log variance]``."""
 
     name = "gaussian_kl"
 
@@ -239,7 +248,10 @@ class GaussianKL(Divergence):
 @final
 @dataclass(frozen=True)
 class Wasserstein(Divergence):
-    """2-Wasserstein distance of diagonal Gaussian codes ``[mean, log variance]`` (Cemgil et al. 2020)."""
+    """2-Wasserstein distance of diagonal Gaussian embeddings ``[mean, log variance]``.
+
+    Paper: Cemgil et al. 2020.
+    """
 
     name = "wasserstein"
 
@@ -257,10 +269,9 @@ class Wasserstein(Divergence):
 @final
 @dataclass(frozen=True)
 class Tokens(Divergence):
-    """The mean over tokens of another divergence between them, for codes of ``count`` tokens one after another.
+    """Mean over tokens of another divergence between the tokens of two embeddings.
 
-    ``d(a, b) = sum over t of divergence(a_t, b_t) / count``, or by ``statistic=worst`` that of the token farthest apart.
-    Evaluations take the encoder's own count unless one is stated.
+    ``d(a, b) = sum over t of divergence(a_t, b_t) / count``. Evaluations use the encoder's own count unless one is set.
     """
 
     divergence: Divergence = Cosine()

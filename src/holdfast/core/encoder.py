@@ -29,11 +29,14 @@ Codes = Float[Tensor, "b d"]
 
 @dataclass(frozen=True)
 class Domain:
-    """The inputs an encoder accepts: their shape without the batch axis, and their range (pixels in [0, 1])."""
+    """Inputs that an encoder accepts: shape without the batch axis, and range."""
 
     shape: tuple[int, ...]
+    """Shape of one input, such as (channels, height, width)."""
     low: float = 0.0
+    """Smallest value of an input."""
     high: float = 1.0
+    """Largest value of an input."""
 
     def __post_init__(self) -> None:
         if not (self.shape and are_sizes(self.shape)):
@@ -46,7 +49,15 @@ class Domain:
         return pixels.clamp(self.low, self.high)
 
     def check(self, pixels: Tensor, of: str = "pixels") -> None:
-        """Raise unless ``pixels`` is a batch of finite inputs of this shape and range."""
+        """Check that ``pixels`` is a batch of finite inputs of this shape and range.
+
+        Args:
+            pixels: Inputs, shape (b, *shape).
+            of: Name of the inputs in errors.
+
+        Raises:
+            HoldfastError: Shape, type or range does not fit.
+        """
         check_dense(pixels, of)
         if tuple(pixels.shape[1:]) != self.shape:
             raise HoldfastError(
@@ -83,7 +94,14 @@ MADE_IN_PYTHON = "python"
 
 
 class Normalised(nn.Module):
-    """``module((x - mean) / std)``: the source's normalisation, kept where no caller can apply it twice."""
+    """``module((x - mean) / std)``: normalisation inside the encoder, applied exactly once.
+
+    Args:
+        module: Network that expects normalised inputs.
+        mean: Mean per channel.
+        std: Standard deviation per channel, above 0.
+        axes: Axes after the channel axis.
+    """
 
     def __init__(self, module: nn.Module, mean: Sequence[float], std: Sequence[float], axes: int) -> None:
         super().__init__()
@@ -116,9 +134,14 @@ def _of_channels(values: Sequence[float] | float | None, channels: int) -> Seque
 
 
 class Dense(nn.Module):
-    """The ``tokens`` vectors that ``module`` returns of each image, (b, tokens, d), one after another: (b, tokens * d).
+    """Flatten the token vectors of a network, (b, tokens, d), to (b, tokens * d).
 
-    So dense codes are codes like all others; divergences ``tokens`` and patch retrieval take them apart again.
+    Dense embeddings are then embeddings like all others. The divergence ``tokens`` and patch retrieval take them apart
+    again.
+
+    Args:
+        module: Network that returns (b, tokens, d).
+        tokens: Vectors per image, 1 or more.
 
     Example:
         >>> patches = nn.Sequential(nn.Unfold(2, stride=2), nn.Flatten(2))  # (b, d, tokens)
@@ -145,25 +168,23 @@ class Dense(nn.Module):
 
 
 class Encoder:
-    """A frozen snapshot of ``module`` as a map from pixels to codes.
+    """Frozen snapshot of a network as a function from pixels to embeddings.
 
-    The module is copied, put in eval mode and its parameters frozen, so that later training changes neither the codes
-    nor the fingerprint, and so that attacks pay for input gradients alone.
+    The module is copied, put in eval mode and frozen. Later training changes neither embeddings nor fingerprint, and
+    attacks compute gradients of the input alone.
 
     Args:
-        module: maps ``(b, *domain.shape)`` to ``(b, d)``; pooling belongs inside it. ``Dense(module, tokens)`` is one of
-            a module that returns ``(b, tokens, d)``.
-        name: how reports call it.
-        domain: shape and range of its inputs.
-        mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs; one number is that of
-            all channels.
-        source: where it came from, for the record.
-        geometry: how image files are brought to ``domain.shape``, a ``Geometry``; by default the shorter side is resized
-            and the centre cropped.
-        pooling: how ``module`` makes one vector of many, in words for the record.
-        caution: what is not known of the encoder and may spoil all of its numbers, as one sentence; by default that no
-            normalisation is known of a module made in Python that has weights and takes three channels.
-        texts: what encodes texts where its codes are, of models of images and text.
+        module: Network from (b, *domain.shape) to (b, d), pooling included. ``Dense(module, tokens)`` wraps a network
+            that returns (b, tokens, d).
+        name: Name in reports.
+        domain: Shape and range of the inputs.
+        mean, std: Normalisation per channel, or one number for all channels, to apply inside the encoder.
+        source: Origin, for the record.
+        geometry: How image files become inputs. Default: resize the shorter side, then crop the centre.
+        pooling: How ``module`` makes one vector of many, in words for the record.
+        caution: One sentence about what is unknown and may spoil all numbers. Default: the normalisation is unknown,
+            for a module made in Python with weights and three channels.
+        texts: Encoder of texts into the same embedding space, for models of images and text.
 
     Example:
         >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
@@ -175,7 +196,7 @@ class Encoder:
     """
 
     recorded: ClassVar[bool] = False
-    """Whether its codes were computed elsewhere, so that it has none of images other than these."""
+    """True if the embeddings were computed elsewhere, so that other images cannot be encoded."""
 
     def __init__(
         self,
@@ -239,7 +260,7 @@ class Encoder:
         return codes
 
     def forward(self, pixels: Pixels) -> Codes:
-        """Return codes without looking at the values: the inner loops' entrance."""
+        """Embeddings without a check of the input, for inner loops."""
         try:
             codes = self.module(pixels)
         except RuntimeError as error:
@@ -257,12 +278,15 @@ class Encoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of everything the codes depend on: weights, structure, code, settings, domain and geometry."""
+        """Hash of everything that decides the embeddings.
+
+        That is: weights, structure, code, settings, domain and geometry.
+        """
         return fingerprint(self.module, self.domain, self.geometry)
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Return how an image file becomes a code, as far as that is known, for the record.
+        """How an image file becomes an embedding, as far as that is known, for the record.
 
         Example:
             >>> Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8))).inputs["resizing"]
@@ -280,7 +304,7 @@ class Encoder:
 
     @cached_property
     def tokens(self) -> int:
-        """Return of how many vectors, one after another, a code is made: 1 but for dense codes."""
+        """Number of token vectors per embedding; 1 unless the encoder is dense."""
         return next((part.tokens for part in self.module.modules() if isinstance(part, Dense)), 1)
 
     @cached_property
@@ -289,7 +313,12 @@ class Encoder:
         return sum(weight.numel() for weight in self.module.parameters())
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Encoder:
-        """Return this encoder on ``device`` in ``dtype``; its fingerprint stays that of the original."""
+        """This encoder on another device or in another precision; the fingerprint stays.
+
+        Args:
+            device: Device, such as ``cuda``.
+            dtype: Floating-point type of weights and inputs.
+        """
         anchor = next((t for t in (*self.module.parameters(), *self.module.buffers()) if t.is_floating_point()), None)
         wanted = torch.device(device)
         if wanted.type == "cuda" and wanted.index is None and torch.cuda.is_available():

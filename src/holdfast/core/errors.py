@@ -12,15 +12,26 @@ SHOWN_NAMES = 8
 
 
 class HoldfastError(ValueError):
-    """A caller's mistake or an input that cannot be measured; the command line prints it and exits with status 2."""
+    """Mistake of the caller, or an input that cannot be measured.
+
+    The command line prints the sentence and exits with status 2.
+    """
 
 
 class BudgetSpentError(Exception):
-    """The time is up, which is no mistake: everything finished is kept, and the same command goes on."""
+    """The time budget ran out; this is no mistake.
+
+    Everything finished is kept, and the same command goes on from there.
+    """
 
 
 class AgreementLostError(HoldfastError):
-    """Training moved the codes too far from those that it was to keep; ``epoch`` is the last in which it had not, or 0."""
+    """Training moved embeddings too far from the embeddings to preserve.
+
+    Args:
+        sentence: What happened and what to do.
+        epoch: Last epoch in which the embeddings agreed, or 0.
+    """
 
     def __init__(self, sentence: str, epoch: int) -> None:
         super().__init__(sentence)
@@ -130,7 +141,7 @@ class UnknownName(_Fault):
 
 
 class HoldfastWarning(UserWarning):
-    """Something a reader of the numbers should know, though they are right."""
+    """Something that a reader of the numbers should know, although they are right."""
 
 
 def did_you_mean(name: str, known: list[str]) -> str:

@@ -28,9 +28,9 @@ class Preprocessing(ABC):
     """
 
     crop: tuple[int, int]
-    """Height and width of the result."""
+    """Height and width of the result, in pixels."""
     floats: bool = False
-    """Whether the result is float32 in [0, 1]; else it is bytes."""
+    """True if the result is float32 in [0, 1]; else it is bytes."""
 
     @abstractmethod
     def __call__(self, image: Image.Image) -> Shaped[np.ndarray, "rows columns c"]:
@@ -47,12 +47,13 @@ class Geometry(Preprocessing):
     """Resize a picture, then crop its centre.
 
     Args:
-        resize: the new length of the shorter side, which keeps the proportions; or the new (height, width), which does not.
-        crop: height and width of the centre that is kept.
-        interpolation: Pillow's filter: nearest, bilinear, bicubic or lanczos. All but nearest smooth when they shrink.
+        resize: New length of the shorter side in pixels (proportions stay), or new (height, width).
+        crop: Height and width of the centre to keep, in pixels.
+        interpolation: Pillow's filter: nearest, bilinear, bicubic or lanczos. All except nearest smooth when they
+            shrink.
 
     Raises:
-        HoldfastError: a size is no positive whole number, the crop exceeds a stated (height, width), or the filter is
+        HoldfastError: A size is no positive whole number, the crop exceeds a given (height, width), or the filter is
             unknown.
 
     Example:
@@ -61,8 +62,11 @@ class Geometry(Preprocessing):
     """
 
     resize: int | tuple[int, int]
+    """New length of the shorter side in pixels, or new (height, width)."""
     crop: tuple[int, int]
+    """Height and width of the centre to keep, in pixels."""
     interpolation: Interpolation = "bilinear"
+    """Filter of Pillow: nearest, bilinear, bicubic or lanczos."""
 
     def __post_init__(self) -> None:
         resize = self.resize if isinstance(self.resize, tuple) else (self.resize,)
@@ -121,7 +125,7 @@ def sizes(shape: tuple[int, ...]) -> str:
 
 
 def are_sizes(values: Any) -> bool:
-    """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
+    """True if ``values`` are positive whole numbers in a tuple."""
     return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
 
 

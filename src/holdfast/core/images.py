@@ -111,15 +111,15 @@ def changed(image: str) -> HoldfastError:
 
 
 class Images:
-    """Images with an id each, read only when asked for. Labels are optional; what looks at them says ``uses_labels``.
+    """Images with an id each, read lazily; labels are optional.
 
     Args:
-        pixels: a tensor (n, *pixels), float in the encoder's range or uint8 (divided by 255), or a lazy ``Source``.
-        ids: distinct names, one per image; noise is keyed by them. Defaults to "0", "1", ...
-        labels: (n,) integers, if known.
-        name: how reports call the set.
-        classes: what each label is called, by its number, if that is known.
-        groups: which images belong together (one slide, patient or video), a name for each; intervals are then of groups.
+        pixels: Tensor (n, *pixels), float in the encoder's range or uint8 (divided by 255), or a lazy ``Source``.
+        ids: Distinct names, one per image; random streams depend on them. Default: "0", "1", ...
+        labels: Whole numbers, shape (n,).
+        name: Name of the set in reports.
+        classes: Name of each label, by its number.
+        groups: Name of the group (slide, patient or video) of each image; intervals are then computed over groups.
 
     Example:
         >>> images = Images(torch.zeros(3, 1, 2, 2), ids=["a", "b", "c"])
@@ -193,7 +193,20 @@ class Images:
         dtype: torch.dtype = torch.float32,
         domain: Domain | None = None,
     ) -> Pixels:
-        """Return the images at ``rows`` as floats on ``device``, checked against ``domain`` if one is given."""
+        """Read the images at ``rows`` as floats.
+
+        Args:
+            rows: Rows to read.
+            device: Device of the result.
+            dtype: Floating-point type of the result.
+            domain: Domain to check the images against; None checks nothing.
+
+        Returns:
+            Images, shape (b, *pixels); uint8 images are divided by 255.
+
+        Raises:
+            HoldfastError: The images do not fit ``domain``.
+        """
         read = self.source.read(rows)
         if domain is not None and read.dtype == torch.uint8 and (domain.low, domain.high) != (0, 1):
             raise HoldfastError(
@@ -209,7 +222,7 @@ class Images:
 
     @property
     def inputs(self) -> Source | None:
-        """What codes were computed from, row by row; None where codes stand in the place of pixels, and nobody knows."""
+        """Inputs from which stored embeddings were computed, row by row; None if unknown."""
         return getattr(self.source, "inputs", self.source)
 
     @property

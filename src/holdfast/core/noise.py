@@ -76,14 +76,21 @@ class Noise:
     """
 
     keys: Int[Tensor, "b"]
+    """Key of each stream, shape (b,)."""
 
     @classmethod
     def of(cls, seed: int, ids: Sequence[str], device: str | torch.device = "cpu") -> Noise:
-        """Return the streams of samples ``ids`` under ``seed``."""
+        """Random streams of the samples ``ids`` under one seed.
+
+        Args:
+            seed: Seed of all streams.
+            ids: Names of the samples, one stream each.
+            device: Device of the draws.
+        """
         return cls(torch.tensor([hashed(seed, name) for name in ids], dtype=torch.int64).to(device))
 
     def fork(self, *stream: object) -> Noise:
-        """Return the independent streams named ``stream`` (a step number, a purpose) of the same samples."""
+        """Independent streams of the same samples, named by a step, a purpose or both."""
         return Noise(_mix(self.keys ^ hashed(*stream)))
 
     def to(self, device: str | torch.device) -> Noise:
@@ -99,13 +106,29 @@ class Noise:
         return _mix(self.keys[:, None] + counter).reshape(-1, *shape)
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
-        """Return uniform draws in [0, 1), shape ``(b, *shape)``."""
+        """Uniform draws in [0, 1).
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
+        """
         # As many as the type holds exactly: one more would round up to 1 now and then.
         digits = 1 - round(log2(torch.finfo(dtype).eps))
         return _shift(self.bits(shape), 64 - digits).to(dtype).mul_(2.0**-digits)
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
-        """Return standard normal draws, shape ``(b, *shape)``, by inverting the distribution function."""
+        """Standard normal draws, by inverting the distribution function.
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
+        """
         step = max(1, CACHED // max(1, prod(shape)))
         if self.keys.device.type != "cpu" or len(self.keys) <= step:
             return self._normal(shape, dtype)
@@ -120,7 +143,7 @@ class Noise:
         return (torch.erfinv((cells + 0.5) * 2.0**-51 - 1) * sqrt(2)).to(dtype)
 
     def numbered(self, draws: Int[Tensor, "k"]) -> Noise:
-        """Return an independent stream for each of these numbered draws of one sample: any of them, in any blocks.
+        """Independent streams of numbered draws of one sample, in blocks of any size.
 
         Example:
             >>> one = Noise.of(seed=0, ids=["a"])
@@ -132,10 +155,17 @@ class Noise:
         return Noise(_mix(self.keys ^ _mix((draws.to(self.keys.device) + 1) * GOLDEN)))
 
     def gaussian(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
-        """Return standard normal draws, shape ``(b, *shape)``, computed in float32: a third of the time of ``normal``.
+        """Standard normal draws for smoothing, in a third of the time of ``normal``.
 
-        For smoothing, which draws millions. Box and Muller 1958: each 64 bits give two draws, of 40 bits for the length
-        (so that draws reach 7.5 deviations) and 24 for the angle.
+        Box and Muller 1958, in float32: each 64 bits give two draws, of 40 bits for the length (so that draws reach 7.5
+        standard deviations) and 24 for the angle.
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
         """
         count = prod(shape)
         bits = self.bits(((count + 1) // 2,))
@@ -145,5 +175,13 @@ class Noise:
         return both[:, :count].reshape(-1, *shape).to(dtype)
 
     def signs(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
-        """Return fair draws from {-1, +1}, shape ``(b, *shape)``."""
+        """Fair draws from {-1, +1}.
+
+        Args:
+            shape: Shape of the draws of one stream.
+            dtype: Floating-point type of the draws.
+
+        Returns:
+            Draws, shape (b, *shape).
+        """
         return (_shift(self.bits(shape), 63) * 2 - 1).to(dtype)

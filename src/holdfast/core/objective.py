@@ -24,48 +24,52 @@ ObjectiveFunction = Callable[[Codes], Float[Tensor, "b"]]
 
 @dataclass(frozen=True)
 class AttackContext:
-    """The images under attack and what an objective may know about them; codes are computed once, on demand."""
+    """Images under attack and what an objective may use; embeddings are computed once."""
 
     encoder: Encoder
+    """Encoder under attack."""
     pixels: Pixels
+    """Clean images, shape (b, *pixels)."""
     noise: Noise
+    """Random streams, one per image."""
     target_pixels: Pixels | None = None
-    """For targeted objectives: the image each sample should be mistaken for."""
+    """Target of each image, for targeted objectives, shape (b, *pixels)."""
     rivals: Float[Tensor, "b k d"] | None = None
-    """For objectives against many images: the clean codes of each sample's k competitors."""
+    """Clean embeddings of the k competitors of each image, for objectives against many images."""
 
     @cached_property
     def codes(self) -> Codes:
-        """Clean codes of the images."""
+        """Clean embeddings of the images, shape (b, d)."""
         with torch.no_grad():
             return self.encoder.forward(self.pixels)
 
     @cached_property
     def targets(self) -> Codes:
-        """Clean codes of the targets."""
+        """Clean embeddings of the targets, shape (b, d)."""
         if self.target_pixels is None:
             raise HoldfastError("a targeted objective needs target images; pass them, or use an untargeted objective")
         with torch.no_grad():
             return self.encoder.forward(self.target_pixels)
 
     def code(self, pixels: Pixels) -> Codes:
-        """Return the codes of a view of the images."""
+        """Embeddings of a view of the images, shape (b, d)."""
         with torch.no_grad():
             return self.encoder.forward(pixels)
 
 
 @dataclass(frozen=True)
 class Objective(Searching, ABC):
-    """What the attacker wants; called on an attack context it gives the function to climb."""
+    """Goal of an attacker; called on an attack context it gives the function to maximise."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raised when the same settings give other functions."""
+    """Version of the objective; it rises when equal settings give another function."""
     targeted: ClassVar[bool] = False
+    """True if the objective needs a target for each image."""
     per_sample: ClassVar[bool] = True
-    """Whether each sample's gain ignores the other samples of its batch."""
+    """True if the gain of an image does not depend on the rest of its batch."""
     rivals: ClassVar[Literal["none", "nearest", "random"]] = "none"
-    """Which other images' codes ``AttackContext.rivals`` must hold."""
+    """Other images whose embeddings ``AttackContext.rivals`` must hold."""
 
     def __str__(self) -> str:
         return spell(self)
@@ -77,7 +81,7 @@ class Objective(Searching, ABC):
 
 @dataclass(frozen=True)
 class DivergenceObjective(Objective):
-    """An objective in terms of a divergence, which callers may exchange or fit to the clean codes."""
+    """Objective that uses a divergence, which callers may exchange or fit."""
 
     divergence: Divergence = L2Distance()
     """Distance between embeddings that the attack maximises or minimises."""

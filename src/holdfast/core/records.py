@@ -41,7 +41,10 @@ class Record(BaseModel):
 
 
 class Claim(StrEnum):
-    """What a number says of its quantity. Attacks bound a robust radius from above, certificates from below."""
+    """Bound type of a number: lower bound, upper bound or estimate.
+
+    Attacks bound a robust radius from above, certificates from below.
+    """
 
     LOWER = "lower bound"
     UPPER = "upper bound"
@@ -173,18 +176,23 @@ class Findings(Record):
     """What an evaluation concluded about one encoder on one set of images."""
 
     ids: tuple[str, ...]
-    """The samples that every series runs over."""
+    """Ids of the samples that every series runs over."""
     series: tuple[Series, ...] = ()
+    """Values per sample."""
     estimates: tuple[Estimate, ...] = ()
+    """Numbers about the population, with intervals."""
     curves: tuple[Curve, ...] = ()
+    """Metrics as functions of another quantity."""
     verdicts: tuple[Verdict, ...] = ()
+    """Answers to yes-or-no questions."""
     pictures: tuple[Picture, ...] = ()
+    """Pictures of single samples."""
     warnings: tuple[str, ...] = ()
-    """Sentences that a reader must see beside the numbers: a collapsed encoder, duplicates."""
+    """Sentences to read beside the numbers, such as about a collapsed encoder or duplicates."""
     kinds: dict[str, WarningKind] = Field(default_factory=dict)
-    """Causes of those of the warnings that are ``Warned``, by the sentence."""
+    """Cause of each warning that is ``Warned``, by its sentence."""
     groups: tuple[str, ...] = ()
-    """Which samples belong together (one slide, patient or video), a name for each; empty where each is its own."""
+    """Group of each sample (slide, patient or video); empty if there are no groups."""
 
     @model_validator(mode="before")
     @classmethod
@@ -204,7 +212,7 @@ class Findings(Record):
 
     @property
     def collapsed(self) -> bool:
-        """Whether the encoder gives one code to all images: nothing breaks away from it, yet it is not robust."""
+        """True if the encoder gives one embedding to all images, so that it only looks robust."""
         return any(self.kinds.get(warning) == "collapsed" for warning in self.warnings)
 
 
@@ -233,62 +241,70 @@ class ImagesInfo(Record):
 
 
 class Question(Record):
-    """A plain question that an evaluation answers, with the numbers that answer it.
+    """Question that an evaluation answers, with the metrics that answer it.
 
-    Equal questions of several evaluations are one, which the numbers of all of them answer.
+    If several evaluations ask the same question, the metrics of all answer it.
     """
 
     text: str
+    """Question in plain words."""
     quantities: tuple[str, ...]
-    """The first of them that was measured answers; for checks all of them."""
+    """Metrics that answer: the first one that was measured, or all of them for a check."""
     meaning: str
-    """A noun phrase whose number it is; the title of the row that shows it."""
+    """Noun phrase that the number measures; title of its row in the report."""
     place: int = 1000
     """Order of the questions."""
     select: Literal["worst", "first", "best"] = "worst"
-    """Which setting is shown: the first one recorded, or (worst, best) that of the strongest attack or tightest bound at
-    the radius where the encoders differ most."""
+    """Setting to show: the first recorded, or (worst, best) the strongest attack or tightest bound at the radius where
+    encoders differ most."""
     counts: str = ""
-    """What n counts, where that is not images: pairs."""
+    """What n counts, if not images, such as pairs."""
     check: bool = False
-    """Whether an encoder passes or fails by itself; such questions are no rows."""
+    """True if an encoder passes or fails by itself; a check is no row."""
     first_screen: bool = False
-    """Whether the number is a row of the first screen beside the library's own; at most nine rows are shown."""
+    """True if the number is a row of the report's first screen, which shows at most nine."""
 
 
 class Result(Record):
-    """One cell of the table (encoder, evaluation): findings with everything needed to trust and repeat them."""
+    """Findings of one evaluation on one encoder, with everything needed to repeat them."""
 
     schema_version: int = SCHEMA_VERSION
+    """Version of the file format."""
     evaluation: str
+    """Name of the evaluation."""
     version: int
+    """Version of the evaluation."""
     title: str
+    """Title of the evaluation."""
     meaning: str
-    """What the numbers mean, in two sentences."""
+    """Meaning of the numbers, in two sentences."""
     headline: tuple[str, ...]
-    """The quantities that stand for this evaluation in a summary table."""
+    """Main metrics, shown in summary tables."""
     questions: tuple[Question, ...] = ()
-    """What it answers; none in results that were stored before there was such a field."""
+    """Questions that the evaluation answers; empty in results of older versions."""
     heading: str = ""
-    """What a page of such results is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
+    """Heading of a page of such results, with ``{encoders}``, ``{images}`` and ``{bank}``; empty: *Robustness*."""
     robustness: bool = True
-    """Whether its numbers say how robust the encoder is, rather than how healthy or useful its space."""
+    """True if the numbers measure robustness rather than the health or use of the embedding space."""
     encoder: EncoderInfo
+    """Encoder that was measured."""
     images: ImagesInfo
+    """Images that were measured."""
     bank: ImagesInfo | None = None
-    """The images that were learned from or searched, if any were."""
+    """Reference set that was learned from or searched; None without."""
     bank_title: str = "Bank"
-    """What reports call them."""
+    """Name of the reference set in reports."""
     settings: dict[str, Any]
-    """The evaluation's settings in text form, the seed and the precision: results that differ here are not compared."""
+    """Settings in text form, seed and precision; results with other settings are not compared."""
     findings: Findings
+    """Findings."""
     planned: int | None = None
-    """How many samples should have been looked at, where a budget ended before; None if all were. Those of the findings
-    are then the first in random order, and running the same command again goes on."""
+    """Samples that were planned, if the time budget ran out; None if all were measured. The measured samples are then
+    the first in random order, and the same command goes on."""
     seen: int | None = None
-    """How many of those were looked at; None if all were, or all that the findings name."""
+    """Samples of ``planned`` that were measured; None if all were."""
     provenance: dict[str, str] = Field(default_factory=dict)
-    """Versions, commit, device, times: who, where and when, changing no number."""
+    """Versions, commit, device and times; none of them changes a number."""
 
     @property
     def looked_at(self) -> int:
@@ -304,10 +320,14 @@ class Result(Record):
         return self.findings.estimates
 
     def estimate(self, quantity: str, **conditions: str) -> Estimate:
-        """Return the one estimate of ``quantity`` under ``conditions``.
+        """The one estimate of a metric under given conditions.
+
+        Args:
+            quantity: Name of the metric.
+            **conditions: Conditions that the estimate must have, such as ``ball="linf:0.05"``.
 
         Raises:
-            HoldfastError: none, or more than one, fits.
+            HoldfastError: No estimate fits, or more than one does.
         """
         matching = [e for e in self.estimates if e.quantity == quantity and conditions.items() <= e.conditions.items()]
         if len(matching) != 1:

@@ -55,20 +55,22 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": to
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Seeds, device, precision and batch size of a computation. Only seeds and precision may change a result.
-
-    ``seed`` decides which images are looked at, and what is drawn for each of them too, unless ``attack_seed`` does.
-    ``workers`` is the device of the machines that work is sent to, if it is: this machine need not have one like it.
-    """
+    """Seeds, device, precision and batch size; only seeds and precision may change a result."""
 
     seed: int = 0
+    """Seed of the choice of images and, without ``attack_seed``, of all draws."""
     device: str = "cpu"
+    """Device that computes, such as ``cpu`` or ``cuda``."""
     precision: str = "float32"
+    """Floating-point type of embeddings, such as ``float32``."""
     batch_size: int = 256
+    """Images per batch, 1 or more."""
     attack_seed: int | None = None
+    """Seed of the draws for each image; None uses ``seed``."""
     workers: str | None = None
+    """Device of the machines that work is sent to; this machine need not have one."""
     fitting: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
-    """Of work that once ran out of memory, by name: how many samples at a time went well. No setting, but a memory."""
+    """Batch size that fitted into memory, by the name of the work; a memory, no setting."""
 
     def __post_init__(self) -> None:
         check_whole(self.seed, "seed")
@@ -99,7 +101,7 @@ class RunSettings:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the torch type of pixels and codes."""
+        """Torch type of pixels and embeddings."""
         return PRECISIONS[self.precision]
 
     def noise(self, ids: Sequence[str]) -> Noise:
@@ -107,12 +109,18 @@ class RunSettings:
         return Noise.of(self.seed if self.attack_seed is None else self.attack_seed, ids, self.device)
 
     def batches(self, rows: Sequence[int], work: Callable[[Sequence[int]], Observed], name: str = "") -> Observed:
-        """Return ``work`` over all ``rows``, in batches that halve whenever memory runs out.
+        """Run ``work`` over all ``rows``, in batches that halve whenever memory runs out.
 
-        What went well is remembered for later calls of the same ``name``, if it has one.
+        Args:
+            rows: Rows to work on.
+            work: Function from some rows to tensors whose first axis runs over these rows.
+            name: Name under which a batch size that fits is remembered; empty remembers nothing.
+
+        Returns:
+            Tensors of all rows, by name.
 
         Raises:
-            HoldfastError: not even one sample fits into memory.
+            HoldfastError: Not even one sample fits into memory.
         """
         size = min(self.batch_size, self.fitting.get(name, self.batch_size))
         parts = []

@@ -167,7 +167,15 @@ def spelled(kind: Any, base: type = Spelled) -> Any:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """Return ``value``, a text or what JSON and TOML hold, as the ``kind`` of a field; ``where`` it stood is for the error.
+    """Convert text, or a value from JSON or TOML, to the type of a settings field.
+
+    Args:
+        value: Value to convert.
+        kind: Type of the field.
+        where: Place of the value, for the error.
+
+    Raises:
+        HoldfastError: The value is no ``kind``.
 
     Example:
         >>> convert("8/255", float, "eps") == 8 / 255, convert(["1", 2], tuple[int, ...], "steps")
@@ -245,7 +253,15 @@ def require_positive(thing: Any, *settings: str) -> None:
 
 
 def require_not_negative(thing: Any, *settings: str) -> None:
-    """Raise unless these settings of ``thing`` are 0 or more, and finite; one that is None is not looked at."""
+    """Check that settings are finite and 0 or more; None is skipped.
+
+    Args:
+        thing: Object with the settings.
+        *settings: Names of the settings.
+
+    Raises:
+        HoldfastError: A setting is below 0 or infinite.
+    """
     _require(thing, settings, lambda value: 0 <= value < inf, "be 0 or more")
 
 

@@ -22,17 +22,18 @@ KNOWN_TEXT = "The quick brown fox jumps over the lazy dog, 0123456789."
 
 @dataclass(frozen=True, eq=False)
 class TextModel:
-    """A text tower that was read: ``module`` makes codes of what ``tokenize`` makes of texts."""
+    """Text tower that was loaded: a network and its tokenizer."""
 
     module: nn.Module
+    """Network from tokens to embeddings (n, d)."""
     tokenize: Callable[[list[str]], Mapping[str, Tensor]]
-    """Texts to the arguments of ``module``, each of shape (n, ...)."""
+    """Function from texts to the arguments of ``module``, each of shape (n, ...)."""
     scale: float
-    """What the model multiplies cosine similarities with to make logits."""
+    """Factor from cosine similarities to logits."""
 
 
 class TextTower:
-    """The half of a model whose codes of texts are compared with those of images; ``load`` reads it when first asked."""
+    """Text half of a model of images and text; ``load`` reads it at its first use."""
 
     def __init__(self, load: Callable[[], TextModel]) -> None:
         self.load = load
@@ -50,16 +51,19 @@ class TextTower:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of all that codes of texts and logits depend on: weights, structure, tokenizer and scale."""
+        """Hash of all that decides text embeddings and logits.
+
+        That is: weights, structure, tokenizer and scale.
+        """
         tokens = {name: values.tolist() for name, values in self.model.tokenize([KNOWN_TEXT]).items()}
         return fingerprint(self.model.module, tokens, self.model.scale)
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return the codes of ``texts``, as the model has them before they are brought to unit length.
+        """Embed ``texts``, before normalisation to unit norm.
 
         Raises:
-            HoldfastError: they are not finite.
+            HoldfastError: The embeddings are not finite.
         """
         batches = [list(texts[start : start + TOGETHER]) for start in range(0, len(texts), TOGETHER)]
         codes = torch.cat([self.model.module(**self.model.tokenize(batch)) for batch in batches]).float()

@@ -25,18 +25,20 @@ from holdfast.data.reading.remembered import Remembered
 
 @dataclass(frozen=True)
 class Selection:
-    """Images for an encoder of this ``domain`` and ``geometry``: all of them, or ``limit`` chosen by ``seed``.
-
-    Up to ``max_unreadable`` of all images there are, as a share, may be damaged; they are listed and left out.
-    ``remembered`` is what is known of files from an earlier start.
-    """
+    """Images to load for an encoder: all of them, or ``limit`` chosen by ``seed``."""
 
     domain: Domain
+    """Shape and range of the encoder's inputs."""
     geometry: Preprocessing | None = None
+    """How a picture becomes an input; None for the encoder's default."""
     limit: int | None = None
+    """Largest number of images; None for all."""
     seed: int = 0
+    """Seed of the choice."""
     max_unreadable: float = 0.05
+    """Fraction of damaged images to tolerate, 0 to 1; they are listed and left out."""
     remembered: Remembered = field(default_factory=Remembered, compare=False)
+    """What is known of files from an earlier run."""
 
     def __post_init__(self) -> None:
         check_whole(self.seed, "seed")
@@ -57,7 +59,7 @@ class Selection:
         return framing
 
     def choose(self, ids: Sequence[str]) -> list[int]:
-        """Return the rows to load, ascending; whether an id is among them does not depend on the order of ids.
+        """Choose the rows to load, ascending; the choice does not depend on the order of ids.
 
         Example:
             >>> two = Selection(Domain((1, 2, 2)), limit=2)
@@ -72,7 +74,16 @@ class Selection:
 
 
 def check_settings(settings: Mapping[str, str], known: Sequence[str], source: str) -> None:
-    """Raise unless every key of ``settings`` is one that the loader of ``source`` knows."""
+    """Check that a loader knows every setting of a reference.
+
+    Args:
+        settings: Settings by name.
+        known: Names that the loader knows.
+        source: Name of the loader, for the error.
+
+    Raises:
+        HoldfastError: A setting is unknown.
+    """
     for key in settings:
         if key not in known:
             offered = did_you_mean(key, list(known)) if known else "It takes none."

@@ -50,21 +50,21 @@ class Recorded(nn.Module):
 
 @final
 class Embeddings(Encoder):
-    """Codes that were computed elsewhere: what looks at codes alone is asked of them, without their encoder.
+    """Embeddings that were computed elsewhere, to measure without their encoder.
 
     Args:
-        codes: (n, d) floating-point numbers, or a ``.npy``, ``.npz`` or ``.parquet`` file of them.
-        column: which array or column of the file holds the codes, where that is not plain.
-        ids: a text for each row, as the images are called, or the file or column of them; positions by default.
-        labels: a number or a text for each row, or the file or column of them.
-        tags: a CSV or JSON file with what should not matter of each id, such as its scanner: the robustness index and the
-            margin across tags are measured with it.
-        groups: which rows belong together, or the file or column of that; ``prefix`` and ``folders`` read it from ids.
-        inputs: (n, ...) what the codes were computed from, or the array file of it: SPADE compares the codes with it.
-        name: how reports call them; by default as their file.
+        codes: Floating-point numbers, shape (n, d), or a ``.npy``, ``.npz`` or ``.parquet`` file with them.
+        column: Array or column of the file that holds the embeddings, if there are several.
+        ids: Text for each row, as the images are called, or the file or column with it. Default: positions.
+        labels: Number or text for each row, or the file or column with it.
+        tags: CSV or JSON file with a nuisance attribute of each id, such as its scanner, for the robustness index and
+            the margin across tags.
+        groups: Group of each row, or the file or column with it; ``prefix`` and ``folders`` read it from ids.
+        inputs: What the embeddings were computed from, shape (n, ...), or an array file with it; SPADE compares both.
+        name: Name in reports; by default that of the file.
 
     Raises:
-        HoldfastError: a file cannot be read, codes are not finite, or there is not one id, label or group for each row.
+        HoldfastError: A file cannot be read, embeddings are not finite, or ids, labels or groups do not match the rows.
 
     Example:
         >>> codes = Embeddings(np.eye(3), ids=["a", "b", "c"])
@@ -97,12 +97,14 @@ class Embeddings(Encoder):
         )
 
     def images(self, originals: Images | None = None, others: Sequence[StoredCodes] = ()) -> Images:
-        """Return the codes in the place of pixels: of all rows, or of the ``originals`` that are measured.
+        """Embeddings in the place of pixels, for all rows or for the images that are measured.
 
-        Labels and groups that are not stated here may be in ``others``, of the same images.
+        Args:
+            originals: Images to measure; None for all rows.
+            others: Further embeddings of the same images, whose labels and groups fill gaps.
 
         Raises:
-            HoldfastError: one of the ``originals`` has no code.
+            HoldfastError: One of the ``originals`` has no embedding.
         """
         return self.stored.images(others) if originals is None else self.stored.images_like(originals)
 

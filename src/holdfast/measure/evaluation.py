@@ -27,16 +27,21 @@ from holdfast.transforms.base import Transform, versions
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the suites set in place of an evaluation's defaults, by field; the suite ``standard`` sets nothing."""
+    """Settings that suites use instead of an evaluation's defaults, by field.
+
+    The suite ``standard`` sets nothing.
+    """
 
     quick: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the suite ``quick``."""
     full: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the suite ``full``."""
     large: Mapping[str, Any] = field(default_factory=dict)
-    """What quick sets for large encoders, beside its counts of images, which it lowers by itself unless they are named."""
+    """Settings of ``quick`` for large encoders; counts of images are lowered without being named here."""
     heavy: Mapping[str, Any] = field(default_factory=dict)
-    """What quick sets beside ``large`` for encoders of a tenth of a second: this evaluation's part of a fixed total."""
+    """Settings of ``quick``, beside ``large``, for encoders that take a tenth of a second per image."""
     small_only: bool = False
-    """Whether quick leaves the evaluation out for large encoders, unless it is asked for by name."""
+    """True if ``quick`` leaves the evaluation out for large encoders, unless the user names it."""
 
 
 Measured = TypeVar("Measured", bound="Evaluation")
@@ -44,58 +49,61 @@ Measured = TypeVar("Measured", bound="Evaluation")
 
 @dataclass(frozen=True)
 class Evaluation(ABC):
-    """A measurement of an encoder on unlabelled images. Its fields are its settings; their defaults are the paper's."""
+    """Measurement of an encoder on unlabelled images; the fields are its settings.
+
+    Defaults are those of the paper.
+    """
 
     sizes: ClassVar[Sizes] = Sizes()
     name: ClassVar[str]
     version: ClassVar[int]
-    """Raised whenever the numbers change."""
+    """Version of the evaluation; it rises whenever the numbers change."""
     uses_labels: ClassVar[bool] = False
-    """Whether ``conclude`` looks at labels, which are then part of its key."""
+    """True if ``conclude`` reads labels, which are then part of the key of results."""
     uses_bank: ClassVar[bool] = False
-    """Whether ``conclude`` looks at the bank, if there is one, which is then part of its key."""
+    """True if ``conclude`` reads the reference set, if there is one; it is then part of the key."""
     compares_bank: ClassVar[bool] = False
-    """Whether images and bank are two samples to compare, so that copies stay in both; others search a bank without."""
+    """True if images and reference set are two samples to compare, so that copies stay in both."""
     needs_bank: ClassVar[bool] = False
-    """Whether there is nothing to measure without a bank."""
+    """True if the evaluation needs a reference set."""
     needs_labels: ClassVar[bool] = False
-    """Whether there is nothing to measure without labels, of the images and of the bank if that is needed, too."""
+    """True if the evaluation needs labels of the images, and of the reference set if it needs one."""
     needs_others: ClassVar[bool] = False
-    """Whether there is nothing to measure without other encoders, which ``among`` then takes note of."""
+    """True if the evaluation needs other encoders, which ``among`` then takes note of."""
     by_name: ClassVar[bool] = False
-    """Whether no suite asks for it, but only who names it: it answers a question of its own verb."""
+    """True if no suite includes the evaluation: a command of its own, or the user, names it."""
     needs_gradients: ClassVar[bool] = False
-    """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
+    """True if the encoder must pass gradients or be traced, whatever the attacks are."""
     changes: ClassVar[str] = ""
-    """The setting that holds the transforms which it makes, or the names of their families; those that do not apply to the
-    inputs of an encoder, a run leaves out."""
+    """Setting that holds transforms or names of their families; a run leaves out transforms that do not apply to the
+    encoder's inputs."""
     needs_changes: ClassVar[bool] = True
-    """Whether there is nothing to measure without any of these transforms."""
+    """True if the evaluation needs at least one of these transforms."""
     robustness: ClassVar[bool] = True
-    """Whether its numbers say how robust an encoder is, and so count when a report names the most robust one."""
+    """True if the numbers measure robustness and so count for the verdict of a report."""
     partial: ClassVar[bool] = False
-    """Whether ``conclude`` makes of the first rows in random order what it makes of all if so few ``samples`` are asked
-    for. A spent budget then leaves a partial result; of others it leaves none."""
+    """True if ``conclude`` is valid on a random subset of rows. If the budget runs out, such an evaluation reports a
+    partial result; others report none."""
     fewest: ClassVar[int] = 4
-    """Least number of rows of a partial result; with fewer its interval is hardly informative. 0 where what is
-    learned from all images says something by itself, which ``conclude`` then makes of no rows."""
+    """Smallest number of rows of a partial result; 0 if ``conclude`` needs no rows, because fits alone are informative."""
     pictured: ClassVar[int] = 2 * SHOWN
-    """How many rows' worth of the observation ``illustrate`` makes again, about: what is planned with."""
+    """Rows that ``illustrate`` observes again, about; plans use this number."""
     title: ClassVar[str]
     heading: ClassVar[str] = ""
-    """What a report on it alone is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
+    """Heading of a report on this evaluation alone, with ``{encoders}``, ``{images}`` and ``{bank}``; empty:
+    *Robustness*."""
     bank_title: ClassVar[str] = "Bank"
-    """What reports call the images of the bank."""
+    """Name of the reference set in reports."""
     meaning: ClassVar[str]
-    """What the numbers mean, in two sentences: reports print it."""
+    """Meaning of the numbers in two sentences, printed by reports."""
     headline: ClassVar[tuple[str, ...]]
-    """The quantities that stand for this evaluation in a summary table."""
+    """Main metrics, shown in summary tables."""
     questions: ClassVar[tuple[Question, ...]] = ()
-    """What it answers, in plain words; may ask for a row of the report's first screen."""
+    """Questions that the evaluation answers; a question may ask for a row of the report's first screen."""
     words: ClassVar[Pairs] = ()
-    """How reports write its quantities, or words in them, that are not simply spelled out: ``(("rankme", "RankMe"),)``."""
+    """Print forms of metrics, or of words in their names: ``(("rankme", "RankMe"),)``."""
     aims: ClassVar[Pairs] = ()
-    """What its attacks go for, in words, after what conditions call it: ``retrieval``, in ``adaptive at retrieval``."""
+    """Goals of attacks in words, by their name in conditions: ``retrieval`` in ``adaptive at retrieval``."""
 
     def __post_init__(self) -> None:
         """Read settings that are given as text, ``balls=("linf:8/255",)``."""
@@ -107,17 +115,17 @@ class Evaluation(ABC):
             refuse_twice(f"{self.name}.{own.name}", getattr(self, own.name))
 
     def fits(self) -> tuple[Fit[Any], ...]:
-        """Return what ``conclude`` and ``illustrate`` ask of ``population.learned`` beside the observation's fits.
+        """Fits that ``conclude`` and ``illustrate`` need beside those of the observation.
 
-        By default what the divergences among the settings learn.
+        By default, the fits of divergences among the settings.
         """
         return whitenings(self)
 
     def among(self, encoders: Sequence[Encoder]) -> Evaluation:
-        """Return this evaluation as it is in a run of these ``encoders``; by default they do not matter to it.
+        """This evaluation as part of a run of ``encoders``; by default unchanged.
 
         Raises:
-            HoldfastError: its settings name an encoder that is not there.
+            HoldfastError: The settings name an encoder that is not in the run.
         """
         return self
 
@@ -127,16 +135,29 @@ class Evaluation(ABC):
 
     @abstractmethod
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        """Return the findings from what was seen of ``rows``."""
+        """Compute the findings from what was observed of ``rows``.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+        """
 
     def concluding(self, population: Population) -> float:
-        """Return about how many seconds ``conclude`` takes, where it takes long: what a budget plans with."""
+        """Seconds that ``conclude`` takes, about, where it takes long; budgets use this number."""
         return 0.0
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return pictures of the samples a reader would ask to see; none by default."""
+        """Draw pictures of the samples that a reader would ask to see; none by default.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+            findings: Findings of ``conclude``.
+        """
         return ()
 
     def __call__(
@@ -163,7 +184,12 @@ class Evaluation(ABC):
         return (self.among((encoder, *others)) if others else self).measured(population)
 
     def measured(self, population: Population, illustrated: bool = True) -> Result:
-        """Return what a run of ``population`` keeps, computed in this process and in memory alone; pictures if wanted."""
+        """Measure ``population`` in this process and in memory.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            illustrated: True to draw pictures as well.
+        """
         observation = self.observation()
         rows = observation.rows(population)
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
@@ -174,7 +200,14 @@ class Evaluation(ABC):
     def result(
         self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
     ) -> Result:
-        """Return the findings, their pictures if wanted, and everything that identifies them."""
+        """Findings with pictures and everything that identifies them.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+            illustrated: True to draw pictures as well.
+        """
         findings = self.conclude(population, rows, observed)
         if population.images.groups is not None and not findings.groups:
             groups = dict(zip(population.images.ids, population.images.groups, strict=True))

@@ -93,7 +93,12 @@ def collapsed(codes: Float[Tensor, "n d"]) -> bool:
 
 
 def population_warnings(population: Population, divergences: Sequence[Divergence] = ()) -> tuple[str, ...]:
-    """Return the sentences a reader must see beside any number about this population under these divergences."""
+    """Warnings to read beside any number about this population, such as a collapsed encoder.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        divergences: Distances between embeddings that the numbers use.
+    """
     warnings: list[str] = []
     count = len(population.images)
     twins = count - len(population.originals.unique())

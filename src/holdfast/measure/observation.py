@@ -18,24 +18,24 @@ class SharedSettings:
 
 @dataclass(frozen=True)
 class Observation(ABC):
-    """What is seen of each sample. Evaluations that ask for an equal observation share one computation of it."""
+    """What is computed for each sample; equal observations of several evaluations are shared."""
 
     name: ClassVar[str]
     version: ClassVar[int]
-    """Raised whenever the numbers change."""
+    """Version of the observation; it rises whenever the numbers change."""
     uses_labels: ClassVar[bool] = False
-    """Whether ``observe`` looks at labels, which are then part of its key."""
+    """True if ``observe`` reads labels, which are then part of the key of results."""
     uses_bank: ClassVar[bool] = False
-    """Whether ``observe`` looks at the bank, if there is one, which is then part of its key."""
+    """True if ``observe`` reads the reference set, if there is one; it is then part of the key."""
     uses_groups: ClassVar[bool] = False
-    """Whether ``observe`` looks at which images belong together, which is then part of its key."""
+    """True if ``observe`` reads groups of images, which are then part of the key."""
 
     def looks_at(self) -> LooksAt:
-        """Return what of the encoder is looked at; unless something else is said, the encoder itself."""
+        """Part of the encoder that the observation reads; by default the encoder itself."""
         return "encoder"
 
     def fits(self) -> tuple[Fit[Any], ...]:
-        """Return what is asked of ``population.learned``; by default what the divergences among the settings learn."""
+        """Fits that the observation needs; by default those of divergences among the settings."""
         return whitenings(self)
 
     @abstractmethod
@@ -44,20 +44,28 @@ class Observation(ABC):
 
     @abstractmethod
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        """Return what is seen of ``rows``: tensors whose first axis runs over them. Independent of other rows."""
+        """Observe ``rows``, each independently of other rows.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+
+        Returns:
+            Tensors by name; their first axis runs over ``rows``.
+        """
 
     def ids(self, population: Population) -> tuple[str, ...]:
-        """Return what each row there can be is called: the image's id, unless something else than images is looked at."""
+        """Name of each row; the id of the image unless rows are something else."""
         return population.images.ids
 
     def inputs(self, population: Population) -> int:
-        """Return how many inputs one row makes the encoder look at, so that shards last about equally long."""
+        """Inputs of the encoder that one row needs, so that shards last about equally long."""
         return 1
 
     def forwards(self, population: Population) -> int:
-        """Return how many forwards of the encoder a row takes, a gradient counted as three: what a budget plans with.
+        """Forward passes per row, about; a gradient counts as 3.
 
-        Only until it was measured; by default one for each of its inputs.
+        Budgets use this number until it was measured. By default one for each input.
         """
         return self.inputs(population)
 

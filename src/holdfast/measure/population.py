@@ -41,29 +41,29 @@ itself, as for codes of images that are made from these. Codes that were compute
 
 @dataclass(frozen=True)
 class Fit(ABC, Generic[Learned]):
-    """What is learned from a whole population. Its fields are its settings; ``population.learned`` takes it.
+    """Something learned once from a whole population; its fields are its settings.
 
-    Equal ones share one computation, whichever observations and evaluations name them.
+    ``population.learned`` computes it. Equal fits share one computation.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
-    """Raised whenever what is learned changes."""
+    """Version of the fit; it rises whenever what is learned changes."""
     uses_labels: ClassVar[bool] = False
-    """Whether ``learn`` looks at labels, which are then part of its key, and of the key of what asks for it."""
+    """True if ``learn`` reads labels, which are then part of the key of the fit and of its users."""
     uses_groups: ClassVar[bool] = False
-    """Whether ``learn`` looks at which images belong together, which is then part of those keys."""
+    """True if ``learn`` reads groups of images, which are then part of these keys."""
     uses_bank: ClassVar[bool] = False
-    """Whether ``learn`` looks at the bank, which is then part of those keys."""
+    """True if ``learn`` reads the reference set, which is then part of these keys."""
     uses_texts: ClassVar[bool] = False
-    """Whether ``learn`` looks at the encoder's text tower and the names of classes, which are then part of those keys."""
+    """True if ``learn`` reads the text tower and names of classes, which are then part of these keys."""
 
     def looks_at(self) -> LooksAt:
-        """Return what of the encoder is looked at; unless something else is said, the encoder itself."""
+        """Part of the encoder that the fit reads; by default the encoder itself."""
         return "encoder"
 
     def forwards(self, population: Population) -> int:
-        """Return how many forwards of the encoder it takes to learn, a gradient counted as three; by default none."""
+        """Forward passes to learn, about; a gradient counts as 3. By default none."""
         return 0
 
     @abstractmethod
@@ -72,7 +72,12 @@ class Fit(ABC, Generic[Learned]):
 
     @abstractmethod
     def restore(self, population: Population, learned: Observed) -> Learned:
-        """Return what is worked with, made from what was ``learned``: the cheap part, and no new decision."""
+        """Load the fit from what was ``learned``; cheap, and without a new decision.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            learned: Tensors that ``learn`` returned.
+        """
 
 
 @final
@@ -116,19 +121,18 @@ LONELY = "pairs of images are needed, but there is only one image; add images"
 
 
 class Population:
-    """The images of a run together with their clean codes, on the run's device and in its precision.
+    """Images of a run with their clean embeddings, on the run's device and in its precision.
 
-    A bank is a second set of images, of the same encoder: what probes learn from and retrieval searches. None of its
-    images is measured.
+    The bank is a reference set: probes learn from it and retrieval searches it. None of its images is measured.
 
     Args:
-        encoder: is measured.
-        images: on these.
-        run: seed, device, precision and batch size.
-        codes: of all images, if they are known already.
-        known: what was learned already, or why it could not be; the rest is learned when it is first asked for.
-        bank: the bank, if there is one.
-        other_encoders: those of the run beside it, on which attacks may be made that are shown to this one.
+        encoder: Encoder to measure.
+        images: Images to measure it on.
+        run: Seed, device, precision and batch size.
+        codes: Embeddings of all images, shape (n, d), if they are known.
+        known: Fits that were learned, or why they failed; others are learned at first use.
+        bank: Reference set; None without.
+        other_encoders: Other encoders of the run, on which transferred attacks are made.
     """
 
     def __init__(
@@ -153,10 +157,10 @@ class Population:
         return {**state, "_restored": {}, "_placed": {}}
 
     def at_work(self) -> Population:
-        """Return this population as a worker computes on it: on the device of the workers, which must be there.
+        """This population on the device of the workers, as a worker computes on it.
 
         Raises:
-            HoldfastError: it is not.
+            HoldfastError: The device is not there.
         """
         return self if self.run.workers is None else self._working
 
@@ -169,7 +173,7 @@ class Population:
 
     @cached_property
     def codes(self) -> Float[Tensor, "n d"]:
-        """Clean codes of all images, in their order."""
+        """Clean embeddings of all images, shape (n, d)."""
         if self._codes is not None:
             return self._codes.to(self.run.device)
         return self.run.batches(
@@ -193,10 +197,10 @@ class Population:
         return self._bank
 
     def encoder_of(self, fingerprint: str) -> Encoder:
-        """Return this encoder or one of the others, by its fingerprint, on the run's device and in its precision.
+        """Encoder of the run with this fingerprint, on the run's device and in its precision.
 
         Raises:
-            HoldfastError: there is none with this fingerprint.
+            HoldfastError: No encoder has this fingerprint.
         """
         if fingerprint not in self._placed:
             known = {encoder.fingerprint: encoder for encoder in (*self._other_encoders, self.encoder)}
@@ -251,16 +255,22 @@ class Population:
     def context(
         self, rows: Sequence[int], targets: Sequence[int] | None = None, rivals: Tensor | None = None
     ) -> AttackContext:
-        """Return the images at ``rows`` set for attack: towards ``targets``, against ``rivals`` (codes, b x k x d)."""
+        """Attack context of the images at ``rows``.
+
+        Args:
+            rows: Rows of the population.
+            targets: Row of the target of each image; None for untargeted attacks.
+            rivals: Clean embeddings of competitors of each image, shape (b, k, d).
+        """
         pixels = self.pixels(rows)
         noise = self.run.noise([self.images.ids[row] for row in rows])
         return AttackContext(self.arranged, pixels, noise, None if targets is None else self.pixels(targets), rivals)
 
     def learned(self, fit: Fit[Learned]) -> Learned:
-        """Return what ``fit`` learns from these images and codes, learned once.
+        """Learn ``fit`` from these images and embeddings, once.
 
         Raises:
-            Exception: it could not be learned; everyone who asks is told why.
+            Exception: It could not be learned; every call raises the same error.
         """
         if fit not in self._restored:
             with whole_float32():
@@ -272,7 +282,7 @@ class Population:
         return restored
 
     def fitted(self, divergence: Divergence) -> Divergence:
-        """Return ``divergence`` with what it learns from these clean codes, learned once, and the encoder's tokens."""
+        """``divergence``, fitted to the clean embeddings and set to the encoder's tokens."""
         return self.learned(Whitening(divergence)) if divergence.learns else divergence.of_tokens(self.encoder.tokens)
 
     @cached_property
@@ -282,28 +292,28 @@ class Population:
 
     @cached_property
     def arranged(self) -> Encoder:
-        """The encoder for all that looks at its codes alone, attacks included: the same function, arranged for speed."""
+        """The encoder, optimised for speed: for embeddings and attacks."""
         return arranged(self.encoder)
 
     def encode(self, pixels: Pixels) -> Codes:
-        """Return the codes of ``pixels``, on this run's device."""
+        """Embeddings of ``pixels``, on this run's device."""
         return codes_of(self.encoder, pixels)
 
     @cached_property
     def shuffled(self) -> Int[Tensor, "n"]:
-        """All rows in an order that the seed and the ids alone decide: the source of every random choice of samples."""
+        """All rows in an order that seed and ids alone decide; every random choice uses it."""
         keys = hashed_each((self.run.seed, "order"), self.images.ids)
         return torch.from_numpy(np.argsort(keys, kind="stable"))
 
     def choose(self, count: int) -> list[int]:
-        """Return up to ``count`` randomly chosen rows, ascending; the same samples however the images are ordered."""
+        """Up to ``count`` random rows, ascending; the choice ignores the order of images."""
         if count < 1:
             raise OutOfRange("the number of samples", count, "at least 1")
         return sorted(self.shuffled[:count].tolist())
 
     @cached_property
     def originals(self) -> Int[Tensor, "n"]:
-        """For each row the row that stands for all exact copies of its image: the first of them in ``shuffled``."""
+        """For each row, the row that stands for all exact copies: the first in ``shuffled``."""
         digests = np.array(self.images.digests, dtype=object)[self.shuffled.numpy()].tolist()
         # A dictionary keeps the place that is written last, hence from the end.
         first = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
@@ -325,7 +335,7 @@ class Population:
         return None if kin is None else kin.theirs
 
     def groups_of(self, rows: Sequence[int]) -> Groups | None:
-        """Return the groups of the images at ``rows``, beside their codes; None where the images have no groups."""
+        """Groups of the images at ``rows``, on the embeddings' device; None without groups."""
         return None if self.groups is None else self.groups[list(rows)].to(self.codes.device)
 
     @property
@@ -346,12 +356,12 @@ class Population:
 
     @cached_property
     def partners(self) -> Int[Tensor, "n"]:
-        """For each row the row of another image, chosen at random: the first other one after it in ``shuffled``.
+        """For each row the row of a random other image: the next one in ``shuffled``.
 
         Without groups, every image is one other's partner.
 
         Raises:
-            HoldfastError: there is only one image, or one group of them.
+            HoldfastError: There is only one image, or one group of images.
         """
         if len(self.images) < 2:
             raise HoldfastError(LONELY)
@@ -366,7 +376,7 @@ class Population:
         return partners
 
     def couples(self, count: int) -> list[int]:
-        """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
+        """Up to ``count`` random rows, ascending, whose pairs with their partners share no image."""
         if count < 1:
             raise OutOfRange("the number of pairs", count, "at least 1")
         if self.groups is None:
@@ -379,10 +389,14 @@ class Population:
         return sorted(chosen[:count])
 
     def others(self, rows: Sequence[int], count: int) -> Int[Tensor, "b k"]:
-        """Return for each of ``rows`` up to ``count`` other images chosen at random: those after it in ``shuffled``.
+        """For each of ``rows`` up to ``count`` random other images: the next in ``shuffled``.
+
+        Args:
+            rows: Rows of the population.
+            count: Largest number of other images, 1 or more.
 
         Raises:
-            HoldfastError: there is only one image, or one group of them.
+            HoldfastError: There is only one image, or one group of images.
         """
         # As many more as may be of the own group are looked at, and these are put last.
         images, count = len(self.images), min(count, self.fewest_others)
@@ -403,12 +417,14 @@ class Population:
         return kin_of(self.images, self.bank.images)
 
     def kin(self, rows: Sequence[int], gallery: Population | None = None) -> Kin | None:
-        """Return the groups of the images at ``rows`` and of those in ``gallery``; None unless both have groups.
+        """Groups of ``rows`` and of a gallery, matched by name; None unless both have groups.
 
-        Groups of the same name are the same group, in the bank too.
+        Args:
+            rows: Rows of the population.
+            gallery: Population to search; by default the reference set, else these images.
 
         Raises:
-            HoldfastError: for some image, the gallery holds no image of another group.
+            HoldfastError: For some image, the gallery holds no image of another group.
         """
         whole = self._kin_in_gallery(gallery or self.gallery)
         if whole is None:
@@ -424,16 +440,14 @@ class Population:
     def nearest(
         self, divergence: Divergence, codes: Codes, rows: Sequence[int], count: int, gallery: Population | None = None
     ) -> Int[Tensor, "b k"]:
-        """Return the rows of the ``count`` other images of ``gallery`` that are nearest to each code, nearest first.
-
-        Fewer where an image has fewer others.
+        """Rows of the nearest other images of a gallery, nearest first.
 
         Args:
-            divergence: fitted, if it needs to be.
-            codes: shape (b, d).
-            rows: the image that each code belongs to, which is left out with its group.
-            count: how many to look for.
-            gallery: what is searched; by default the bank if there is one, else these images.
+            divergence: Distance between embeddings, fitted if it needs to be.
+            codes: Embeddings to look up, shape (b, d).
+            rows: Image that each embedding belongs to; it is left out with its group.
+            count: Largest number of neighbours.
+            gallery: Population to search; by default the reference set, else these images.
         """
         gallery = gallery or self.gallery
         whole, exclude = self._kin_in_gallery(gallery), rows if gallery is self else ()

@@ -30,14 +30,14 @@ from holdfast.measure.population import Fit, Population, represent
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedProbe:
-    """A probe that has learned: it scores codes of ``encoder``, one column for each of ``classes``."""
+    """Fitted classifier of embeddings, with one column of scores per class."""
 
     encoder: Encoder
-    """Whose codes it scores: the one that is measured, or one made from it (fine-tuned, behind a filter)."""
+    """Encoder whose embeddings are scored: the measured one, or one made from it (fine-tuned, behind a filter)."""
     classes: Int[Tensor, "c"]
-    """The label that each column means, ascending."""
+    """Label of each column, ascending, shape (c,)."""
     caution: str = ""
-    """What a reader must know of it, as one sentence; empty if nothing."""
+    """One sentence that a reader must know about the probe; empty if none."""
 
     @abstractmethod
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
@@ -45,7 +45,7 @@ class FittedProbe:
 
     @abstractmethod
     def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        """Return smooth scores, those that an attack climbs: the same as ``scores`` where these have useful gradients."""
+        """Smooth scores for attacks, shape (b, c); ``scores`` itself if its gradients are useful."""
 
     def places(self, labels: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """Return the column that means each label; -1 for labels that the bank does not show."""
@@ -53,9 +53,14 @@ class FittedProbe:
         return torch.where(same.any(1), same.to(torch.int8).argmax(1), -1)
 
     def ranks(self, codes: Codes, labels: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
-        """Return how many other classes score at least as high as each label: 0 is right, for a tie decides nothing.
+        """Number of other classes that score at least as high as the correct class.
 
-        Labels that the bank does not show have rank infinity: no answer is right.
+        0 is right; a tie counts against the probe. Labels that the reference set lacks have rank infinity: no answer is
+        right.
+
+        Args:
+            codes: Embeddings, shape (b, d).
+            labels: Correct label of each image, shape (b,).
         """
         places, scores = self.places(labels), self.scores(codes)
         of_class = scores.gather(1, places.clamp_min(0)[:, None])
@@ -64,7 +69,15 @@ class FittedProbe:
         return ranks.double().masked_fill(places < 0, torch.inf)
 
     def codes(self, population: Population, rows: Sequence[int]) -> Codes:
-        """Return the clean codes that it scores of the images at ``rows``."""
+        """Clean embeddings that the probe scores, of the images at ``rows``.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+
+        Returns:
+            Embeddings, shape (b, d).
+        """
         if self.encoder is population.encoder:
             return population.codes[list(rows)]
         return represent(self.encoder, population.images, rows, population.run)
@@ -72,7 +85,10 @@ class FittedProbe:
 
 @dataclass(frozen=True)
 class Probe(Fit[FittedProbe], Spelled):
-    """A way to learn classes from the codes of a labelled bank. Its fields are its settings."""
+    """Method to learn classes from the embeddings of a labelled reference set.
+
+    The fields are the settings.
+    """
 
     uses_labels: ClassVar[bool] = True
     uses_bank: ClassVar[bool] = True

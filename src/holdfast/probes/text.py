@@ -128,7 +128,7 @@ class TextScores(FittedProbe):
 @final
 @dataclass(frozen=True)
 class TextProbe(Probe):
-    """Prompts of a file, by the text tower of the encoder: zero-shot, without a bank."""
+    """Zero-shot classifier: prompts from a file, embedded by the encoder's text tower."""
 
     prompts: str
     """File of prompts, one per line."""

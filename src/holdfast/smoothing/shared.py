@@ -33,7 +33,7 @@ LEAST = 6000
 
 @dataclass(frozen=True)
 class SmoothedEvaluation(Evaluation):
-    """An evaluation of the smoothed encoder. Those whose settings of this class are equal share one pass of noisy copies."""
+    """Evaluation of the smoothed encoder; equal settings share one pass of noisy copies."""
 
     sigma: float = 0.25
     """Standard deviation of the noise, in pixel units; noisy pixels are not clipped."""

@@ -30,17 +30,16 @@ from holdfast.training.processes import processes
 
 @final
 class Batch:
-    """What one process sees in one step.
+    """What one process sees in one training step.
 
     Args:
-        rows: which images of the training set, by their position in it.
-        pixels: the images themselves, not augmented.
-        views: augmented views of each, as many as the objective asks for; the first two may be drawn by different
-            augmentations, and those from the third on are the small crops of multi-crop objectives.
-        labels: classes 0, 1, ... if the images have labels.
-        noise: one stream per image, this epoch's.
-        attacked: what an adversary made of the first view, if there is one.
-        progress: the share of the training that is done.
+        rows: Position of each image in the training set, shape (b,).
+        pixels: Images without augmentation, shape (b, *pixels).
+        views: Augmented views, as many as the objective needs; from the third on they are small crops.
+        labels: Classes 0, 1, ..., shape (b,); None without labels.
+        noise: Random streams of this epoch, one per image.
+        attacked: First view after the adversary, shape (b, *pixels); None without an adversary.
+        progress: Fraction of the training that is done, 0 to 1.
     """
 
     def __init__(
@@ -59,15 +58,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a learner is built for."""
+    """Sizes that a learner is built for."""
 
     domain: Domain
+    """Shape and range of the inputs."""
     width: int
-    """Features of the encoder's codes."""
+    """Features of the encoder's embeddings."""
     samples: int
     """Images in the training set."""
     classes: int
-    """Classes of its labels, 0 without."""
+    """Classes of the labels; 0 without labels."""
     batch: int
     """Images in a batch, over all processes."""
 
@@ -81,7 +81,10 @@ class OfRows(nn.Module, ABC):
 
 
 class Learner(nn.Module, ABC):
-    """An encoder in training. ``forward`` gives the loss of a batch; only parameters that require gradients are trained."""
+    """Encoder in training; ``forward`` returns the loss of a batch.
+
+    Only parameters that require gradients are trained.
+    """
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -89,36 +92,51 @@ class Learner(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        """Return the mean loss over the samples of this process; uses ``batch.attacked`` if there is any."""
+        """Mean loss over the samples of this process, of the attacked view if there is one."""
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        """Return the network that an attack on the loss of the first view passes through, and what it climbs.
+        """Network and loss that an adversary attacks in the first view.
 
-        The function gives each sample's loss from that network's output for the attacked view. What does not depend on
-        it is computed here, once. Called in eval mode; must change nothing.
+        The function maps the network's output for the attacked view to the loss of each sample. Everything else is
+        computed here, once. The call happens in eval mode and must change nothing.
+
+        Raises:
+            HoldfastError: The objective has no loss of single samples.
         """
         raise HoldfastError(
             f"{type(self).__name__} has no loss of single samples to attack; use the adversary untargeted or targeted"
         )
 
     def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
-        """Prepare an epoch; ``codes`` computes the codes of all training images, in order, when called."""
+        """Prepare an epoch.
+
+        Args:
+            epoch: Number of the epoch.
+            codes: Function that computes the embeddings of all training images, in order, shape (n, d).
+        """
 
     def before_step(self, progress: float) -> None:
-        """Change what is to be changed between the gradients and the optimiser's step, at this share of the training."""
+        """Change what must change between gradients and optimiser step.
+
+        ``progress`` is the fraction of the training that is done.
+        """
 
     def after_step(self, progress: float) -> None:
-        """Move momentum copies and queues once the optimiser has stepped, at this share of the training."""
+        """Update momentum copies and queues after the optimiser step.
+
+        ``progress`` is the fraction of the training that is done.
+        """
 
 
 @dataclass(frozen=True)
 class TrainingObjective(Spelled):
-    """What an encoder is trained for. Its fields are its settings; ``learner`` builds what they ask for."""
+    """Goal of training; its fields are its settings."""
 
     name: ClassVar[str]
     views: ClassVar[int] = 2
     """Whole views of each image."""
     needs_labels: ClassVar[bool] = False
+    """True if the objective needs labels."""
 
     @property
     def crops(self) -> int:
@@ -131,7 +149,12 @@ class TrainingObjective(Spelled):
 
     @abstractmethod
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        """Return a learner around ``encoder``, from pixels to codes; torch's generator draws new weights."""
+        """Build the learner around an encoder; torch's generator draws new weights.
+
+        Args:
+            encoder: Network from pixels to embeddings.
+            setting: Sizes that the learner is built for.
+        """
 
 
 def training_objectives() -> dict[str, type[TrainingObjective]]:
@@ -142,7 +165,15 @@ def training_objectives() -> dict[str, type[TrainingObjective]]:
 
 
 def require_two_images(objective: TrainingObjective, setting: Setting) -> None:
-    """Raise unless each process has images to compare with each other, and batch norm a variance."""
+    """Check that each process has at least two images per batch to compare.
+
+    Args:
+        objective: Objective that compares images of a batch.
+        setting: Sizes, of which the batch is checked.
+
+    Raises:
+        HoldfastError: The batch is too small.
+    """
     if setting.batch < 2 * processes():
         raise HoldfastError(
             f"{objective.name} compares the images of a batch and needs at least 2 on each process, got a batch of "

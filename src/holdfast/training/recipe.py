@@ -35,20 +35,20 @@ MODES = ("train", "eval")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an encoder is trained."""
+    """All settings of a training."""
 
     objective: TrainingObjective
     """Training objective."""
     architecture: Architecture
     """Network to train, or `encoder:REFERENCE` to continue from one."""
     augmentation: Transform | None = None
-    """What makes a view of an image; none takes images as they are."""
+    """Transform that makes a view of an image; None uses the image itself."""
     second_augmentation: Transform | None = None
-    """What makes the second view, where it differs from the first."""
+    """Transform of the second view, where it differs from the first."""
     crop_augmentation: Transform | None = None
-    """What makes the small crops of objectives that ask for them."""
+    """Transform that makes the small crops of multi-crop objectives."""
     crop_size: int | None = None
-    """Height and width of these crops in pixels, for networks that take inputs of any size; none: those of the images."""
+    """Height and width of small crops in pixels; None: those of the images."""
     adversary: Adversary | None = None
     """Adversary that changes the views; none: clean training."""
     optimiser: Optimiser = SGD()
@@ -60,17 +60,15 @@ class Recipe:
     epochs: int = 100
     """Passes over the images."""
     clip: float | None = None
-    """The largest norm of all gradients together."""
+    """Largest norm of all gradients together; None does not clip."""
     ema: float | None = None
-    """Decay of an average of the encoder's weights over the steps, which then is the encoder that training makes."""
+    """Decay of a running average of the encoder's weights, which is then the result; None without."""
     precision: str = "float32"
     """float32, bfloat16 or float16 (mixed precision, weights stay in float32), or float64."""
     mode: str | None = None
-    """The mode, as torch calls it, in which the encoder learns; heads always learn in ``train``.
-
-    ``train``: batch norm by the statistics of the batch, dropout and stochastic depth at work. ``eval``: all of them as when
-    the encoder is used. None: ``train`` from scratch, ``eval`` from an encoder that was trained before.
-    """
+    """Mode of the encoder while it learns. ``train``: batch norm by batch statistics, dropout and stochastic depth
+    active. ``eval``: as in use. None: ``train`` from scratch, ``eval`` from a trained encoder. Heads always learn in
+    ``train``."""
     mean: tuple[float, ...] = ()
     """Mean per channel, subtracted inside the encoder; none by default."""
     std: tuple[float, ...] = ()
@@ -107,7 +105,14 @@ class Recipe:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "recipe") -> Recipe:
-        """Return the recipe with these ``values``: texts, or what TOML holds.
+        """Build a recipe from text values, or from what TOML holds.
+
+        Args:
+            values: Settings by name; ``objective`` and ``architecture`` are needed.
+            where: Place of the values, for errors.
+
+        Raises:
+            HoldfastError: A setting is unknown, missing or of another type.
 
         Example:
             >>> Recipe.of({"objective": "simclr", "architecture": "cnn-a", "epoch": 3})

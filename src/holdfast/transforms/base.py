@@ -27,25 +27,25 @@ ImagePixels = Float[Tensor, "b channels height width"]
 
 @dataclass(frozen=True)
 class Transform(Spelled):
-    """Images in [0, 1] to images of the same shape in [0, 1], each by itself.
+    """Change images in [0, 1] to images of the same shape in [0, 1], each by itself.
 
-    Its fields are its settings. Whatever is drawn comes from ``noise``, one stream per image; what is drawn once for a
-    whole data set, such as a permutation of patches, follows from a setting ``seed``.
+    The fields are the settings. Random draws come from ``noise``, one stream per image. What is drawn once for a whole
+    data set, such as a permutation of patches, depends on a setting ``seed``.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raised whenever the pixels change."""
+    """Version of the transform; it rises whenever the pixels change."""
     draws: ClassVar[bool] = False
-    """Whether something is drawn for each image by itself."""
+    """True if something is drawn for each image."""
     channels: ClassVar[tuple[int, ...]] = ()
-    """Numbers of channels that it has a meaning for; empty for any number."""
+    """Numbers of channels that the transform accepts; empty for any number."""
     rungs: ClassVar[tuple[float | None, ...]] = ()
-    """For a family with one parameter: its values from none at all to severe."""
+    """Values of the one parameter of a family, from no change to severe; empty if there are no severity levels."""
 
     @classmethod
     def ladder(cls) -> tuple[Transform, ...]:
-        """Return the family from the identity to the most severe; nothing if this is no such family.
+        """Severity levels of the family, from no change to the most severe; empty without levels.
 
         Example:
             >>> [str(rung) for rung in transforms()["brightness"].ladder()][:3]
@@ -56,7 +56,7 @@ class Transform(Spelled):
 
     @classmethod
     def read(cls, text: str) -> Transform:
-        """Return the transform that ``text`` spells; several with a plus between them are applied one after the other.
+        """Parse a transform; several with a plus between them run one after the other.
 
         Example:
             >>> str(Transform.read("gamma:5")), str(Transform.read("jpeg:quality=30 + gamma:0.5"))
@@ -67,7 +67,7 @@ class Transform(Spelled):
         return parts[0] if len(parts) == 1 else Chain(tuple(parts))
 
     def needs(self, shape: Sequence[int]) -> str | None:
-        """Return what it needs that inputs of ``shape``, without the batch axis, lack; None if it applies to them.
+        """Requirement that inputs of ``shape`` do not meet; None if the transform applies.
 
         Example:
             >>> Transform.read("jpeg:30").needs((13, 64, 64)), Transform.read("gamma:5").needs((13, 64, 64))
@@ -81,7 +81,15 @@ class Transform(Spelled):
 
     @abstractmethod
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        """Return the changed images; values beyond [0, 1] are clipped afterwards."""
+        """Change images; values outside [0, 1] are clipped afterwards.
+
+        Args:
+            pixels: Images in [0, 1], shape (b, channels, height, width).
+            noise: Random streams, one per image.
+
+        Returns:
+            Changed images of the same shape.
+        """
 
     def __call__(self, pixels: Tensor, noise: Noise) -> ImagePixels:
         """Return the changed images, shape (b, channels, height, width), in [0, 1] and in the precision of ``pixels``.
@@ -99,10 +107,17 @@ class Transform(Spelled):
         return self.applied(pixels, noise)
 
     def applied(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        """Return the changed images in [0, 1], for callers that know that ``pixels`` are images in [0, 1].
+        """Change images and clip them, without a check that ``pixels`` are images in [0, 1].
+
+        Args:
+            pixels: Images in [0, 1], shape (b, channels, height, width).
+            noise: Random streams, one per image.
+
+        Returns:
+            Changed images in [0, 1], of the same shape.
 
         Raises:
-            HoldfastError: pixels are not finite, where that can be seen without waiting: on the CPU.
+            HoldfastError: Changed pixels are not finite. This is checked on the CPU only, where it needs no waiting.
         """
         changed = self.change(pixels, noise.fork("transform", self.name))
         assert changed.shape == pixels.shape, f"{self} returned {tuple(changed.shape)} for {tuple(pixels.shape)}"
@@ -215,9 +230,15 @@ def transform_of(named: Transform | str) -> Transform:
 
 
 def transformed(images: Images | Tensor, transform: Transform | str, seed: int = 0) -> Images:
-    """Return ``images`` changed by ``transform`` or its text, lazily: same ids and labels, another fingerprint.
+    """Change ``images`` lazily: same ids and labels, another fingerprint.
 
-    A tensor (n, channels, height, width) in [0, 1] becomes Images first.
+    Args:
+        images: Images, or a tensor (n, channels, height, width) in [0, 1].
+        transform: Transform or its text.
+        seed: Seed of random draws.
+
+    Raises:
+        HoldfastError: ``images`` are neither, or the transform does not apply to them.
 
     Example:
         >>> import torch

@@ -50,7 +50,11 @@ UNPAIRED = f"not attacked, so that no two pairs share an image; or {UNDEFINED}"
 @final
 @dataclass(frozen=True)
 class AttackRadius(Evaluation):
-    """How much images must change until they are mistaken: the radius at which each gives way."""
+    """Smallest perturbation found that makes an image match another one.
+
+    The true radius is at most the reported one (upper bound). Images for which no perturbation was found have an
+    infinite radius.
+    """
 
     widest: Ball = Linf(0.5)
     """Norm of perturbations and largest ε searched; `l2:5` searches in ℓ2."""
@@ -130,7 +134,7 @@ class AttackRadius(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the image that gives way first: clean, changed, what it is mistaken for, and the change."""
+        """Show the image with the smallest radius: clean, attacked, its match and the change."""
         domain, values = population.encoder.domain, findings.series[0].values
         known = [(value, place) for place, value in enumerate(values) if 0 < value < float("inf")]
         if self.events[0] != "retrieval" or not known or len(domain.shape) != 3:

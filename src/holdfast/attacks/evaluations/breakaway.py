@@ -64,7 +64,10 @@ UNPAIRED = f"not attacked, so that no two pairs share an image; or {LEFT_OUT}"
 @final
 @dataclass(frozen=True)
 class Breakaway(Evaluation):
-    """How often attacks carry a representation past those of other images."""
+    """Fraction of other images that are closer to an attacked image than its own original.
+
+    Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
+    """
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets."""
@@ -175,15 +178,19 @@ class Breakaway(Evaluation):
 @final
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
-    """Which other images are closer to attacked ones than their own, and who passes whom."""
+    """Counts of other images that are closer to each attacked image than its own original."""
 
     case: Case
+    """Ball, attack and divergence of the counts."""
     closer: Float[Tensor, "b"]
+    """Other images closer to each attacked image than its original, shape (b,)."""
     passed: Float[Tensor, "b"] | None
-    """By how many each image is passed; None where there is a bank, whose images nobody measured passes."""
+    """Attacked embeddings that are closer to each image than to their own original, shape (b,); None with a reference
+    set."""
     others: Int[Tensor, "b"]
+    """Other images that each image is compared with, shape (b,)."""
     lost_together: Float[np.ndarray, "c"] | None
-    """Sizes of the clusters of images lost together; None with a bank, whose images are given, and with groups."""
+    """Sizes of the clusters of images lost together, shape (c,); None with a reference set or with groups."""
 
     @property
     def shares(self) -> Float[Tensor, "b"]:
@@ -199,7 +206,10 @@ class Neighbourhood:
         return series_of("nearest_neighbour_kept", self.case.conditions, kept, "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
 
     def accuracy(self, kept: Series) -> Estimate:
-        """Return the share of ``kept``; attacks at retrieval are compared by clusters, those that aim at nobody pairwise."""
+        """Fraction of images that keep their own match, with its interval.
+
+        Retrieval attacks are compared by clusters, other attacks image by image.
+        """
         accuracy = summarise(kept, "share", "higher", "nearest_neighbour_accuracy")
         if self.lost_together is None:
             return accuracy
@@ -207,7 +217,14 @@ class Neighbourhood:
 
 
 def neighbourhood(searched: Searched, rows: Sequence[int], case: Case, moved: Codes) -> Neighbourhood:
-    """Return what is near the images at ``rows``, moved to the codes ``moved``."""
+    """Count the images near the attacked embeddings of ``rows``.
+
+    Args:
+        searched: Images that are searched.
+        rows: Rows of the population.
+        case: Ball, attack and divergence.
+        moved: Embeddings of the attacked images, shape (b, d).
+    """
     population = searched.population
     closer, passed = searched.closer(rows, case.divergence, moved)
     # Groups of images have intervals of their own.
@@ -217,13 +234,19 @@ def neighbourhood(searched: Searched, rows: Sequence[int], case: Case, moved: Co
 
 
 def influence(case: Case, shares: Tensor, passed: Tensor, images: int) -> Series:
-    """Return the risk as each image moves it: by breaking away from others, and by being passed by them.
+    """Influence of each image on the breakaway risk, from which its interval is computed.
 
-    The risk is a mean over pairs, and so an image not drawn takes part in it twice (Hoeffding 1948). Where few of the images
-    are attacked, chance in who the others are weighs less than chance in who is attacked, by ``sqrt(attacked / images)``.
+    The risk is a mean over pairs, so an image not drawn takes part in it twice (Hoeffding 1948): it breaks away and is
+    passed. Where few images are attacked, variation in the others weighs less, by ``sqrt(attacked / images)``.
 
-    An image not drawn may break away from all others, or all may pass it. Hardly one does both, so the limits, which are of
-    such images, allow for either.
+    An image not drawn may break away from all others, or all may pass it. Hardly one does both, so the limits allow for
+    either.
+
+    Args:
+        case: Ball, attack and divergence.
+        shares: Fraction of others closer to each attacked image, shape (b,).
+        passed: Number of attacked images that pass each image, shape (b,).
+        images: Distinct images that are searched.
     """
     attacked = int((~shares.isnan()).sum())
     weight = sqrt(attacked / max(2, images))
@@ -236,7 +259,12 @@ def influence(case: Case, shares: Tensor, passed: Tensor, images: int) -> Series
 
 
 def risk(shares: Series, influences: Series) -> Estimate:
-    """Return the mean of ``shares`` with the interval of ``influences``: of the shares themselves where others are given."""
+    """Breakaway risk: mean of ``shares`` with the interval of ``influences``.
+
+    Args:
+        shares: Fraction of others closer to each attacked image.
+        influences: Influence of each image; ``shares`` again where the other images are given.
+    """
     estimate = summarise(influences, "mean", "lower", "breakaway_risk")
     value = summarise(shares, "mean", "lower").value
     low, high = (min(max(end, 0.0), 1.0) if estimate.n else end for end in (estimate.low, estimate.high))
@@ -244,14 +272,25 @@ def risk(shares: Series, influences: Series) -> Estimate:
 
 
 def kept_nearest(counts: Tensor) -> Tensor:
-    """Return 1 where nobody is closer, 0 where somebody is, nan where that is undefined."""
+    """1 where no image is closer, 0 where one is, nan where that is undefined."""
     return (counts == 0).double().masked_fill(counts.isnan(), torch.nan)
 
 
 def lost_together(
     population: Population, rows: Sequence[int], case: Case, moved: Tensor, counts: Tensor
 ) -> Float[np.ndarray, "c"]:
-    """Return how many images are no longer the nearest in each set that are taken for one another, or for the same image."""
+    """Sizes of clusters of images that an attack makes match each other or the same image.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        case: Ball, attack and divergence.
+        moved: Embeddings of the attacked images, shape (b, d).
+        counts: Other images closer than the original, shape (b,).
+
+    Returns:
+        Images per cluster that lost their own match, shape (c,).
+    """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -274,12 +313,16 @@ def lost_together(
 
 
 def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"], paired: bool = False) -> Estimate:
-    """Return ``accuracy`` with an interval that allows for images which are lost together.
+    """Replace the interval of ``accuracy`` by one that allows for images lost together.
 
-    Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images count
-    for fewer, by the design effect of clusters of such ``sizes`` (Kish 1965; Korn and Graubard 1998), and of a pair besides:
-    where few or none are lost, their sizes were not seen. Attacks at retrieval are compared by these intervals, for image by
-    image alike encoders would be told apart too often; attacks that aim at nobody stay ``paired``.
+    Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images
+    count for fewer, by the design effect of clusters (Kish 1965; Korn and Graubard 1998). A pair is added, since no
+    sizes are seen where few or none are lost.
+
+    Args:
+        accuracy: Fraction of images that keep their own match.
+        sizes: Images per cluster, shape (c,).
+        paired: True if encoders are still compared image by image; false for retrieval attacks.
     """
     if not accuracy.n:
         return accuracy
@@ -292,7 +335,14 @@ def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"], paired: bool 
 
 
 def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Series:
-    """Return for each image whether the attack carried it past its partner, a random other image."""
+    """Whether the attack carried each image past a random other image, its partner.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        case: Ball, attack and divergence.
+        moved: Embeddings of the attacked images, shape (b, d).
+    """
     divergence, clean = population.fitted(case.divergence), population.codes
     anchors, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
     moved = moved.to(clean.device).double()

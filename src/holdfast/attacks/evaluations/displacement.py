@@ -47,9 +47,10 @@ GROUPS = 10
 
 
 def effective_rank(codes: Float[Tensor, "n d"]) -> float:
-    """Return the participation ratio ``(sum l)^2 / sum l^2`` of the eigenvalues ``l`` of the codes' covariance.
+    """Effective dimension of embeddings: the participation ratio of the covariance.
 
-    Between 1 (all variation along one direction) and d (the same along all); 0 for collapsed codes.
+    ``(sum l)^2 / sum l^2`` with eigenvalues ``l``: 1 if all variation lies along one direction, d if it is equal along
+    all, 0 for collapsed embeddings.
 
     Example:
         >>> import torch
@@ -84,7 +85,7 @@ def _rank_interval(codes: Float[Tensor, "n d"], order: Int[Tensor, "n"]) -> tupl
 
 
 def rank_estimate(population: Population) -> Estimate:
-    """Return the effective rank of the clean codes with its interval."""
+    """Effective rank of the clean embeddings with its interval."""
     codes = population.codes
     # Shuffled, so that no group depends on the order of the images.
     value, low, high = _rank_interval(codes, population.shuffled.to(codes.device))
@@ -116,7 +117,7 @@ LEFT_OUT = f"{UNDEFINED}; or no two different images to compare with"
 @final
 @dataclass(frozen=True)
 class Displacement(Evaluation):
-    """How far attacks move representations, on the scale of distances between different images."""
+    """Embedding shift under attack, as a quantile of the distances between images."""
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets."""

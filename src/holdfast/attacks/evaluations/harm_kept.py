@@ -41,17 +41,20 @@ UNCOMPARED = f"{ELSEWHERE}; or the encoder's own attack does no harm to compare 
 @final
 @dataclass(frozen=True)
 class Harm:
-    """What one way to move images did to an encoder: one value for each row, nan where it is undefined or not asked for."""
+    """Effect of one way to perturb images; one value per row, nan where undefined."""
 
     case: Case
+    """Ball, attack and divergence."""
     displacement: Float[Tensor, "n"]
+    """Distance between the clean and the perturbed embedding, shape (n,)."""
     closer: Float[Tensor, "n"]
-    """How many of the ``others`` are closer to the moved code than the image's clean code."""
+    """Other images closer to the perturbed embedding than the clean embedding of its image, shape (n,)."""
     passed: Float[Tensor, "n"] | None
-    """How many moved codes pass each image; None where there is a bank."""
+    """Perturbed embeddings that pass each image, shape (n,); None with a reference set."""
     others: Float[Tensor, "n"]
+    """Other images that each image is compared with, shape (n,)."""
     images: int
-    """Number of distinct images that moved ones are looked up in."""
+    """Distinct images that are searched."""
 
     @property
     def lost(self) -> Float[Tensor, "n"]:
@@ -62,12 +65,16 @@ class Harm:
 @final
 @dataclass(frozen=True)
 class OwnAttacks:
-    """The encoder's own attacks in each ball under each divergence: what all other ways to move images are held against."""
+    """White-box attacks on the encoder itself, with which weaker attackers are compared."""
 
     balls: tuple[Ball, ...]
+    """Perturbation sets to attack in, such as ``linf:8/255``; radii in pixel units."""
     attacks: tuple[Attack, ...]
+    """Attacks to run in each ball."""
     divergences: tuple[Divergence, ...]
+    """Distances between embeddings to measure with."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
 
     @property
     def cases(self) -> list[tuple[Ball, Divergence]]:
@@ -75,7 +82,12 @@ class OwnAttacks:
         return list(product(self.balls, self.divergences))
 
     def observation(self, ball: Ball, divergence: Divergence) -> Untargeted:
-        """Return what is seen of the attacks in one case."""
+        """Observation of the attacks in one ball under one divergence.
+
+        Args:
+            ball: Perturbation set around each clean image; its radius is in pixel units.
+            divergence: Distance between embeddings.
+        """
         return Untargeted(ball, self.attacks, divergence, self.samples)
 
     def noise(self, ball: Ball) -> CodesUnderNoise:
@@ -91,15 +103,18 @@ class OwnAttacks:
         others: Callable[[Ball, Divergence], Mapping[Further, Float[Tensor, "n d"]]],
         halves: Sequence[tuple[Further, Bool[Tensor, "n"] | None]] = (((), None),),
     ) -> tuple[list[Series], list[Estimate]]:
-        """Return the numbers of the strongest own attack, of ``others`` and of random noise, in every case.
+        """Numbers of the strongest own attack, of ``others`` and of random noise, in every case.
 
         Args:
-            population: whose images were moved.
-            rows: which of them.
-            joint: what was observed together, with the own attacks and their noise among its parts.
-            observed: what it saw.
-            others: codes of images moved in other ways in a case, by the conditions in which these differ.
-            halves: of which images the numbers are, each with the conditions that say so; by default of all.
+            population: Population whose images were perturbed.
+            rows: Rows of the population.
+            joint: Joint observation; the own attacks and their noise are among its parts.
+            observed: What the joint observation saw.
+            others: Embeddings of images perturbed in other ways, by the conditions that differ.
+            halves: Conditions and a mask of the images that a set of numbers is about; by default all images.
+
+        Returns:
+            Series and estimates.
         """
         searched, attack = Searched(population), strongest(self.attacks)
         series, estimates = list[Series](), list[Estimate]()
@@ -124,15 +139,18 @@ def compared(
     others: Mapping[Further, Float[Tensor, "n d"]],
     mask: Bool[Tensor, "n"] | None = None,
 ) -> tuple[list[Series], list[Estimate]]:
-    """Return the numbers of the encoder's own attack, and those of other ways to move images beside and relative to it.
+    """Numbers of the encoder's own attack, and of other perturbations relative to it.
 
     Args:
-        searched: the images that moved ones are looked up in.
-        rows: the images that were moved.
-        case: the encoder's own attack.
-        codes: of its images.
-        others: codes of images moved in other ways, by the conditions in which these differ from ``case``.
-        mask: which of ``rows`` the numbers are of; by default all.
+        searched: Images that are searched.
+        rows: Rows that were perturbed.
+        case: The encoder's own attack.
+        codes: Embeddings after the own attack, shape (n, d).
+        others: Embeddings of images perturbed in other ways, by the conditions that differ from ``case``.
+        mask: Rows that the numbers are about, shape (n,); by default all.
+
+    Returns:
+        Series and estimates.
     """
     strongest = harm_of(searched, rows, case, codes, mask)
     series, estimates = numbers_of(strongest)
@@ -151,7 +169,15 @@ def harm_of(
     codes: Float[Tensor, "n d"],
     mask: Bool[Tensor, "n"] | None = None,
 ) -> Harm:
-    """Return what became of images moved to ``codes``: of those of ``rows`` in ``mask``, by default of all."""
+    """Effect of a perturbation on the images at ``rows``.
+
+    Args:
+        searched: Images that are searched.
+        rows: Rows of the population.
+        case: Ball, attack and divergence.
+        codes: Embeddings of the perturbed images, shape (n, d).
+        mask: Rows that the numbers are about, shape (n,); by default all.
+    """
     places = torch.arange(len(rows)) if mask is None else mask.nonzero()[:, 0]
     chosen = [rows[place] for place in places.tolist()]
     unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
@@ -176,7 +202,12 @@ def harm_of(
 
 
 def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list[Estimate]]:
-    """Return the series and estimates of ``harm`` relative to that of the encoder's own attack, the ``strongest``."""
+    """Series and estimates of ``harm`` relative to the encoder's own attack.
+
+    Args:
+        harm: Effect of the perturbation in question.
+        strongest: Effect of the encoder's own strongest attack.
+    """
     relative = {
         "harm_kept": share_kept(harm.displacement, strongest.displacement),
         "losses_kept": share_kept(harm.lost, strongest.lost),
@@ -189,7 +220,7 @@ def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list
 
 
 def numbers_of(harm: Harm) -> tuple[list[Series], list[Estimate]]:
-    """Return the series and estimates of ``harm`` by itself: retrieval, breakaway risk and displacement."""
+    """Series and estimates of ``harm`` itself: retrieval, breakaway risk and displacement."""
     case, shares = harm.case, harm.closer / harm.others
     nearest = series_of(
         "nearest_neighbour_kept", case.conditions, 1 - harm.lost, "yes or no", Claim.UPPER, KEPT, ELSEWHERE
@@ -215,7 +246,14 @@ def numbers_of(harm: Harm) -> tuple[list[Series], list[Estimate]]:
 
 
 def share_kept(part: Float[Tensor, "n"], whole: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Return values whose mean is ``mean(part) / mean(whole)`` over the rows where both are defined; nan elsewhere.
+    """Values whose mean is ``mean(part) / mean(whole)`` over rows where both are defined.
+
+    Args:
+        part: Effect of the weaker attack, shape (n,).
+        whole: Effect of the stronger attack, shape (n,).
+
+    Returns:
+        Ratios, shape (n,); nan where one of the two is undefined.
 
     Example:
         >>> share_kept(torch.tensor([1.0, torch.nan, 2.0]), torch.tensor([2.0, 5.0, 4.0]))

@@ -53,7 +53,10 @@ UNCOUNTED = "both images are of one class, or the probe gets one of them wrong"
 @final
 @dataclass(frozen=True)
 class Impersonation(Evaluation):
-    """How close attacks bring one image's representation to another image's."""
+    """How close targeted attacks bring one image's embedding to that of another image.
+
+    Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 5.1.
+    """
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets."""

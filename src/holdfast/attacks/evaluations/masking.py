@@ -35,7 +35,11 @@ TOLERANCE = 0.05
 @final
 @dataclass(frozen=True)
 class Masking(Evaluation):
-    """Whether the encoder's gradients can be trusted to find what there is to find."""
+    """Checks for gradient masking: an encoder that hides its gradients only looks robust.
+
+    Papers: Athalye et al. 2018, https://arxiv.org/abs/1802.00420; Carlini et al. 2019,
+    https://arxiv.org/abs/1902.06705.
+    """
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets; `wider_ball_moves_less` needs two radii of one norm."""
@@ -145,9 +149,13 @@ ALARMING = 0.05
 
 
 def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
-    """Return the answer to the question that ``quantity`` counts violations of, over all balls.
+    """Verdict on one check of the gradients, over all balls.
 
-    Violations refute; their absence on the images probed is no proof.
+    A violation falsifies. No violation on the attacked images is no proof.
+
+    Args:
+        quantity: Check whose violations are counted.
+        estimates: Estimates of the evaluation.
     """
     matching = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
     if not matching:

@@ -42,7 +42,10 @@ from holdfast.measure.population import Population
 @final
 @dataclass(frozen=True)
 class Overlap(Evaluation):
-    """How often two images' attacked representations pass each other."""
+    """Fraction of image pairs whose attacked embeddings pass each other.
+
+    Paper: Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
+    """
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets."""

@@ -42,11 +42,17 @@ SEARCHES = (SquareAttack(queries=100), SquareAttack(queries=1000), NaturalEvolut
 @final
 @dataclass(frozen=True)
 class DecisionRadii(Observation):
-    """Smallest ``radius`` at which ``queries`` for decisions made an image match another; infinite if none did."""
+    """Smallest radius at which a search with decisions alone makes an image match another.
+
+    It is infinite if no query found such an image.
+    """
 
     queries: int
+    """Forward passes per image."""
     divergence: Divergence
+    """Distance between embeddings."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "decision-radii"
     version = 1
     uses_bank = True
@@ -67,7 +73,11 @@ class DecisionRadii(Observation):
 @final
 @dataclass(frozen=True)
 class QueryOnly(Evaluation):
-    """Effect of black-box attacks with a number of queries."""
+    """Effect of black-box attacks with a limited number of queries.
+
+    Papers: square attack (Andriushchenko et al. 2020, https://arxiv.org/abs/1912.00049), NES (Ilyas et al. 2018,
+    https://arxiv.org/abs/1804.08598), RayS (Chen and Gu 2020, https://arxiv.org/abs/2006.12792).
+    """
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets."""
@@ -161,7 +171,7 @@ class QueryOnly(Evaluation):
 
 
 def conditions(search: Attack) -> Further:
-    """Return how numbers name a search: by its settings and by how many queries it makes for each image.
+    """Conditions that name a black-box attack: its settings and its queries per image.
 
     Example:
         >>> conditions(SquareAttack(restarts=2))

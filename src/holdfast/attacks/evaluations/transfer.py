@@ -40,7 +40,7 @@ from holdfast.measure.population import Population
 @final
 @dataclass(frozen=True)
 class Transferred(Observation):
-    """Codes of randomly chosen images moved away from their codes under another encoder, the ``surrogate``.
+    """Embeddings of random images, attacked on another encoder, the ``surrogate``.
 
     It is named by its fingerprint. Where it takes images of another size, the attack goes through a bilinear resizing, so
     that the ball is one of the pixels that the measured encoder gets. Where it takes other inputs, or passes no gradient to
@@ -48,10 +48,15 @@ class Transferred(Observation):
     """
 
     ball: Ball
+    """Perturbation set."""
     attack: Attack
+    """Attack on the surrogate."""
     divergence: Divergence
+    """Distance between embeddings."""
     surrogate: str
+    """Fingerprint of the encoder that the images are attacked on."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "transferred"
     version = 1
 
@@ -80,7 +85,11 @@ class Transferred(Observation):
 @final
 @dataclass(frozen=True)
 class Transfer(Evaluation):
-    """What images attacked on another encoder do to this one."""
+    """Effect on this encoder of images that were attacked on another encoder.
+
+    Paper: Papernot et al. 2016, https://arxiv.org/abs/1605.07277. Departure: the effect on embeddings instead of
+    labels, relative to an attack on the encoder itself.
+    """
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets."""
@@ -170,7 +179,7 @@ def _unfit(surrogate: str) -> str:
 
 
 class Resize(nn.Module):
-    """Images brought to another size, as a surrogate sees what another encoder is given."""
+    """Resize images as a surrogate needs them, bilinearly."""
 
     def __init__(self, size: tuple[int, ...]) -> None:
         super().__init__()
@@ -181,7 +190,14 @@ class Resize(nn.Module):
 
 
 def resized(encoder: Encoder, domain: Domain) -> Encoder | None:
-    """Return ``encoder`` as one of inputs of ``domain``, or None if these are no images of its channels and range.
+    """Adapt ``encoder`` to inputs of another size.
+
+    Args:
+        encoder: Encoder to adapt.
+        domain: Shape and range of the inputs to accept.
+
+    Returns:
+        The adapted encoder; None if ``domain`` has other channels or another range.
 
     Example:
         >>> small = Encoder(nn.Flatten(), "small", Domain((1, 4, 4)))

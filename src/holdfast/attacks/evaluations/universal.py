@@ -47,18 +47,24 @@ TINY = torch.finfo(torch.float64).tiny
 @final
 @dataclass(frozen=True)
 class UniversalPerturbation(Fit[Pixels]):
-    """The perturbation, shape (1, *pixels), of up to ``seen`` images: every second in random order, groups kept together.
+    """One perturbation for all images, learned from every second image in random order.
 
-    Of ``restarts`` searches from random starts the one whose mean displacement is largest; each of their ``steps`` looks at
-    ``batch`` images.
+    Groups are kept together. Of ``restarts`` searches from random starts, the one with the largest mean displacement
+    counts. Its shape is (1, *pixels).
     """
 
     ball: Ball
+    """Perturbation set."""
     divergence: Divergence
+    """Distance between embeddings."""
     seen: int
+    """Largest number of images to learn from."""
     restarts: int
+    """Random starts, 1 or more."""
     steps: int
+    """Gradient steps per restart."""
     batch: int
+    """Images per step."""
     name = "universal-perturbation"
     version = 1
     uses_groups = True
@@ -120,10 +126,12 @@ class UniversalPerturbation(Fit[Pixels]):
 @final
 @dataclass(frozen=True)
 class Universal(Observation):
-    """Codes of randomly chosen images moved by one perturbation for all of them."""
+    """Embeddings of random images after one perturbation for all of them."""
 
     perturbation: UniversalPerturbation
+    """The perturbation."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "universal"
     version = 1
 
@@ -137,7 +145,15 @@ class Universal(Observation):
         return {"codes": population.encode(self.pixels(population, rows))}
 
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
-        """Return the images at ``rows`` with the perturbation, clipped to the range each by itself."""
+        """Images at ``rows`` with the perturbation, each clipped to the range.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+
+        Returns:
+            Perturbed images, shape (b, *pixels).
+        """
         pixels = population.pixels(rows)
         moved = population.encoder.domain.clip(pixels + population.learned(self.perturbation))
         assert_inside(population.encoder, pixels, moved, self.perturbation.ball)
@@ -145,7 +161,14 @@ class Universal(Observation):
 
 
 def seen_rows(population: Population, count: int) -> list[int]:
-    """Return up to ``count`` rows to learn from: those of every second group, or image with its copies, in random order."""
+    """Rows that the perturbation is learned from: every second group or image, shuffled.
+
+    Copies of an image stay together.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        count: Largest number of rows.
+    """
     units, order = units_of(population), population.shuffled.tolist()
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units[row] for row in order))}
     return [row for row in order if numbers[units[row]] % 2 == 0][:count]
@@ -154,7 +177,18 @@ def seen_rows(population: Population, count: int) -> list[int]:
 def seen_and_unseen(
     population: Population, rows: Sequence[int], count: int
 ) -> tuple[Bool[Tensor, "n"], Bool[Tensor, "n"]]:
-    """Return which of ``rows`` were learned from, and which have nothing in common with those: no copy, no group."""
+    """Masks of the rows that were learned from, and of the rows that share nothing with these.
+
+    A row that is a copy of a learned image, or of its group, is in neither mask.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        count: Largest number of rows learned from.
+
+    Returns:
+        Two masks of shape (n,).
+    """
     units, learned = units_of(population), set(seen_rows(population, count))
     known = {units[row] for row in learned}
     return (
@@ -183,7 +217,7 @@ ONE_FOR_ALL = "one for all images"
 @final
 @dataclass(frozen=True)
 class UniversalRisk(Evaluation):
-    """What one perturbation for all images does, to those it was learned from and to others."""
+    """Effect of one perturbation for all images, on images it was learned from and on others."""
 
     balls: tuple[Ball, ...] = BALLS
     """Perturbation sets."""

@@ -24,9 +24,17 @@ from holdfast.core.settings import require_positive
 def loss(
     anchors: Codes, positives: Codes, others: Codes, temperature: float, with_anchors: bool = False
 ) -> Float[Tensor, "b"]:
-    """Return the contrastive loss of each anchor; ``others`` contain its positive.
+    """Contrastive loss of each anchor.
 
-    ``with_anchors`` says that the others are the anchors themselves, of which each leaves itself out.
+    Args:
+        anchors: Embeddings, shape (b, d).
+        positives: Embedding of another view of each anchor, shape (b, d).
+        others: Embeddings that each anchor is compared with, shape (n, d); they contain its positive.
+        temperature: Temperature of the softmax, above 0.
+        with_anchors: True if ``others`` are the anchors; each anchor then leaves itself out.
+
+    Returns:
+        Loss of each anchor, shape (b,).
     """
     anchors, positives, others = (normalize(codes, dim=-1) for codes in (anchors, positives, others))
     logits = anchors @ others.T / temperature
@@ -43,7 +51,7 @@ def _batch(context: AttackContext) -> None:
 @final
 @dataclass(frozen=True)
 class Instance(Objective):
-    """Climb NT-Xent of the moved image against another view of it; the other images of the batch are the negatives.
+    """Maximise NT-Xent of an attacked image against another view; negatives are the batch.
 
     The instance-wise attack of RoCL (Kim et al. 2020, https://arxiv.org/abs/2006.07589) and, with one view attacked and
     one clean, ACL's A2S (Jiang et al. 2020, https://arxiv.org/abs/2010.13337).
@@ -66,10 +74,10 @@ class Instance(Objective):
 @final
 @dataclass(frozen=True)
 class Batch(Objective):
-    """Climb NT-Xent of clean anchors against moved positives and moved negatives at once.
+    """Maximise NT-Xent of clean anchors against attacked positives and attacked negatives.
 
-    CLAE's batch loss (Ho and Vasconcelos 2020, https://arxiv.org/abs/2010.12050): all samples of the batch are moved
-    together, each also as everybody else's negative.
+    CLAE's batch loss (Ho and Vasconcelos 2020, https://arxiv.org/abs/2010.12050): all images of the batch are attacked
+    together, and each is also a negative of all others.
     """
 
     temperature: float = 0.5
@@ -89,10 +97,10 @@ class Batch(Objective):
 @final
 @dataclass(frozen=True)
 class Views(Objective):
-    """Climb the mean NT-Xent of the moved image against several views, one of them its high frequencies.
+    """Maximise the mean NT-Xent of the attacked image against several views of it.
 
-    AdvCL's multi-view attack (Fan et al. 2021, https://arxiv.org/abs/2111.01124): two random views and the image with
-    frequencies below ``radius`` (a share of the largest) removed.
+    AdvCL's multi-view attack (Fan et al. 2021, https://arxiv.org/abs/2111.01124): two random views, and the image
+    without low frequencies.
     """
 
     temperature: float = 0.5
@@ -120,10 +128,10 @@ class Views(Objective):
 @final
 @dataclass(frozen=True)
 class Pair(Objective):
-    """Climb NT-Xent between two views, both moved: samples ``i`` and ``i + b/2`` of the batch are views of one image.
+    """Maximise NT-Xent between two views that are both attacked.
 
-    ACL's A2A, and the attacked half of its dual stream DS, whose clean half no attack changes (Jiang et al. 2020,
-    https://arxiv.org/abs/2010.13337).
+    Images ``i`` and ``i + b/2`` of the batch are views of one image. This is ACL's A2A, and the attacked half of its
+    dual stream DS, whose clean half no attack changes (Jiang et al. 2020, https://arxiv.org/abs/2010.13337).
     """
 
     temperature: float = 0.5
@@ -148,7 +156,7 @@ class Pair(Objective):
 @final
 @dataclass(frozen=True)
 class Queue(Objective):
-    """Climb InfoNCE of the moved image against a view of it, with the codes of random other images as negatives.
+    """Maximise InfoNCE of the attacked image against a view; negatives are random images.
 
     MoCo's loss (He et al. 2020, https://arxiv.org/abs/1911.05722) as an attack objective.
     """

@@ -24,7 +24,10 @@ from holdfast.core.objective import AttackContext, DivergenceObjective, Objectiv
 @final
 @dataclass(frozen=True)
 class Away(DivergenceObjective):
-    """Climb the divergence from the clean code (U-FGSM, U-BIM, U-PGD; Petrov and Kwiatkowska 2022, section 4)."""
+    """Move the embedding away from the clean one (U-FGSM, U-BIM, U-PGD).
+
+    Paper: Petrov and Kwiatkowska 2022, section 4.
+    """
 
     name = "away"
 
@@ -36,7 +39,10 @@ class Away(DivergenceObjective):
 @final
 @dataclass(frozen=True)
 class Toward(DivergenceObjective):
-    """Descend the divergence to the target's clean code (T-PGD; Petrov and Kwiatkowska 2022, section 4)."""
+    """Move the embedding towards the target's clean one (T-PGD).
+
+    Paper: Petrov and Kwiatkowska 2022, section 4.
+    """
 
     name = "toward"
     targeted = True
@@ -51,9 +57,14 @@ SHIFT = 0.1
 
 
 def shifted(pixels: Pixels, noise: Noise) -> Pixels:
-    """Return each image moved by up to ``SHIFT`` of its size, edges repeated; other inputs as they are.
+    """Shift each image at random by up to ``SHIFT`` of its size, edges repeated.
 
-    One shift per sample, drawn from its own stream, so that a view does not depend on the batch.
+    Inputs that are no images stay as they are. Each image has its own random stream, so that a view does not depend on
+    the batch.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        noise: Random streams, one per image.
     """
     if pixels.ndim != 4:
         return pixels
@@ -68,7 +79,13 @@ def shifted(pixels: Pixels, noise: Noise) -> Pixels:
 
 
 def high_pass(pixels: Pixels, radius: float, domain: Domain) -> Pixels:
-    """Return the images without frequencies below ``radius`` (a share of the largest), around mid-range, clipped."""
+    """Remove low frequencies from images, around mid-range, clipped to the range.
+
+    Args:
+        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
+        radius: Frequencies to remove, as a fraction of the largest frequency.
+        domain: Shape and range of the inputs.
+    """
     if pixels.ndim != 4:
         return pixels
     spectrum = torch.fft.fft2(pixels)
@@ -77,7 +94,15 @@ def high_pass(pixels: Pixels, radius: float, domain: Domain) -> Pixels:
 
 
 def low_frequencies(pixels: Pixels, radius: float) -> Tensor:
-    """Return a mask over the spectrum: distance from frequency zero below ``radius`` times the largest on an axis."""
+    """Mask of the frequencies below a fraction of the largest one on an axis.
+
+    Args:
+        pixels: Images, shape (b, channels, height, width).
+        radius: Fraction of the largest frequency.
+
+    Returns:
+        Mask over the spectrum, shape (height, width).
+    """
     vertical = torch.fft.fftfreq(pixels.shape[-2], device=pixels.device)
     horizontal = torch.fft.fftfreq(pixels.shape[-1], device=pixels.device)
     return (vertical[:, None].square() + horizontal.square()).sqrt() < radius / 2
@@ -94,7 +119,10 @@ def low_frequencies(pixels: Pixels, radius: float) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Crossing(DivergenceObjective):
-    """Climb ``d(f(x^), f(x)) - d(f(x^), f(x'))`` for the target ``x'``, in its linear form where there is one."""
+    """Move the embedding closer to the target than to its own original.
+
+    It maximises ``d(f(x^), f(x)) - d(f(x^), f(x'))`` for the target ``x'``, in its linear form where there is one.
+    """
 
     name = "crossing"
     targeted = True
@@ -107,7 +135,10 @@ class Crossing(DivergenceObjective):
 @final
 @dataclass(frozen=True)
 class Misretrieval(DivergenceObjective):
-    """Climb the largest crossing margin over the nearest other images: be retrieved as any of them."""
+    """Move the embedding closer to any of the nearest other images than to its own original.
+
+    It maximises the largest crossing margin over these images.
+    """
 
     name = "misretrieval"
     rivals = "nearest"
@@ -124,9 +155,19 @@ class Misretrieval(DivergenceObjective):
 
 
 def margin(divergence: Divergence, codes: Tensor, anchors: Tensor, other: Tensor) -> Tensor:
-    """Return a value that is positive exactly if ``codes`` are closer to ``other`` than to ``anchors``.
+    """Value that is positive exactly if ``codes`` are closer to ``other`` than to ``anchors``.
 
-    In units of the clean distance's normal, so that the nearest of several boundaries has the largest margin.
+    The unit is that of the normal of the clean distance, so that the nearest of several boundaries has the largest
+    margin.
+
+    Args:
+        divergence: Distance between embeddings.
+        codes: Attacked embeddings, shape (..., d).
+        anchors: Clean embeddings of the images, shape (..., d).
+        other: Clean embeddings of other images, shape (..., d).
+
+    Returns:
+        Margins, shape (...).
     """
     if divergence.name == "l2":
         normal = other - anchors
@@ -147,11 +188,13 @@ Logits = Callable[[Codes], Float[Tensor, "b c"]]
 
 
 def margin_of_logits(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunction:
-    """Return the objective ``max over j != y of g_j - g_y``: positive exactly where the classifier errs.
+    """Objective ``max over j != y of g_j - g_y``: positive exactly where the classifier errs.
 
-    It has a slope where the cross-entropy is flat, however sure the classifier is (Carlini and Wagner 2017,
-    https://arxiv.org/abs/1608.04644). ``places`` says which logit ``y`` is each image's own; -1 if none is, so that any
-    answer is an error.
+    It has a slope where the cross-entropy is flat (Carlini and Wagner 2017, https://arxiv.org/abs/1608.04644).
+
+    Args:
+        logits: Function from embeddings (b, d) to logits (b, c).
+        places: Column of the correct class of each image, shape (b,); -1 if none is, so that any answer is an error.
 
     Example:
         >>> margin_of_logits(lambda codes: codes, torch.tensor([0, 1]))(torch.tensor([[2.0, 0.5, 1.0], [2.0, 0.5, 1.0]]))
@@ -168,7 +211,11 @@ def margin_of_logits(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunct
 
 
 def cross_entropy(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunction:
-    """Return the objective ``-log softmax(g)_y``, against which classifiers are trained.
+    """Objective ``-log softmax(g)_y``, the loss that classifiers are trained with.
+
+    Args:
+        logits: Function from embeddings (b, d) to logits (b, c).
+        places: Column of the correct class of each image, shape (b,).
 
     Example:
         >>> cross_entropy(lambda codes: codes, torch.tensor([1]))(torch.tensor([[0.0, 0.0]]))

@@ -84,7 +84,10 @@ class OwnMatchBounds(Observation):
 @final
 @dataclass(frozen=True)
 class CertifiedAttackRadius(Evaluation):
-    """How far images may change before another image is nearer: at least as far as proved, at most as attacked."""
+    """Smallest perturbation that makes an image match another one: proved and attacked.
+
+    The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound).
+    """
 
     widest: Ball = Linf(0.5)
     """Norm of perturbations and largest ε searched."""

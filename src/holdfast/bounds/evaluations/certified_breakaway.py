@@ -108,7 +108,11 @@ class BreakawayBounds(Observation):
 @final
 @dataclass(frozen=True)
 class CertifiedBreakaway(BracketEvaluation):
-    """How many other images an image can be carried past: no more than proved, no fewer than attacked."""
+    """Fraction of other images that an attack can carry an image past: proved and attacked.
+
+    The fraction is at most as large as proved (upper bound) and at least as large as attacked (lower bound). Paper:
+    Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076.
+    """
 
     pairwise: Attack = NAMED["adaptive"]
     """Attack on retrieval of `breakaway`."""

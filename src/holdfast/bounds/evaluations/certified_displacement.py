@@ -74,7 +74,10 @@ def farthest_attacked(
 @final
 @dataclass(frozen=True)
 class CertifiedDisplacement(BracketEvaluation):
-    """How far codes can be moved: no farther than proved, at least as far as attacked."""
+    """Largest displacement of an embedding under perturbation: proved and attacked.
+
+    The displacement is at most as large as proved (upper bound) and at least as large as attacked (lower bound).
+    """
 
     sizes = BRACKETS
     name = "certified-displacement"

@@ -98,7 +98,11 @@ class OverlapBounds(Observation):
 @final
 @dataclass(frozen=True)
 class CertifiedOverlap(BracketEvaluation):
-    """Which pairs of images can be brought past each other: no more than proved, no fewer than attacked."""
+    """Pairs of images that no perturbation within ε can bring past each other.
+
+    Confused pairs are at most as many as proved (upper bound) and at least as many as attacked (lower bound). Paper:
+    Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 3.
+    """
 
     sizes = BRACKETS
     name = "certified-overlap"

@@ -56,7 +56,11 @@ RADIUS = "robust radius, mean over the image's negatives"
 @final
 @dataclass(frozen=True)
 class CertifiedRadius(Evaluation):
-    """How far images may change before they can be taken for others: proved, and attacked."""
+    """Perturbation up to which an image stays closer to itself than to another image.
+
+    The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound). Paper: Wang
+    and Liu 2022 (RVCL), https://proceedings.mlr.press/v162/wang22q.html, definitions 4.1 to 4.6.
+    """
 
     norm: str = "linf"
     """Norm of perturbations: `linf`, `l2` or `l1`; ε is the result."""

@@ -53,7 +53,11 @@ UNPROVED = f"the bound is no finite number, or {UNDEFINED}"
 @final
 @dataclass(frozen=True)
 class InstanceAccuracy(Evaluation):
-    """How many pairs of images stay told apart at a given radius: proved, and attacked."""
+    """Fraction of image pairs that are not confused within ε: proved and attacked.
+
+    The fraction is at least as large as proved (lower bound) and at most as large as attacked (upper bound). Paper:
+    Wang and Liu 2022 (RVCL), https://proceedings.mlr.press/v162/wang22q.html, definition 4.4.
+    """
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
     """Perturbation sets."""

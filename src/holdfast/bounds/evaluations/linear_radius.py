@@ -335,7 +335,10 @@ def separate_radii(
 @final
 @dataclass(frozen=True)
 class LinearRadius(Evaluation):
-    """How far images may change before a linear head takes them for another class: proved, and attacked."""
+    """Smallest perturbation that changes the class of a linear head: proved and attacked.
+
+    The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound).
+    """
 
     norm: str = "linf"
     """Norm of perturbations: `linf`, `l2` or `l1`."""

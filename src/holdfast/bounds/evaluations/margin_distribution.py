@@ -176,7 +176,7 @@ def negatives(population: Population, count: int) -> Int[Tensor, "k"]:
 @final
 @dataclass(frozen=True)
 class MarginDistribution(Evaluation):
-    """How near other images come in code space, and whether two theorems about radii hold for these images."""
+    """Distribution of the distances to other images, and a check of two theorems on radii."""
 
     tail: int = 20
     """Number of smallest margin distances that are fitted (the paper's λ, which it does not state)."""

@@ -343,9 +343,21 @@ def nearest_rows(
     exclude: Sequence[int] = (),
     kin: Kin | None = None,
 ) -> Int[Tensor, "b k"]:
-    """Return the rows of the ``count`` clean codes nearest to each code, nearest first, the row in ``exclude`` left out.
+    """Rows of the clean embeddings nearest to each embedding, nearest first.
 
-    Codes of the own group, by ``kin``, come after all others: there must be ``count`` of these.
+    Args:
+        divergence: Distance between embeddings, fitted if it needs to be.
+        codes: Embeddings to look up, shape (b, d).
+        clean: Clean embeddings of the population, shape (n, d).
+        count: Neighbours per embedding, 1 or more.
+        exclude: Row of ``clean`` to leave out for each embedding; empty leaves out none.
+        kin: Groups of both; embeddings of the same group come last, so there must be ``count`` others.
+
+    Returns:
+        Rows, shape (b, k) with k = ``count`` or as many as there are.
+
+    Raises:
+        HoldfastError: ``count`` is below 1.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance

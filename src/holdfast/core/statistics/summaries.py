@@ -41,12 +41,19 @@ def summarise(
     quantity: str | None = None,
     most: float | None = None,
 ) -> Estimate:
-    """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
+    """Mean, median or share of a series with its interval, without undefined values.
 
-    The mean's interval depends on whether its values have limits: [0, ``most``] if given, else the series' own.
+    The share is a mean of zeros and ones. The interval of a mean uses limits if there are any.
+
+    Args:
+        series: One value per sample.
+        statistic: ``mean``, ``median`` or ``share``.
+        better: Whether ``lower`` or ``higher`` values are better, or ``neither``.
+        quantity: Name of the number; by default that of the series.
+        most: Largest possible value, for limits [0, ``most``]; None uses the limits of the series.
 
     Raises:
-        HoldfastError: a share of values other than 0 and 1.
+        HoldfastError: ``statistic`` is ``share`` and a value is neither 0 nor 1.
     """
     values = np.asarray(series.values, dtype=np.float64)
     values = values[~np.isnan(values)]
@@ -199,7 +206,16 @@ def _mean(values: Values, limits: Limits | None) -> Summary:
 def series_of(
     quantity: str, conditions: Conditions, values: Shaped[Tensor, "n"], unit: str, claim: Claim, of: str, reason: str
 ) -> Series:
-    """Return ``values`` as a series; those that are nan are missing for ``reason``.
+    """Turn one value per sample into a series; nan values are missing for ``reason``.
+
+    Args:
+        quantity: Name of the metric.
+        conditions: Conditions of the measurement, by name.
+        values: One value per sample, shape (n,).
+        unit: Unit of the values.
+        claim: Bound type of the values.
+        of: Quantity that the values bound or estimate.
+        reason: Why a value may be missing.
 
     Example:
         >>> import torch

@@ -26,7 +26,10 @@ from holdfast.transforms.severity import FIFTEEN
 @final
 @dataclass(frozen=True)
 class CommonCorruptions(Evaluation):
-    """What common corruptions of five severities do to codes and to retrieval, and the worst of them."""
+    """Effect of common corruptions on embeddings and retrieval, and the worst of them.
+
+    Paper: Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261.
+    """
 
     kinds: tuple[str, ...] = FIFTEEN
     """Corruptions of ImageNet-C; its four extra ones can be named too."""
@@ -88,7 +91,7 @@ class CommonCorruptions(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the severities of the kind that carries an image farthest, and its worst corruption."""
+        """Show all severities of the corruption that moves an image farthest, and the worst one."""
         return pictures(self.observation(), population, rows, observed, findings, self._words())
 
     def _words(self) -> Words:

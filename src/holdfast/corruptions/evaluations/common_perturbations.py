@@ -34,7 +34,7 @@ WORDS = Words("edit", "edits", "edited", "rung", "rungs", "rung of the ladder")
 @final
 @dataclass(frozen=True)
 class CommonPerturbations(Evaluation):
-    """What everyday edits do to codes and to retrieval, on ladders from mild to severe, and the worst of them."""
+    """Effect of everyday edits on embeddings and retrieval, and the worst of them."""
 
     edits: tuple[str, ...] = EDITS
     """Families of edits, each with five severities."""
@@ -100,5 +100,5 @@ class CommonPerturbations(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the ladder of the family that carries an image farthest, and its worst edits in a row."""
+        """Show all severities of the family that moves an image farthest, and its worst edits."""
         return pictures(self.observation(), population, rows, observed, findings, WORDS)

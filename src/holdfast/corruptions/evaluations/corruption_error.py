@@ -43,7 +43,11 @@ ERROR = "error of the probe on corrupted images"
 @final
 @dataclass(frozen=True)
 class CorruptionError(Evaluation):
-    """How often probes taught by clean images err under common corruptions of five severities."""
+    """Error of probes under common corruptions; the probes learn from clean images.
+
+    Paper: Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. Departure: the classifier is a probe fitted
+    on the reference set, instead of a whole network.
+    """
 
     probes: tuple[Probe, ...] = (Linear(),)
     """Probes to train."""

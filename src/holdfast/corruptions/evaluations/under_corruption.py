@@ -62,7 +62,10 @@ TAUGHT = {
 @final
 @dataclass(frozen=True)
 class CorruptionTest(Evaluation):
-    """How much accuracy probes lose when bank and measured images are corrupted alike."""
+    """Accuracy that probes lose when reference set and measured images are corrupted alike.
+
+    Paper: Zhong et al. 2022, https://arxiv.org/abs/2206.05259, test I.
+    """
 
     probes: tuple[Probe, ...] = (Knn(), Linear())
     """Probes to train."""

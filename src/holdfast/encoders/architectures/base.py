@@ -19,9 +19,9 @@ LOADED = "encoder"
 
 @dataclass(frozen=True)
 class Architecture(Spelled):
-    """A network from pixels in [0, 1] to codes, before its weights are learned.
+    """Settings that build an untrained network from pixels in [0, 1] to embeddings.
 
-    Its fields are its settings. Batch norms fold into convolutions once the network is in eval mode.
+    Batch norms fold into convolutions once the network is in eval mode.
     """
 
     name: ClassVar[str]
@@ -50,10 +50,13 @@ class Architecture(Spelled):
 
     @abstractmethod
     def build(self, domain: Domain) -> nn.Module:
-        """Return the network for inputs of ``domain``, (b, *shape) to (b, d): untrained and in training mode.
+        """Build the untrained network, in training mode, for inputs of ``domain``.
+
+        Returns:
+            Network from (b, *domain.shape) to (b, d).
 
         Raises:
-            HoldfastError: it cannot take such inputs.
+            HoldfastError: The architecture cannot take such inputs.
         """
 
 

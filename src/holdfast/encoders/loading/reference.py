@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller says about every encoder it loads; an adapter reads those that concern it."""
+    """What the caller says about every encoder to load; adapters read what concerns them."""
 
     arch: str | None = None
-    """``package.module:factory``, the function that builds the module of a checkpoint."""
+    """Function that builds the module of a checkpoint, as ``package.module:factory``."""
     size: int | None = None
-    """Height and width of the inputs, instead of the source's own."""
+    """Height and width of the inputs in pixels, instead of the source's own."""
     trust_remote_code: bool = False
-    """Whether a model repository may run its own Python code here."""
+    """True if a model repository may run its own Python code on this machine."""
 
     def __post_init__(self) -> None:
         if self.arch is not None and not isinstance(self.arch, str):
@@ -76,9 +76,16 @@ def label(name: str) -> str:
 
 
 def split(name: str, kind: type[T]) -> tuple[str, T]:
-    """Return ``name`` without its settings, and the settings as a ``kind`` (a dataclass whose fields have defaults).
+    """Split a reference into its name and its settings.
 
     A setting may be given several times if its field is a tuple.
+
+    Args:
+        name: Reference, such as ``encoder?size=32``; a setting may occur several times if its field is a tuple.
+        kind: Dataclass of the settings, whose fields have defaults.
+
+    Raises:
+        HoldfastError: A setting is unknown, has no value or is given twice.
 
     Example:
         >>> split("encoder?size=32", Options)

@@ -56,7 +56,11 @@ ROUNDED = 1e-12
 @final
 @dataclass(frozen=True)
 class Alignment(Evaluation):
-    """Whether edited views of an image keep its code, and how many dimensions still tell images apart."""
+    """How close edited views of an image stay, and how many dimensions tell images apart.
+
+    Papers: alignment (Wang and Isola 2020, https://arxiv.org/abs/2005.10242) and LiDAR. Departure: the views are a
+    fixed list of edits, not the augmentations of pre-training.
+    """
 
     views: tuple[Transform, ...] = VIEWS
     """Edits of each image, one view each; ` + ` applies several in a row."""

@@ -63,7 +63,11 @@ Kind = Literal["class", "cluster"]
 @final
 @dataclass(frozen=True)
 class SpaceGeometry(Evaluation):
-    """Whether the space of clean codes is healthy: spread out, of high rank, without hubs."""
+    """Health of the space of clean embeddings: spread, rank and hubs.
+
+    Papers: uniformity (Wang and Isola 2020, https://arxiv.org/abs/2005.10242), anisotropy (Ethayarajh 2019,
+    https://arxiv.org/abs/1909.00512), RankMe.
+    """
 
     k: int = 10
     """Neighbours of each image."""

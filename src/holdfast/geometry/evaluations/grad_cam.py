@@ -30,7 +30,7 @@ NONE = "no place counts: the map is zero, or the encoder has no feature map with
 @final
 @dataclass(frozen=True)
 class GradCam(Evaluation):
-    """Where in an image its code comes from, before and after an edit."""
+    """Where in an image its embedding comes from, before and after an edit."""
 
     change: Transform = Transform.read("noise:0.1")
     """Edit whose effect on the map is measured."""

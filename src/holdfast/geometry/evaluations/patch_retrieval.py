@@ -46,7 +46,7 @@ AMONG = {"image": IMAGE, "all": ALL}
 @final
 @dataclass(frozen=True)
 class PatchRetrieval(Evaluation):
-    """How many patches of changed images still find themselves, under attack and under edits that leave them in place."""
+    """Fraction of patches that keep their own match when their image is attacked or edited."""
 
     balls: tuple[Ball, ...] = (Linf(1 / 255), Linf(8 / 255))
     """Perturbation sets."""
@@ -135,7 +135,7 @@ class PatchRetrieval(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the images that lost fewest and most patches under the last attack in the widest ball, and which ones."""
+        """Show the images that lost fewest and most patches under the last attack, and which ones."""
         ball, attack = max(self.balls, key=lambda each: each.radius), self.attacks[-1]
         conditions = {"ball": str(ball), "attack": label(attack), "among": ALL}
         values = next(

@@ -30,7 +30,7 @@ LISTED = 20
 @final
 @dataclass(frozen=True)
 class ProbeAccuracy(Evaluation):
-    """What labels can be read off the codes: accuracy of probes that learned from the bank."""
+    """Accuracy of simple classifiers on frozen embeddings, fitted on the reference set."""
 
     probes: tuple[Probe, ...] = (Knn(), Linear())
     """Probes to train on the reference set."""

@@ -91,7 +91,10 @@ class ProbeRadii(Observation):
 @final
 @dataclass(frozen=True)
 class ProbeRadius(Evaluation):
-    """How much images must change until a simple classifier on the representation gets them wrong."""
+    """Smallest perturbation found that makes a probe answer wrong.
+
+    The true radius is at most the reported one (upper bound); it is 0 where the probe errs on the clean image.
+    """
 
     widest: Ball = Linf(0.5)
     """Norm of perturbations and largest ε searched."""

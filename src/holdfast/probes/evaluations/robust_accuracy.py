@@ -61,7 +61,10 @@ class Threat:
 @final
 @dataclass(frozen=True)
 class RobustAccuracy(Evaluation):
-    """What probes get right under attack: through the encoder, and by attacks that never saw them."""
+    """Accuracy of probes under attack: through the encoder, and by attacks without labels.
+
+    The accuracy under the worst perturbation is at most the reported one (upper bound).
+    """
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
     """Perturbation sets."""
@@ -144,7 +147,7 @@ class RobustAccuracy(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return images that the attack on the last probe, in the widest ball, made it take for another class."""
+        """Show images that the attack on the last probe, in the widest ball, made it misclassify."""
         ball, probe = max(self.balls, key=lambda ball: ball.radius), self.probes[-1]
         shown, where = self._attacked(probe, ball), Threat(probe, ball, self.attacks[-1], AT_PROBE).conditions
         fell = next(s.values for s in findings.series if (s.quantity, s.conditions) == ("attack_succeeds", where))

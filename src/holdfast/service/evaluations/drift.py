@@ -40,7 +40,10 @@ SHOWN = 6
 @final
 @dataclass(frozen=True)
 class Drift(Evaluation):
-    """Whether images still come from where those of the bank came from, and what is new about them."""
+    """Test whether new images still come from the distribution of the reference set.
+
+    False alarms occur at the rate ``alpha`` at every sample size. Findings also say what is new about the images.
+    """
 
     divergence: Divergence = L2Distance()
     """Distance between embeddings: `l2`, `unit_l2`, `cosine`, `rank`, `wasserstein` or `tokens`."""
@@ -140,7 +143,7 @@ class Drift(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the images farthest from all of the bank, each beside the one of the bank nearest to it."""
+        """Show the images farthest from the reference set, each beside its nearest reference."""
         if population.encoder.recorded:
             return ()
         sets = population.learned(*self.fits()).sets

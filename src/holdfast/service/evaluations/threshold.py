@@ -59,7 +59,10 @@ Statistic = Literal["mean", "share"]
 @final
 @dataclass(frozen=True)
 class Threshold(Evaluation):
-    """At which similarity edited copies of an image still match and other images do not, and what attackers make of it."""
+    """Similarity threshold at which copies of an image match and other images do not.
+
+    The evaluation also measures copies missed and images matched under attack at this threshold.
+    """
 
     rate: float = 0.001
     """Rate of false matches for which a threshold is recommended."""
@@ -153,7 +156,7 @@ class Threshold(Evaluation):
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
-        """Return the different images that look most alike to the encoder: copies among them spoil the rates."""
+        """Show the different images that are most alike to the encoder; copies spoil the rates."""
         if population.encoder.recorded:
             return ()
         originals, groups = sorted(set(population.originals.tolist())), groups_of(population)

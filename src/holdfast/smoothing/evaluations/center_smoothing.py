@@ -57,9 +57,14 @@ QUANTILE = (
 @final
 @dataclass(frozen=True)
 class CenterSmoothing(SmoothedEvaluation):
-    """How far any change of an image moves its smoothed representation: certified from above, attacked from below."""
+    """How far a perturbation can move the smoothed embedding: certified and attacked.
+
+    Paper: Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701. Departures: an abstention is no radius, ``R`` is
+    an order statistic without interpolation, and an attack stands beside the certificate.
+    """
 
     alpha: float = 0.01
+    """Probability that a certificate fails, in (0, 0.5)."""
     slack: float = 0.05
     """Largest distance of the ball's mass from one half."""
     attack: Attack = AdaptiveAttack(restarts=1)

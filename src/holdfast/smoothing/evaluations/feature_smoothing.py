@@ -42,7 +42,11 @@ NOTHING = "no finite code"
 @final
 @dataclass(frozen=True)
 class FeatureSmoothing(Evaluation):
-    """How similar the smoothed code stays under any change of an l2 size: certified from below, attacked from above."""
+    """How similar the smoothed embedding stays under perturbation: certified and attacked.
+
+    Paper: https://arxiv.org/abs/2601.16200. Departure: the anchor is fixed before the copies that certify are drawn, so
+    that nothing is assumed about it.
+    """
 
     sigma: float = 0.25
     """Standard deviation of the noise, in pixel units; noisy pixels are not clipped."""

@@ -40,9 +40,14 @@ GRID = 41
 @final
 @dataclass(frozen=True)
 class RandomizedSmoothing(SmoothedEvaluation):
-    """How far images may change while a probe, smoothed, provably stays right."""
+    """ℓ2 perturbation up to which a smoothed probe provably keeps the correct class.
+
+    Paper: Cohen et al. 2019, https://arxiv.org/abs/1902.02918, algorithm ``Certify``. Departure: all of the first
+    copies choose the class, where the paper draws 100.
+    """
 
     radii: tuple[float, ...] = (0.25, 0.5, 0.75)
+    """ε in ℓ2 at which certificates are reported, in pixel units."""
     sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "radii": [0.25, 0.5]}, SIZES.heavy)
     name = "randomized-smoothing"
     version = 3

@@ -62,7 +62,10 @@ GRID = 41
 @final
 @dataclass(frozen=True)
 class SmoothedRetrieval(SmoothedEvaluation):
-    """Up to which change smoothed retrieval keeps its answer: certified by votes, and by center smoothing beside them."""
+    """ℓ2 perturbation up to which smoothed retrieval keeps its answer, by votes.
+
+    A second certificate follows from center smoothing.
+    """
 
     slack: float = 0.05
     """Largest distance of the ball's mass from one half, as in `center-smoothing`."""

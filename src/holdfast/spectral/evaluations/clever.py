@@ -253,7 +253,10 @@ Ends = list[list[End]]
 @final
 @dataclass(frozen=True)
 class Clever(Evaluation):
-    """Estimates, from sampled gradients, how far an image can move before another one or class takes over."""
+    """Estimated perturbation at which another image or class takes over (CLEVER).
+
+    The number is an estimate from sampled gradients, no bound.
+    """
 
     balls: tuple[Ball, ...] = (L1(5.0), L2(5.0), Linf(0.5))
     """Balls in which gradients are sampled; the radius is also the largest score."""

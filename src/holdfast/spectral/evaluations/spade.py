@@ -157,7 +157,7 @@ SHOWN = 4
 @final
 @dataclass(frozen=True)
 class Spectral(Evaluation):
-    """How badly the encoder stretches the neighbourhoods of its inputs, and at which images."""
+    """How strongly an encoder stretches neighbourhoods of its inputs, and where (SPADE)."""
 
     k: int = 10
     """Neighbours of each image in both graphs; 10 and 20 in the paper."""
@@ -249,7 +249,15 @@ class Spectral(Evaluation):
         layers: Mapping[str, Spade],
         seed: int,
     ) -> Findings:
-        """Return everything known of one map, from the scores of its outputs and of inner layers."""
+        """Findings about one map, from the scores of its outputs and of inner layers.
+
+        Args:
+            ids: Ids of the images.
+            scores: Scores of the outputs.
+            labels: Label of each image, shape (n,); None without.
+            layers: Scores of inner layers, by name.
+            seed: Seed of random subsets.
+        """
         kind, groups = _groups(scores, ids, labels, seed)
         findings = assembled(
             ids,

@@ -133,7 +133,7 @@ def _numbers(values: Float[Tensor, "p"]) -> tuple[float, ...]:
 @final
 @dataclass(frozen=True)
 class SynBench(Evaluation):
-    """How much of the separability of synthetic Gaussian classes the representation keeps; looks at no image."""
+    """Separability of synthetic Gaussian classes that the embeddings keep; reads no images."""
 
     scales: tuple[float, ...] = SCALES
     """Grid of the class separation `s`; the score depends on its end."""
