@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
-from holdfast.commands.inputs import NamedImages, at_hand, refuse_jobs, shown
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -27,9 +26,9 @@ from holdfast.data.folder import find
 from holdfast.measure.store import Store, provenance
 from holdfast.run.engines.base import Engine
 from holdfast.run.engines.ranks import Ranks, leads
-from holdfast.run.engines.requested import engine_of
-from holdfast.run.inputs import select
-from holdfast.run.progress import Shown
+from holdfast.run.engines.requested import check_cluster, engine_of
+from holdfast.run.inputs import NamedImages, at_hand, select
+from holdfast.run.progress import Shown, shown
 from holdfast.transforms.base import Transform, transform_of, transformed, versions
 
 
@@ -60,7 +59,7 @@ def corrupt(
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
     """
     seed, batch_size, cluster = options["seed"], options["batch_size"], options["cluster"]
-    refuse_jobs("corrupt", cluster)
+    check_cluster("corrupt", cluster, out)
     where, run = engine_of(cluster, "cpu", options["workers"], Path(out)), RunSettings(seed, batch_size=batch_size)
     transforms = [transform_of(each) for each in listed(transform)]
     paths = [plain(str(each)) for each in transforms]
