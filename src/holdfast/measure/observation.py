@@ -46,6 +46,11 @@ class Observation(ABC):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         """Return what is seen of ``rows``: tensors whose first axis runs over them. Independent of other rows."""
 
+    def in_batches(self, population: Population, rows: Sequence[int]) -> Observed:
+        """Return what is seen of ``rows``, looked at in batches that fit into memory."""
+        name = f"{self.name} of {population.encoder.name}"
+        return population.run.batches(rows, lambda batch: self.observe(population, batch), name)
+
     def ids(self, population: Population) -> tuple[str, ...]:
         """Return what each row there can be is called: the image's id, unless something else than images is looked at."""
         return population.images.ids
