@@ -36,10 +36,10 @@ from holdfast.report.contents import Contents
 from holdfast.report.overview.first_rows import KINDS
 from holdfast.run.catalog import evaluations
 from holdfast.run.shards import in_random_order
-from holdfast.run.table import fill_table
 from holdfast.transforms.everyday import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
 from tests import pages, samples
+from tests.filled import fill_table
 from tests.marks import rest_slow
 from tests.samples import digits as unlabelled
 

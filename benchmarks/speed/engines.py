@@ -27,10 +27,10 @@ from holdfast.encoders import load, rvcl
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
-from holdfast.run.computing import observe_one
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Processes
 from holdfast.run.engines.ranks import LEASES, Ranks
+from holdfast.run.run import Run
 
 ATTACKED, CERTIFIED = 2000, 200
 Work = tuple[Observation, Population]
@@ -53,7 +53,8 @@ def certificates(share: float = 1) -> Work:
 
 def compute(work: Work, engine: Engine, folder: Path) -> None:
     observation, population = work
-    observe_one(observation, population, Store(folder), engine, codes=isinstance(observation, AdversarialImages))
+    run = Run(population.run, Store(folder), engine)
+    run.observe(observation, population, codes=isinstance(observation, AdversarialImages))
 
 
 def fresh(work: Work, engine: Engine) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,18 +20,30 @@ from time import monotonic, process_time
 
 import torch
 
-from holdfast.measure.store import Store
-from holdfast.run import computing, shards, table
-from holdfast.run import computing as learning
+from holdfast.run import computing, shards
 from holdfast.run import forecast as deadline
 from holdfast.run.request import Request
-from holdfast.run.session import Session
+from holdfast.run.run import Run
 
 MOMENTS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the run at which the forecast is read."""
 FIRST = 60.0
 """Seconds after which it should be right."""
 PROMISE = 1.5
+
+
+class Told:
+    """A display that hands on the seconds left."""
+
+    def __init__(self, note: Callable[[float], None]) -> None:
+        self.note = note
+
+    def __call__(self, doing: str, share: float, seconds: float, /) -> None:
+        """Hand on the seconds left."""
+        self.note(seconds)
+
+    def say(self, sentence: str, /) -> None:
+        """Say nothing."""
 
 
 def main() -> None:
@@ -45,7 +58,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     clock = process_time if asked.processor else monotonic
-    for module in (computing, deadline, learning, shards, table):
+    for module in (computing, deadline, shards):
         vars(module)["monotonic"] = clock
     with TemporaryDirectory() as folder:
         told, began, said = run(asked, Path(folder), clock)
@@ -60,8 +73,10 @@ def run(
     flags = {"limit": asked.limit, "workers": asked.workers, "budget": asked.budget, "out": str(folder)}
     flags |= {"only": asked.only.split(",")} if asked.only else {}
     began = clock()
-    wanted = Request.of(**{name: value for name, value in flags.items() if value is not None})
-    results, failures = Session.of(wanted, Store(folder)).fill(lambda doing, share, left: told.append((clock(), left)))
+    flags = {name: value for name, value in flags.items() if value is not None}
+    with Run.open("evaluate", {**flags, "progress": False}, mark=None) as opened:
+        shown = replace(opened, show=Told(lambda left: told.append((clock(), left))))
+        results, failures = shown.answer(Request.of(**flags))
     partial = sum(result.planned is not None for result in results)
     return told, began, f"{len(results) - partial} cells, {partial} partial, {len(failures)} missing"
 

@@ -174,7 +174,7 @@ run.progress: execution.computing.progress
 run.radii: execution.request.informative_radii
 run.request: execution.request
 run.rounds: execution.table.interim execution.table.rounds
-run.session: execution.session
+run.run: execution.session
 run.shards: execution.computing.shards execution.computing.turns
 run.steps: execution.table.steps
 run.table: execution.table execution.table.duration execution.table.preparation

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.commands import inputs as given
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.core.balls import BALLS, L2, Linf
 from holdfast.core.divergences import DIVERGENCES
@@ -28,9 +27,10 @@ from holdfast.encoders.baseline import raw_pixels
 from holdfast.report.contents import Contents
 from holdfast.report.overview.first_screen import lines
 from holdfast.run import catalog
+from holdfast.run import inputs as given
 from holdfast.run.inputs import TOUR, select
 from holdfast.run.request import Request
-from holdfast.run.session import Session
+from holdfast.run.run import Run
 from tests.cli.stored import breakaway, failure
 from tests.tiny import encoder, images
 
@@ -100,7 +100,7 @@ def test_defaults_are_those_of_the_command_line() -> None:
         ("size", 7),
         ("trust_remote_code", True),
         ("black_box", True),
-        ("device", "cuda"),
+        ("device", "cpu:0"),
         ("precision", "float64"),
         ("batch_size", 8),
         ("budget", 9.0),
@@ -117,11 +117,11 @@ def test_every_keyword_reaches_the_request_under_its_name(
     class StoppedError(Exception):
         pass
 
-    def noted(request: Request, *_: Any) -> None:
+    def noted(run: Run, request: Request, *_: Any) -> None:
         requests.append(request)
         raise StoppedError
 
-    monkeypatch.setattr(Session, "of", noted)
+    monkeypatch.setattr(Run, "answer", noted)
     with pytest.raises(StoppedError):
         hf.evaluate(encoder(), images(), **{name: value})
     assert getattr(requests[0], name) == value != getattr(Request(), name)

@@ -28,7 +28,7 @@ from holdfast.data import load as load_images
 from holdfast.encoders import load
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
-from holdfast.run.computing import observe_one
+from holdfast.run.run import Run
 from holdfast.run.shards import observe_shard
 from tests.tiny import encoder as tiny_encoder
 from tests.tiny import images as tiny_images
@@ -252,7 +252,7 @@ def test_clean_pixels_of_eight_bits_are_kept_once_and_as_such(tmp_path):
     levels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     among, preset = Population(ENCODER, Images(levels), RunSettings()), PRESETS["u-pgd"]
     wanted, store = AdversarialImages.of(preset, among), Store(tmp_path)
-    among, rows, observed = observe_one(wanted, among, store)
+    among, rows, observed = Run(among.run, store).observe(wanted, among)
     assert "clean" not in observed
     moved = adversarial(among, wanted, rows, observed)
     assert torch.equal(moved.clean, levels / 255)

@@ -101,7 +101,7 @@ def test_files_do_not_depend_on_where_images_are_changed(
     shutil.copytree(tmp_path / "alone" / "noise_0.2" / "cat", tmp_path / "out" / "noise_0.2" / "cat")
     before = times(tmp_path / "out")
     assert len(before) == 2
-    monkeypatch.setattr("holdfast.commands.corrupt.engine_of", lambda *_: engine)
+    monkeypatch.setattr("holdfast.run.run.engine_of", lambda *_: engine)
     (manifest,) = corrupt(photos, "noise:0.2", tmp_path / "out", size=32, batch_size=1)
     assert manifest.files == alone.files
     after = times(tmp_path / "out")

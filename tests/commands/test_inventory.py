@@ -14,8 +14,8 @@ from holdfast.measure.keys import key_of
 from holdfast.measure.store import Store
 from holdfast.run.engines import ranks
 from holdfast.run.request import Request
-from holdfast.run.table import fill_table
 from tests import tiny
+from tests.filled import fill_table
 
 
 def fill(folder: Path, *evaluations: tiny.Mean, seed: int = 0, name: str = "tiny") -> Store:

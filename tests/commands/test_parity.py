@@ -18,20 +18,20 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.cli.app import run
-from holdfast.commands import observing
 from holdfast.commands import parity_sides as sides
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.observing import Observer
 from holdfast.commands.parity_conclusion import Conclusion, _made_from
 from holdfast.commands.parity_trials import AS_IT_IS, EFFICIENTNET, REVERSAL, of_pixels, variants
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.run import forecast as deadline
 from holdfast.run.engines.base import Engine
 from holdfast.run.examination_checks import USUAL
+from holdfast.run.run import Run, Seen
 from holdfast.run.table import unfit
 from tests import tiny
 from tests.commands.parity_pairs import DOMAIN, MEAN, PAIRS, STD, Fixed, encoder, network, photographs
@@ -428,20 +428,19 @@ def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of three takes all of the time there is, by a clock that runs ahead when it is encoded."""
-    ahead, examined, encode = [0.0], list[str](), sides.encoded
+    ahead, examined, observe = [0.0], list[str](), Run.observe
 
-    def encoded(population: Population, observer: Observer) -> Any:
+    def encoded(run: Run, observation: Observation, population: Population, codes: bool) -> Seen:
         ahead[0] = 1e9 if population.encoder.name == "slow" else ahead[0]
-        return encode(population, observer)
+        return observe(run, observation, population, codes)
 
     def noted(population: Population, engine: Engine) -> str | None:
         examined.append(population.encoder.name)
         return unfit(population, engine)
 
-    monkeypatch.setattr(sides, "encoded", encoded)
+    monkeypatch.setattr(Run, "observe", encoded)
     monkeypatch.setattr(sides, "unfit", noted)
-    for module in (observing, deadline):
-        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + ahead[0], raising=False)
+    monkeypatch.setattr(deadline, "monotonic", lambda: monotonic() + ahead[0])
     candidates = [tiny.encoder("same"), tiny.encoder("slow", 3.0), tiny.encoder("late", 4.0)]
     with pytest.warns(MissingResultsWarning, match="2 candidates have no result; the first: slow"):
         answer = hf.parity(tiny.encoder(), candidates, tiny.images(30), k=3, budget=600.0, out=tmp_path / "run")
@@ -454,7 +453,7 @@ def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
     assert examined == ["tiny", "same", "slow"], "there is no time to look at the last one"
     assert answer.page is not None
     assert "the budget was spent" in answer.page.read_text()
-    monkeypatch.setattr(sides, "encoded", encode)
+    monkeypatch.setattr(Run, "observe", observe)
     ahead[0] = 0.0
     again = hf.parity(tiny.encoder(), candidates, tiny.images(30), k=3, budget=600.0, out=tmp_path / "run")
     assert [*again.verdicts] == ["same", "slow", "late"]

@@ -33,9 +33,9 @@ from holdfast.measure.store import Store
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Processes
 from holdfast.run.engines.ranks import LEASES, Ranks
-from holdfast.run.table import fill_table
 from holdfast.transforms.base import transformed
 from tests import tiny
+from tests.filled import fill_table
 from tests.marks import rest_slow
 
 GREY = Domain((1, 2, 2))

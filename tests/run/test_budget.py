@@ -31,11 +31,11 @@ from holdfast.run.engines.base import Context, Engine, Local, Output, Unit
 from holdfast.run.engines.processes import Processes
 from holdfast.run.forecast import Forecast
 from holdfast.run.shards import Turns
-from holdfast.run.table import fill_table
 from holdfast.service.edited_codes import EditedBank, EditedImages
 from holdfast.service.evaluations.drift import Drift
 from holdfast.service.evaluations.threshold import Threshold
-from tests import tiny
+from tests import filled, tiny
+from tests.filled import fill_table
 
 COUNT = 100
 
@@ -56,7 +56,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, conclusions, deadline, learning, shards, table, work):
+    for module in (computing, conclusions, deadline, learning, shards, filled, work):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made

@@ -31,6 +31,7 @@ from holdfast.run.forecast import CONCLUSION, SET_UP, Deadline, Forecast, pace
 from holdfast.run.tuning import fastest, gradient_seconds
 from holdfast.smoothing.index import NoisyIndex
 from tests import tiny
+from tests.filled import Told, fill_table
 from tests.run.test_budget import Clock, cells, clock, fill, mean
 
 __all__ = ["clock"]
@@ -93,7 +94,7 @@ def test_inputs_without_limits_have_a_pace_and_are_measured(domain: Domain, tmp_
     assert pace(encoder) > 0
     assert fastest(lambda count: gradient_seconds(encoder, count)) > 0
     images = Images(domain.clip(torch.randn(40, 4)))
-    results, failures = table.fill_table(
+    results, failures = fill_table(
         [encoder], lambda _: images, [SpaceGeometry()], RunSettings(), Store(tmp_path), Local()
     )
     assert [result.evaluation for result in results] == ["geometry"], failures
@@ -279,7 +280,7 @@ def test_a_forecast_is_told_only_so_often_and_the_end_at_once(tmp_path: Path, mo
     forecast, piece = Forecast({}, worked=1.0), ("a", tiny.Seen())
     deadline = Deadline(forecast, None, began=90.0)
     store = Store(tmp_path / "run")
-    work = computing.Computing(store, Local(), lambda doing, finished, seconds: told.append(seconds), deadline)
+    work = computing.Computing(store, Local(), Told(lambda doing, finished, seconds: told.append(seconds)), deadline)
     forecast.expect(piece)
     for _ in range(5):
         work.tell("at once")

@@ -16,8 +16,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.measure.packs import ShardFolder
 from holdfast.measure.store import Store
 from holdfast.run.folder import claim
-from holdfast.run.table import fill_table
 from tests import tiny
+from tests.filled import fill_table
 from tests.measure.test_store import KEY
 
 EVERY = 7

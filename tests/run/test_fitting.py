@@ -26,8 +26,8 @@ from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
 from holdfast.measure.store import Store
 from holdfast.run.engines.base import Context, Engine, Output, Unit
-from holdfast.run.table import fill_table
 from tests import tiny
+from tests.filled import fill_table
 from tests.samples import digits
 
 
@@ -165,7 +165,7 @@ def test_learning_is_told_and_stops_for_the_budget(tmp_path: Path, log: Path, mo
     told: list[str] = []
     with monkeypatch.context() as patch:
         clock = iter([0.0])
-        patch.setattr("holdfast.run.table.monotonic", lambda: next(clock, 100.0))
+        patch.setattr("tests.filled.monotonic", lambda: next(clock, 100.0))
         results, (failure,) = fill(tmp_path / "run", [Spread(str(log))], budget=50.0)
     assert (results, failure.error, learned(log)) == ([], "BudgetSpentError", [])
     results, failures = fill(tmp_path / "run", [Spread(str(log))], told=lambda doing, share, left: told.append(doing))

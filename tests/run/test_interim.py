@@ -12,8 +12,8 @@ from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
 from holdfast.run import rounds as interim
 from holdfast.run.conclusions import conclude_so_far
-from holdfast.run.table import fill_table
 from tests import tiny
+from tests.filled import fill_table
 from tests.run.test_budget import COUNT, Clock, clock, mean
 
 __all__ = ["clock"]

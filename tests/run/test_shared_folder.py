@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,14 @@ from holdfast.cli.app import run
 from holdfast.commands.evaluated_run import write_report
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.store import Store, StoreError
-from holdfast.run.computing import Progress
 from holdfast.run.request import Request
-from holdfast.run.table import fill_table
 from tests import tiny
+from tests.filled import fill_table
 
 
-def fill(folder: Path, *evaluations: tiny.Mean, progress: Progress | None = None) -> list[object]:
+def fill(
+    folder: Path, *evaluations: tiny.Mean, progress: Callable[[str, float, float], object] | None = None
+) -> list[object]:
     store, images = Store(folder), tiny.images()
     store.request(Request(encoders=("tiny",)).model_dump_json())
     results, failures = fill_table(

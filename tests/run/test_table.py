@@ -27,8 +27,8 @@ from holdfast.measure.store import Store, StoreError
 from holdfast.run import catalog, shards
 from holdfast.run.engines.base import Context, Engine, Local, Output, Unit
 from holdfast.run.request import build
-from holdfast.run.table import fill_table
 from tests import tiny
+from tests.filled import fill_table
 from tests.marks import rest_slow
 
 

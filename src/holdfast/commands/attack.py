@@ -10,24 +10,16 @@ from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversa
 from holdfast.attacks.base import Attack
 from holdfast.attacks.files import write_attack
 from holdfast.attacks.presets import PRESETS, Preset, read_attack
-from holdfast.commands.inputs import (
-    NamedEncoder,
-    NamedImages,
-    ball_of,
-    for_each_encoder,
-    loading_of,
-    population_of,
-    refuse_jobs,
-)
-from holdfast.commands.observing import observing
+from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
 from holdfast.core.objective import DivergenceObjective, Objective
 from holdfast.core.options import RunOptions, takes
-from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import read
 from holdfast.run.catalog import objectives
+from holdfast.run.inputs import NamedEncoder, NamedImages
+from holdfast.run.run import Run
 
 
 @for_each_encoder
@@ -65,20 +57,18 @@ def attack(
         HoldfastError: something that was named does not exist or does not fit.
         BudgetSpentError: the budget ended before any image was attacked.
     """
-    refuse_jobs("attack", options["cluster"])
     chosen = preset_of(preset, ball_of(eps, ball), attack, objective, divergence)
-    run = RunSettings(options["seed"], options["device"], options["precision"], options["batch_size"])
-    loading = loading_of(options)
-    with observing(run, options, options["cluster"]) as observer:
-        population = population_of(encoder, images, observer.run, loading, options["limit"])
+    with Run.open("attack", options) as run:
+        population = run.population(run.encoder(encoder), images)
         chosen.ball.check(population.encoder.domain)
         observation = AdversarialImages.of(chosen, population)
-        population, rows, observed = observer.observe("attack", observation, population)
+        run.claim(observation, population)
+        population, rows, observed = run.observe(observation, population)
         moved = adversarial(population, observation, rows, observed)
-        observer.warn_of(moved.missing)
-        if not observer.kept or not observer.leads:
+        run.warn_of(moved.missing)
+        if not run.kept or not run.leads:
             return moved
-        record = write_attack(population, chosen, moved, observer.store, observer.started)
+        record = write_attack(population, chosen, moved, run.store, run.started)
     if not record.replay.passed:
         warnings.warn(f"the saved pixels do not pass their check: {record.replay}", HoldfastWarning, stacklevel=4)
     return replace(moved, record=record)

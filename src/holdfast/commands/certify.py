@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Unpack
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds.certificates import CertificateRecord, Certificates, write_certificates
 from holdfast.bounds.lower_bounds import Method
 from holdfast.bounds.pair_bounds import arithmetic_of
+from holdfast.bounds.pairs import require_few
 from holdfast.bounds.proofs.files import check_proofs, require_proofs, write_proofs
 from holdfast.bounds.queries import check_queries, require_queries, write_queries
 from holdfast.bounds.rounding.executed import executes
@@ -22,16 +24,7 @@ from holdfast.commands.certify_by_copies import (
     read_smoothing,
     write_smoothed_certificates,
 )
-from holdfast.commands.inputs import (
-    NamedEncoder,
-    NamedImages,
-    ball_of,
-    for_each_encoder,
-    loading_of,
-    population_of,
-    refuse_jobs,
-)
-from holdfast.commands.observing import Observer, observing
+from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import Ball
 from holdfast.core.checks import check_whole
 from holdfast.core.errors import HoldfastError, HoldfastWarning
@@ -39,6 +32,8 @@ from holdfast.core.options import CertifyOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.run.forecast import pace
+from holdfast.run.inputs import NamedEncoder, NamedImages
+from holdfast.run.run import Run
 from holdfast.smoothing.copies import listening
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
 
@@ -91,8 +86,7 @@ def certify(
         HoldfastError: the encoder cannot be bounded, or something that was named does not exist or does not fit.
         BudgetSpentError: the budget ended before any image was certified.
     """
-    refuse_jobs("certify", options["cluster"])
-    out, batch_size = options["out"], options["batch_size"]
+    out = options["out"]
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
     smoothing = certificates = None
@@ -100,27 +94,29 @@ def certify(
     check_queries(export, chosen, by_copies, out)
     check_proofs(proofs, chosen, by_copies, out)
     if by_copies:
-        for name, value in (("limit", limit), ("negatives", negatives), ("batch_size", batch_size)):
+        for name, value in (("limit", limit), ("negatives", negatives), ("batch_size", options["batch_size"])):
             check_whole(value, name)
-        smoothing, batch_size = read_smoothing(str(method), chosen, limit, negatives), COPIES * batch_size
+        smoothing = read_smoothing(str(method), chosen, limit, negatives)
+        options["batch_size"] *= COPIES
     else:
         certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons, arithmetic)
-    run = RunSettings(options["seed"], options["device"], options["precision"], batch_size)
-    if (export is not None or proofs) and executes(arithmetic, run.dtype):
+    if (export is not None or proofs) and executes(arithmetic, RunSettings(precision=options["precision"]).dtype):
         raise HoldfastError(
             "queries and proofs are of real arithmetic, and these certificates of the encoder as executed; leave out "
             "--export and --proofs, or certify with --arithmetic real in float32"
         )
-    loading = loading_of(options)
-    with observing(run, options, options["cluster"]) as observer:
-        population = population_of(encoder, images, observer.run, loading, neurons=None if smoothing else neurons)
-        chosen.check(population.encoder.domain)
+    with Run.open("certify", options) as run:
+        loaded = run.encoder(encoder)
+        if certificates:
+            require_few(loaded, neurons)
+        population = run.population(loaded, images)
+        chosen.check(loaded.domain)
         if smoothing:
-            record = _smoothed(smoothing, population, observer)
+            record = _smoothed(smoothing, population, run)
         else:
             assert certificates is not None
-            record = _bounded(certificates, population, observer, export is not None, proofs)
-        observer.warn_of(record.missing)
+            record = _bounded(certificates, population, run, export is not None, proofs)
+        run.warn_of(record.missing)
     if record.contradictions:
         warnings.warn(
             "attacks succeed inside certified balls: trust no certificate of this encoder, and report this",
@@ -134,7 +130,7 @@ def certify(
 
 
 def _bounded(
-    certificates: Certificates, population: Population, observer: Observer, queries: bool, proofs: bool
+    certificates: Certificates, population: Population, run: Run, queries: bool, proofs: bool
 ) -> CertificateRecord:
     """Return the record of bounds and attacks, which the first of several ranks alone writes and fills."""
     if (queries or proofs) and arithmetic_of(population, certificates.pairs.certification.arithmetic):
@@ -146,26 +142,26 @@ def _bounded(
         require_queries(population.encoder)
     if proofs:
         require_proofs(certificates, population)
-    _, rows, observed = observer.observe("certify", certificates, population, codes=False)
-    rows = rows if observer.leads else []
-    record = write_certificates(population, certificates, rows, observed, observer.store, observer.started)
+    run.claim(certificates, population)
+    _, rows, observed = run.observe(certificates, population, codes=False)
+    rows = rows if run.leads else []
+    record = write_certificates(population, certificates, rows, observed, run.store, run.started)
     if queries and rows:
-        write_queries(population, certificates, rows, observed, observer.store)
+        write_queries(population, certificates, rows, observed, run.store)
     if proofs and rows:
-        record = write_proofs(population, certificates, rows, record, observer.store)
+        record = write_proofs(population, certificates, rows, record, run.store)
     return record
 
 
-def _smoothed(smoothing: SmoothedRetrieval, population: Population, observer: Observer) -> CertificateRecord:
+def _smoothed(smoothing: SmoothedRetrieval, population: Population, run: Run) -> CertificateRecord:
     """Return the record of noisy copies, of which the first of several ranks alone writes and fills one."""
-    show = None
-    if observer.show:
-        observer.show.say(plan(smoothing, pace(population.encoder, attacked=False)))
-        show = CopiesShown(observer.show)
+    show, observation = None, noisy_codes(smoothing)
+    if run.show:
+        run.show.say(plan(smoothing, pace(population.encoder, attacked=False)))
+        show = CopiesShown(run.show)
+    run.claim(observation, population)
     with listening(show.heard) if show else nullcontext():
-        population, rows, observed = observer.observe(
-            "certify", noisy_codes(smoothing), population, doing=DOING, progress=show
-        )
+        population, rows, observed = replace(run, show=show).observe(observation, population, doing=DOING)
     return write_smoothed_certificates(
-        population, smoothing, rows if observer.leads else (), observed, observer.store, observer.started
+        population, smoothing, rows if run.leads else (), observed, run.store, run.started
     )

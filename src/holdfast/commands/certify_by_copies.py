@@ -22,7 +22,7 @@ from holdfast.measure.evaluation import settings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store, provenance
 from holdfast.report.text import about
-from holdfast.run.computing import Progress
+from holdfast.run.progress import Display
 from holdfast.run.request import build
 from holdfast.smoothing.copies import Stopping, least_share, radius
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
@@ -92,13 +92,17 @@ def plan(evaluation: SmoothedRetrieval, pace: float) -> str:
 class CopiesShown:
     """Progress that goes on within an image, by its copies: those of one take minutes where the network is large."""
 
-    def __init__(self, show: Progress) -> None:
+    def __init__(self, show: Display) -> None:
         self.show, self.copies, self.since, self.told = show, 0, monotonic(), ("", 0.0, inf)
 
     def __call__(self, doing: str, share: float, left: float) -> None:
         """Show what is told between images."""
         self.copies, self.since, self.told = 0, monotonic(), (doing, share, left)
         self.show(doing, share, left)
+
+    def say(self, sentence: str) -> None:
+        """Show one line of its own."""
+        self.show.say(sentence)
 
     def heard(self, copies: int) -> None:
         """Show that so many ``copies`` more are encoded, and that the time that was left has passed in part."""

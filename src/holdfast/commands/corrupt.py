@@ -9,27 +9,23 @@ is whole and has the right key is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
-from holdfast.commands.inputs import NamedImages, at_hand, refuse_jobs, shown
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.options import CorruptOptions, takes
-from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.corruptions.files import Batch, CorruptedImage, Folder, Manifest, file_names_of, made_files, plain
 from holdfast.data.folder import find
 from holdfast.measure.store import Store, provenance
-from holdfast.run.engines.base import Engine
-from holdfast.run.engines.ranks import Ranks, leads
-from holdfast.run.engines.requested import engine_of
-from holdfast.run.inputs import select
-from holdfast.run.progress import Shown
+from holdfast.run.engines.ranks import Ranks
+from holdfast.run.inputs import NamedImages, at_hand, select
+from holdfast.run.run import Run
 from holdfast.transforms.base import Transform, transform_of, transformed, versions
 
 
@@ -59,70 +55,50 @@ def corrupt(
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
     """
-    seed, batch_size, cluster = options["seed"], options["batch_size"], options["cluster"]
-    refuse_jobs("corrupt", cluster)
-    where, run = engine_of(cluster, "cpu", options["workers"], Path(out)), RunSettings(seed, batch_size=batch_size)
     transforms = [transform_of(each) for each in listed(transform)]
     paths = [plain(str(each)) for each in transforms]
     if not transforms or len(set(paths)) < len(paths):
         names = ", ".join(map(str, transforms)) or "none"
         raise HoldfastError(f"each transform is written once, got {names}; name others")
-    loaded, store = _loaded(images, size, channels, options["limit"], seed), Store(Path(out))
-    file_names, batches = file_names_of(loaded), _batches(len(loaded), batch_size)
-    for path, each in zip(paths, transforms, strict=True):
-        _require_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
-        _require_no_others(store.folder / path, file_names)
-    folders = [
-        Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
-        for path, each in zip(paths, transforms, strict=True)
-    ]
-    if isinstance(where, Ranks):
-        for folder in folders:
-            _share(where, store, folder, batches)
-        where.end()
-    if not leads(where):
-        return ()
-    with shown(options["progress"]) as show:
-        return tuple(
-            _written(folder, store, where, batches, run, _part(show, place, len(folders)))
-            for place, folder in enumerate(folders)
-        )
+    with Run.open("corrupt", {**options, "out": out}, mark=None) as run:
+        seed, store = run.settings.seed, run.store
+        loaded = _loaded(images, size, channels, options["limit"], seed)
+        file_names, batches = file_names_of(loaded), _batches(len(loaded), run.settings.batch_size)
+        for path, each in zip(paths, transforms, strict=True):
+            _require_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
+            _require_no_others(store.folder / path, file_names)
+        folders = [
+            Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
+            for path, each in zip(paths, transforms, strict=True)
+        ]
+        if isinstance(run.engine, Ranks):
+            for folder in folders:
+                _share(run.engine, store, folder, batches)
+            run.engine.end()
+        places = range(len(folders)) if run.leads else ()
+        return tuple(_written(folders[place], run, batches, place, len(folders)) for place in places)
 
 
-def _part(show: Shown | None, place: int, count: int) -> Callable[[str, float], None]:
-    """Return what shows the progress of one of ``count`` folders as that of all."""
-
-    def part(doing: str, share: float) -> None:
-        if show:
-            show(doing, (place + share) / count)
-
-    return part
-
-
-def _written(
-    folder: Folder,
-    store: Store,
-    where: Engine,
-    batches: Sequence[Sequence[int]],
-    run: RunSettings,
-    show: Callable[[str, float], None],
-) -> Manifest:
-    """Write what is missing of one folder, and its manifest."""
-    started, files, loaded = datetime.now(UTC), dict[int, CorruptedImage](), folder.images
-    with closing(where.map(made_files, folder, _all_contents(store, folder, batches))) as finished:
+def _written(folder: Folder, run: Run, batches: Sequence[Sequence[int]], place: int, count: int) -> Manifest:
+    """Write what is missing of one folder, at this ``place`` among ``count`` folders, and its manifest."""
+    started, files, loaded, store = datetime.now(UTC), dict[int, CorruptedImage](), folder.images, run.store
+    with closing(run.engine.map(made_files, folder, _all_contents(store, folder, batches))) as finished:
         for batch, of_batch in finished:
             _write(store, of_batch)
             files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
-            show(str(folder.transform), len(files) / len(loaded))
+            done = len(files) / len(loaded)
+            if run.show:  # the folders that are left take as long as this one
+                left = (datetime.now(UTC) - started).total_seconds() / done * (count - place - done)
+                run.show(str(folder.transform), (place + done) / count, left)
     manifest = Manifest(
         transform=str(folder.transform),
-        **_contents(folder.transform, run.seed, loaded),
+        **_contents(folder.transform, run.settings.seed, loaded),
         changed_images=folder.changed.fingerprint,
         name=loaded.name,
         skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
         change=sum(file.change for _, file in sorted(files.items())) / len(files),
         files=tuple(files[row] for row in range(len(loaded))),
-        provenance=provenance(run, started),
+        provenance=provenance(run.settings, started),
     )
     store.write_file(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
     return manifest

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, checked, loading_of
 from holdfast.core.encoder import Encoder
 from holdfast.core.options import DoctorOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.run.examination import IMAGES, INSPECTED, Check, examine_images, examine_loading, examine_wholly
-from holdfast.run.inputs import load_encoder, select
+from holdfast.run.inputs import NamedEncoder, NamedImages, checked, load_encoder, loading_of, select
 
 
 @takes(DoctorOptions)
@@ -32,7 +31,7 @@ def doctor(
     named, pixels, checks = checked(encoder), None, list[Check]()
     if images is not None:
         first = load_encoder(named, loading)
-        chosen = select(at_hand(images), first.domain, first.geometry, limit=INSPECTED)
+        chosen = select(images, first.domain, first.geometry, limit=INSPECTED)
         checks.append(examine_images(chosen, first.domain))
         few = select(chosen, first.domain, limit=IMAGES)
         pixels = few.pixels(range(len(few)))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.inputs import NamedEncoder, NamedImages
 from holdfast.core.divergences import DIVERGENCES, Divergence
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -19,6 +18,7 @@ from holdfast.core.records import Result
 from holdfast.core.settings import names_of, read
 from holdfast.encoders.by_name import load
 from holdfast.encoders.embeddings import SOURCE, Embeddings
+from holdfast.run.inputs import NamedEncoder, NamedImages
 from holdfast.service.evaluations.drift import Drift
 from holdfast.service.two_sets import divergences
 from holdfast.transforms.severity import EDITS, FIFTEEN

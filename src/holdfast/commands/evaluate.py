@@ -12,28 +12,17 @@ from typing import Any, Unpack
 from weakref import finalize
 
 from holdfast.commands.evaluated_run import EvaluatedRun, write_report
-from holdfast.commands.inputs import (
-    NamedEncoder,
-    NamedImages,
-    at_hand,
-    by_reference,
-    reference_of,
-    refuse_jobs,
-    require_folder,
-    shown,
-)
 from holdfast.commands.log import tracker_of
 from holdfast.core.balls import Ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.core.images import Images
 from holdfast.core.options import EvaluateOptions, takes
 from holdfast.core.settings import listed, names_of
 from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
-from holdfast.run.engines.ranks import RANKS, process_rank
-from holdfast.run.inputs import AtHand
+from holdfast.run.engines.requested import check_cluster
+from holdfast.run.inputs import AtHand, NamedEncoder, NamedImages, at_hand, reference_of
 from holdfast.run.request import Request
-from holdfast.run.session import Session
+from holdfast.run.run import Run
 
 
 class MissingResultsWarning(HoldfastWarning):
@@ -91,9 +80,8 @@ def evaluate(
         HoldfastError: something that was named does not exist or does not fit.
     """
     out, cluster = options["out"], options["cluster"]
-    refuse_jobs("evaluate", cluster)
+    check_cluster("evaluate", cluster, out)
     _require_tables(settings)
-    require_folder(out, cluster)
     named_encoders, trackers = listed(encoders), names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
@@ -101,10 +89,9 @@ def evaluate(
     bank_at_hand = None if bank is None else at_hand(bank)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
-        asked: dict[str, Any] = {**options, "out": folder}
-        progress = asked.pop("progress")
+        asked: dict[str, Any] = {**options, "out": folder, "attack_seed": attack_seed}
         request = Request.of(
-            **asked,
+            **{name: value for name, value in asked.items() if name != "progress"},
             encoders=tuple(map(reference_of, named_encoders)),
             images=None if images_at_hand is None else reference_of(images_at_hand),
             bank=None if bank_at_hand is None else reference_of(bank_at_hand),
@@ -114,26 +101,24 @@ def evaluate(
             ball=tuple(listed(ball)),
             baselines=tuple(names_of(baselines, "baselines")),
             bank_limit=bank_limit,
-            attack_seed=attack_seed,
             settings=settings or {},
             arch=tuple(listed(arch)),
             black_box=black_box,
             rehash=rehash,
             log=tuple(trackers),
         )
-        ready = AtHand(by_reference(named_encoders), _images(images_at_hand), _images(bank_at_hand))
-        follows = cluster == RANKS and process_rank()[0] > 0
-        store, report = Store(Path(folder)), FolderReport(Path(folder) if out and not follows else None)
-        with shown(progress) as show, report:
-            session = Session.of(request, store, ready)
-            results, failures = session.fill(show, report.write if out else None, show.say if show else None)
-        run = EvaluatedRun(tuple(results), tuple(failures), Path(folder), report.page)
-        finalize(run, stack.pop_all().close)  # what nobody chose a folder for lives as long as the run
-    for tracker in () if follows else trackers:
-        run.log(tracker)
-    for sentence in _gaps(run):
+        ready = AtHand.of(named_encoders, images_at_hand, bank_at_hand)
+        with ExitStack() as work:  # ends before the folder does
+            run = work.enter_context(Run.open("evaluate", asked, mark=None))
+            report = work.enter_context(FolderReport(Path(folder) if out and run.leads else None))
+            results, failures = run.answer(request, ready, report.write if out else None)
+        answer = EvaluatedRun(tuple(results), tuple(failures), Path(folder), report.page)
+        finalize(answer, stack.pop_all().close)  # a folder that the user did not name lives as long as the answer
+    for tracker in trackers if run.leads else ():
+        answer.log(tracker)
+    for sentence in _gaps(answer):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
-    return run
+    return answer
 
 
 def evaluate_one(encoder: NamedEncoder, images: NamedImages | None, **keywords: Any) -> EvaluatedRun:
@@ -151,7 +136,7 @@ def evaluate_one(encoder: NamedEncoder, images: NamedImages | None, **keywords: 
 
 
 @dataclass
-class FolderReport(AbstractContextManager[None]):
+class FolderReport(AbstractContextManager["FolderReport"]):
     """The report in the folder that somebody chose for a run: renewed while it goes on, and final however it ends.
 
     A run that a mistake ends before anything was computed leaves none.
@@ -181,10 +166,6 @@ def _require_tables(settings: object) -> None:
             raise HoldfastError(
                 f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
             )
-
-
-def _images(images: str | Images | None) -> Images | None:
-    return images if isinstance(images, Images) else None
 
 
 def _gaps(run: EvaluatedRun) -> list[str]:

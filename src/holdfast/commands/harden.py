@@ -25,16 +25,7 @@ from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.inputs import (
-    NamedEncoder,
-    NamedImages,
-    at_hand,
-    ball_of,
-    checked,
-    loading_of,
-    refuse_jobs,
-    require_folder,
-)
+from holdfast.commands.inputs import ball_of
 from holdfast.commands.train import UnfinishedError, deadline, train
 from holdfast.commands.train_folder import require_trainable
 from holdfast.core.balls import Ball, Linf
@@ -50,8 +41,8 @@ from holdfast.encoders.trained import ASKED, CHECKPOINT
 from holdfast.measure.findings import collapsed
 from holdfast.run.engines.ranks import process_rank
 from holdfast.run.engines.ray import Ray
-from holdfast.run.engines.requested import engine_of
-from holdfast.run.inputs import load_encoder, select
+from holdfast.run.engines.requested import check_cluster, engine_of
+from holdfast.run.inputs import NamedEncoder, NamedImages, load_encoder, loading_of, select
 from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
 from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
@@ -197,8 +188,7 @@ def harden(
             last epoch in which it had not.
     """
     out, seed, device = options["out"], options["seed"], options["device"]
-    refuse_jobs("harden", options["cluster"])
-    require_folder(out, options["cluster"])
+    check_cluster("harden", options["cluster"], out)
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     began = beginning()
@@ -214,12 +204,12 @@ def harden(
     if out is not None:
         require_trainable(Path(out))
         remembered = Remembered.at(Path(out) / FILE)
-    loaded = load_encoder(checked(encoder), loading_of(options))
+    loaded = load_encoder(encoder, loading_of(options))
     original = loaded.to("cpu", torch.float32)
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
     if resisted is not None:
         resisted.check(original.domain)
-    selected = select(at_hand(images), original.domain, original.geometry, remembered=remembered)
+    selected = select(images, original.domain, original.geometry, remembered=remembered)
     taught, held_out = parted(selected, options["limit"], seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
@@ -250,7 +240,7 @@ def harden(
     hardened, unfinished = _trained(
         recipe,
         taught,
-        bank=None if bank is None else at_hand(bank),
+        bank=bank,
         start=original,
         device=device,
         budget=left(TRAINING_SHARE),
@@ -310,7 +300,7 @@ def _measured(
     if held_out.labels is None or bank is None:
         return {"only": SMOOTHED, "settings": settings}
     settings[RandomizedSmoothing.name] = {"sigma": noise, "radii": (noise, 2 * noise, 3 * noise)}
-    return {"only": (*SMOOTHED, RandomizedSmoothing.name), "settings": settings, "bank": at_hand(bank)}
+    return {"only": (*SMOOTHED, RandomizedSmoothing.name), "settings": settings, "bank": bank}
 
 
 def _require_one_process() -> None:

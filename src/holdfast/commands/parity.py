@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.inputs import NamedImages, at_hand, loading_of, reference_of
-from holdfast.commands.observing import Observer, observing
 from holdfast.commands.parity_conclusion import Conclusion
 from holdfast.commands.parity_sides import Coded, NamedSide, Side, coded, radii_of, require_time, sides_of
 from holdfast.core.checks import check_whole
 from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Failure, Result
-from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.measure.store import REQUEST, StoreError, provenance
 from holdfast.report import write
-from holdfast.run.inputs import Inputs, images_reference
+from holdfast.run.inputs import Inputs, NamedImages, at_hand, images_reference, loading_of, reference_of
 from holdfast.run.request import Request
+from holdfast.run.run import Run
 from holdfast.service.parity import DIVERGENCES, NAME, QUESTION
 
 
@@ -108,16 +106,15 @@ def parity(
         raise UnknownName("divergence", divergence, DIVERGENCES)
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
-    run = RunSettings(options["seed"], options["device"], options["precision"], options["batch_size"])
-    with observing(run, options, mark=REQUEST) as observer:
-        first, *others = sides_of(reference, listed(candidates), observer.run, loading_of(options))
+    with Run.open("parity", options, mark=REQUEST) as run:
+        first, *others = sides_of(reference, listed(candidates), run.settings, loading_of(options))
         request = Request(
             encoders=tuple(side.request for side in others),
             images=None if images is None else reference_of(at_hand(images)),
             bank=None if bank is None else reference_of(at_hand(bank)),
             only=(NAME,),
             black_box=black_box,
-            out=str(observer.store.folder),
+            out=str(run.store.folder),
             limit=options["limit"],
             seed=options["seed"],
             size=options["size"],
@@ -126,30 +123,28 @@ def parity(
             precision=options["precision"],
             batch_size=options["batch_size"],
         )
-        observer.store.request(request.model_dump_json(indent=1))
+        run.store.request(request.model_dump_json(indent=1))
         if radii and first.encoder.recorded:
             raise HoldfastError(f"{first.name} holds codes alone, which cannot be attacked; leave radii out")
-        inputs = _inputs(request, [first, *others], images, bank, observer)
-        conclusion = Conclusion(coded(first, inputs, observer), k, divergence, inputs, observer)
+        inputs = _inputs(request, [first, *others], images, bank, run)
+        conclusion = Conclusion(coded(first, inputs, run), k, divergence, inputs, run)
         conclusion.require_sense()
         results, failures = list[Result](), list[Failure]()
-        before = radii_of(first, radii, request, inputs, observer) if radii else None
+        before = radii_of(first, radii, request, inputs, run) if radii else None
         for side in others:
-            observer.store.clear_failure(NAME, side.name)
+            run.store.clear_failure(NAME, side.name)
             try:
-                require_time(side, inputs, observer)
-                after = (
-                    radii_of(side, radii, request, inputs, observer) if radii and not side.encoder.recorded else None
-                )
+                require_time(side, inputs, run)
+                after = radii_of(side, radii, request, inputs, run) if radii and not side.encoder.recorded else None
                 results.append(conclusion.of(side, before, after))
                 results += [after] if isinstance(after, Result) else []
             except StoreError:
                 raise
             except (HoldfastError, BudgetSpentError) as error:
-                failures.append(_failed(side, error, observer, conclusion.reference))
+                failures.append(_failed(side, error, run, conclusion.reference))
         results += [before] if isinstance(before, Result) else []
         results = [result.model_copy(update={"heading": conclusion.heading}) for result in results]
-        page = write(results, failures, observer.store.folder)["report.html"] if observer.kept else None
+        page = write(results, failures, run.store.folder)["report.html"] if run.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
     if sentence := _missing(answer):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
@@ -157,16 +152,16 @@ def parity(
 
 
 def _inputs(
-    request: Request, sides: Sequence[Side], images: NamedImages | None, bank: NamedImages | None, observer: Observer
+    request: Request, sides: Sequence[Side], images: NamedImages | None, bank: NamedImages | None, run: Run
 ) -> Inputs:
     """Return the images and the bank, to be loaded as each encoder wants them."""
     encoders = [side.encoder for side in sides]
     named: Any = images_reference(request, encoders) if images is None else at_hand(images)
     other = None if bank is None else at_hand(bank)
-    return Inputs(request, encoders, named, other, Remembered.at(observer.store.folder / FILE))
+    return Inputs(request, encoders, named, other, Remembered.at(run.store.folder / FILE))
 
 
-def _failed(side: Side, error: HoldfastError | BudgetSpentError, observer: Observer, reference: Coded) -> Failure:
+def _failed(side: Side, error: HoldfastError | BudgetSpentError, run: Run, reference: Coded) -> Failure:
     """Return why there is no result of a candidate, and keep it."""
     failure = Failure(
         evaluation=NAME,
@@ -174,9 +169,9 @@ def _failed(side: Side, error: HoldfastError | BudgetSpentError, observer: Obser
         images=reference.population.images.name,
         error=type(error).__name__,
         reason=str(error),
-        provenance=provenance(side.run, observer.started),
+        provenance=provenance(side.settings, run.started),
     )
-    observer.store.fail(failure)
+    run.store.fail(failure)
     return failure
 
 

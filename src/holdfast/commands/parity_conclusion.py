@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from holdfast.commands.observing import Observer
 from holdfast.commands.parity_preprocessing import preprocessing
 from holdfast.commands.parity_sides import Coded, Side, change, coded
 from holdfast.core.errors import HoldfastError
@@ -18,6 +17,7 @@ from holdfast.measure.findings import collapsed, population_warnings
 from holdfast.measure.keys import Key
 from holdfast.measure.store import Cell, provenance
 from holdfast.run.inputs import Inputs
+from holdfast.run.run import Run
 from holdfast.service.parity import (
     DIRECTIONS,
     DIVERGENCES,
@@ -50,7 +50,7 @@ class Conclusion:
     divergence: str
     """What neighbours and distances go by, ``cosine`` or ``l2``."""
     inputs: Inputs
-    observer: Observer
+    run: Run
 
     def require_sense(self) -> None:
         """Raise if nothing could be compared with the reference: too few images, or one code for all of them."""
@@ -74,18 +74,18 @@ class Conclusion:
             BudgetSpentError: the budget ended before anything of it was encoded.
         """
         key = self.key(side, before, after)
-        known = self.observer.store.result(key)
+        known = self.run.store.result(key)
         if known is not None and known.planned is None:
             return known
-        self.observer.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
-        candidate = coded(side, self.inputs, self.observer)
+        self.run.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
+        candidate = coded(side, self.inputs, self.run)
         pair = self.pair(candidate)
         conclusion, answers = findings(pair, self.k)
         conclusion = self.explained(conclusion, pair, candidate)
         conclusion = _with_radii(conclusion, before, after)
         conclusion = conclusion.model_copy(update={"pictures": self.pictures(conclusion, pair, answers)})
         result = self.record(candidate, conclusion)
-        self.observer.store.finish(key, result)
+        self.run.store.finish(key, result)
         return result
 
     def key(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Key:
@@ -104,8 +104,8 @@ class Conclusion:
             },
             encoder=side.encoder.fingerprint,
             images=self.reference.population.images.fingerprint,
-            seed=side.run.seed,
-            precision=side.run.precision,
+            seed=side.settings.seed,
+            precision=side.settings.precision,
             name=side.name,
         )
 
@@ -117,7 +117,7 @@ class Conclusion:
     @property
     def settings(self) -> dict[str, object]:
         """Return what must be equal for two candidates to be compared."""
-        run, encoder = self.reference.side.run, self.reference.side.encoder
+        run, encoder = self.reference.side.settings, self.reference.side.encoder
         return {
             "reference": encoder.name,
             "reference_fingerprint": encoder.fingerprint,
@@ -144,7 +144,7 @@ class Conclusion:
                 f"{reference.ids[0]!r} ...; name images alike on both sides"
             )
         mine, theirs = reference.codes[rows], candidate.codes[[known[name] for name in ids]]
-        order = np.argsort(hashed_each((reference.side.run.seed, "order"), ids), kind="stable")
+        order = np.argsort(hashed_each((reference.side.settings.seed, "order"), ids), kind="stable")
         groups = reference.population.images.groups
         return Pair(
             ids,
@@ -237,7 +237,7 @@ class Conclusion:
             settings=self.settings,
             findings=conclusion.model_copy(update={"warnings": (*conclusion.warnings, *warnings)}),
             planned=planned if cut else None,
-            provenance=provenance(candidate.side.run, self.observer.started),
+            provenance=provenance(candidate.side.settings, self.run.started),
         )
 
 

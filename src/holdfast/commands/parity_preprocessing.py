@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.commands.parity_sides import Coded
 from holdfast.commands.parity_trials import AS_IT_IS, Attempt, of_decodings, of_files, of_pixels, stated_by
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.encoder import Pixels
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images, Subset
 from holdfast.core.optimised import codes_of
@@ -112,9 +112,9 @@ def _few(inputs: Inputs) -> Inputs:
     """Return the same inputs, of few images; what is loaded is not loaded again."""
     request = inputs.request
     few = request.model_copy(update={"limit": min(PROBED, request.limit or PROBED)})
-    loaded: dict[tuple[Domain, Preprocessing | None], tuple[Images, Images | None]] = {
-        (domain, geometry): (images[Selection(domain, limit=PROBED, seed=request.seed).choose(images.ids)], None)
-        for (domain, geometry), (images, _) in inputs.loaded.items()
+    loaded = {
+        (domain, geometry): images[Selection(domain, limit=PROBED, seed=request.seed).choose(images.ids)]
+        for (domain, geometry), images in inputs.loaded.items()
     }
     return replace(inputs, request=few, loaded=loaded, bank_named=None)
 
@@ -142,7 +142,7 @@ class PreprocessingSearch:
     def names(self) -> list[str]:
         """The images that both sides have codes of; those that attempts are sifted on come first."""
         encoder, coded = self.changed.side.encoder, set(self.changed.ids) & set(self.fixed.ids)
-        images = self.inputs.prepared(encoder.domain, encoder.geometry)[0]
+        images = self.inputs.prepared(encoder.domain, encoder.geometry)
         names = [name for name in images.ids if name in coded]
         step = -(-len(names) // SIFTED) or 1
         return [*names[::step], *(name for position, name in enumerate(names) if position % step)]
@@ -248,7 +248,7 @@ class PreprocessingSearch:
         """Return how far the codes of the first ``count`` images, prepared like this, are from those by the other side."""
         if not names:
             return torch.empty(0, dtype=torch.float64)
-        run = self.changed.side.run
+        run = self.changed.side.settings
         encoder = self.changed.side.encoder.to(run.device, run.dtype)
         with whole_float32():
             codes = codes_of(encoder, attempt(self.pixels(attempt, names)[:count])).cpu()
@@ -258,12 +258,12 @@ class PreprocessingSearch:
         """Return the pixels that files become, read once."""
         key = ("names" if names is self.names else "odd", attempt.geometry, attempt.decoding)
         if key not in self.read:
-            run, domain = self.changed.side.run, self.changed.side.encoder.domain
+            run, domain = self.changed.side.settings, self.changed.side.encoder.domain
             if self.files is not None and attempt.geometry is not None:
                 values = self.files.read(names, attempt.geometry, attempt.decoding)
                 self.read[key] = values.to(run.device).to(run.dtype) / 255
             else:
-                images = self.inputs.prepared(domain, attempt.geometry)[0]
+                images = self.inputs.prepared(domain, attempt.geometry)
                 rows = {name: row for row, name in enumerate(images.ids)}
                 self.read[key] = images.pixels([rows[name] for name in names], run.device, run.dtype, domain)
         return self.read[key]

@@ -14,8 +14,6 @@ from pathlib import Path
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.commands.inputs import NamedEncoder, checked, reference_of
-from holdfast.commands.observing import Observer
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result, Series
@@ -28,10 +26,10 @@ from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.loading.reference import named as short_name
 from holdfast.measure.keys import key_of
 from holdfast.measure.population import Population
-from holdfast.run.computing import observe_one
-from holdfast.run.inputs import Inputs
+from holdfast.run.inputs import Inputs, NamedEncoder, checked, reference_of
 from holdfast.run.plan import plan_for_large_encoders
 from holdfast.run.request import Request, planned
+from holdfast.run.run import Run
 from holdfast.run.shards import CleanCodes
 from holdfast.run.table import fill_table, unfit
 
@@ -44,7 +42,7 @@ class Side:
     """An encoder, under a name of its own, and the precision that it is computed in."""
 
     encoder: Encoder
-    run: RunSettings
+    settings: RunSettings
     request: str
     """What a request calls it."""
 
@@ -76,14 +74,16 @@ class Coded:
         """Return the images that have codes, with these."""
         images = self.population.images
         images = images if len(self.rows) == len(images) else images[self.rows]
-        return Population(self.side.encoder, images, self.side.run, self.codes)
+        return Population(self.side.encoder, images, self.side.settings, self.codes)
 
     @property
     def info(self) -> EncoderInfo:
         return self.known.encoder_info
 
 
-def sides_of(reference: NamedSide, candidates: Sequence[NamedSide], run: RunSettings, options: Options) -> list[Side]:
+def sides_of(
+    reference: NamedSide, candidates: Sequence[NamedSide], settings: RunSettings, options: Options
+) -> list[Side]:
     """Return the reference and the candidates, loaded, each under a name of its own.
 
     Raises:
@@ -91,21 +91,21 @@ def sides_of(reference: NamedSide, candidates: Sequence[NamedSide], run: RunSett
     """
     if not candidates:
         raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or codes.npz")
-    first = _side(reference, None, run, options)
+    first = _side(reference, None, settings, options)
     sides, counts = list[Side](), Counter[str]()
-    for side in (first, *(_side(each, first, run, options) for each in candidates)):
+    for side in (first, *(_side(each, first, settings, options) for each in candidates)):
         counts[side.name] += 1
         name = side.name if counts[side.name] == 1 else f"{side.name} ({counts[side.name]})"
         sides.append(replace(side, encoder=_called(side.encoder, name, side.encoder.source)))
     return sides
 
 
-def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: Options) -> Side:
+def _side(named: NamedSide, reference: Side | None, settings: RunSettings, options: Options) -> Side:
     if isinstance(named, str) and named in PRECISIONS:
         if reference is None or reference.encoder.recorded:
             raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
         encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
-        return Side(encoder, replace(run, precision=named), named)
+        return Side(encoder, replace(settings, precision=named), named)
     if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
         raise HoldfastError(
             f"unknown precision {named!r}; the reference can be computed in {', '.join(PRECISIONS)}, and a copy quantised "
@@ -117,7 +117,7 @@ def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: O
         named, options = f"{SOURCE}:{named}" if bare else named, Options()
     named = checked(named)
     encoder = encoders.load(named, options) if isinstance(named, str) else named
-    return Side(encoder, run, reference_of(named))
+    return Side(encoder, settings, reference_of(named))
 
 
 def _called(encoder: Encoder, name: str, source: str) -> Encoder:
@@ -133,61 +133,41 @@ def _called(encoder: Encoder, name: str, source: str) -> Encoder:
     return renamed
 
 
-def require_time(side: Side, inputs: Inputs, observer: Observer) -> None:
+def require_time(side: Side, inputs: Inputs, run: Run) -> None:
     """Raise if the budget is over and the store holds no code of ``side``, before it is examined or timed.
 
     Raises:
         BudgetSpentError: nothing of it can be encoded any more.
     """
     images = inputs.images(side.encoder)
-    if observer.spent and not observer.store.kept_ids(key_of(CleanCodes(), side.encoder, images, side.run)):
-        raise BudgetSpentError(observer.left_over(len(images)))
+    if run.work.deadline.passed and not run.store.kept_ids(key_of(CleanCodes(), side.encoder, images, side.settings)):
+        raise BudgetSpentError(run.left_over(len(images)))
 
 
-def coded(side: Side, inputs: Inputs, observer: Observer) -> Coded:
+def coded(side: Side, inputs: Inputs, run: Run) -> Coded:
     """Return ``side`` with its codes, computed where the store does not hold them.
 
     Raises:
         HoldfastError: it cannot be measured on these images.
         BudgetSpentError: the budget ended before anything was encoded.
     """
-    population = Population(side.encoder, inputs.images(side.encoder), side.run)
+    population = Population(side.encoder, inputs.images(side.encoder), side.settings)
     # Said beside the numbers and no reason to refuse: int8 layers that are quantised as inputs come see whole batches.
-    problem = unfit(population, observer.engine)
+    problem = unfit(population, run.engine)
     bank, bank_codes = inputs.bank(side.encoder), None
     if bank is not None:
-        rows, bank_codes = encoded(Population(side.encoder, bank, side.run), observer)
+        _, rows, observed = run.observe(CleanCodes(), Population(side.encoder, bank, side.settings), codes=False)
+        bank_codes = observed["codes"].cpu()
         if len(rows) < len(bank):
-            raise BudgetSpentError(observer.left_over(len(bank) - len(rows)))
-    rows, codes = encoded(population, observer)
-    return Coded(side, population, rows, codes, problem, bank_codes, () if bank is None else bank.ids)
-
-
-def encoded(population: Population, observer: Observer) -> tuple[list[int], Float[Tensor, "n d"]]:
-    """Return the rows that were encoded by the end of the budget, and their codes.
-
-    Raises:
-        BudgetSpentError: none were.
-    """
-    _, rows, entries = observe_one(
-        CleanCodes(),
-        population,
-        observer.store,
-        observer.engine,
-        observer.show,
-        observer.budget,
-        observer.began,
-        codes=False,
-    )
-    if not rows:
-        raise BudgetSpentError(observer.left_over(len(population.images)))
-    return rows, entries["codes"].cpu()
+            raise BudgetSpentError(run.left_over(len(bank) - len(rows)))
+    _, rows, observed = run.observe(CleanCodes(), population, codes=False)
+    return Coded(side, population, rows, observed["codes"].cpu(), problem, bank_codes, () if bank is None else bank.ids)
 
 
 EVALUATION, QUANTITY = "attack-radius", "attack_radius"
 
 
-def radii_of(side: Side, count: int, request: Request, inputs: Inputs, observer: Observer) -> Result | Failure:
+def radii_of(side: Side, count: int, request: Request, inputs: Inputs, run: Run) -> Result | Failure:
     """Return the attack radii of ``count`` images of one side, as ``evaluate`` finds them, or why there are none."""
     settings = {EVALUATION: {"samples": count, "events": ["retrieval"]}}
     radii_request = request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
@@ -195,17 +175,8 @@ def radii_of(side: Side, count: int, request: Request, inputs: Inputs, observer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # how much quick asks of large encoders is said by evaluate, where it is chosen
         plan = plan_for_large_encoders(radii_request, shown) or planned(radii_request)
-    results, failures = fill_table(
-        [side.encoder],
-        inputs.images,
-        plan,
-        side.run,
-        observer.store,
-        observer.engine,
-        progress=observer.show,
-        budget=observer.budget,
-        began=observer.began,
-    )
+    alone = replace(inputs, encoders=[side.encoder], bank_named=None)
+    results, failures = fill_table(alone, plan, side.settings, run.work)
     return results[0] if results else failures[0]
 
 

@@ -19,7 +19,6 @@ from holdfast.bounds.proofs.files import INDEX, NETWORK, unpacked
 from holdfast.bounds.proofs.making import plain_network
 from holdfast.bounds.proofs.proof import Array, PlainNetwork, Proof
 from holdfast.bounds.rounding.executed import executes
-from holdfast.commands.inputs import NamedEncoder, NamedImages, loading_of, population_of
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
@@ -28,6 +27,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.loading.reference import first_line
 from holdfast.measure.population import Population
+from holdfast.run.inputs import NamedEncoder, NamedImages, load_encoder, loading_of, select
 
 SAME = 1e-9
 """Share of their size by which numbers of the network in the folder and of the encoder may differ, both in float64."""
@@ -95,7 +95,9 @@ def recheck(
         raise HoldfastError(f"{folder / NETWORK} is not the file that was written; certify again with --proofs")
     network = PlainNetwork.of_arrays(unpacked(content))
     if encoder is not None and images is not None:
-        population = _as_drawn(population_of(encoder, images, _run(record), loading, neurons=None), record)
+        loaded = load_encoder(encoder, loading)
+        drawn = Population(loaded, select(images, loaded.domain, loaded.geometry), _run(record))
+        population = _as_drawn(drawn, record)
         network = _own(population, network, record)
     results = tuple(_rechecked(folder, index, record, each, network, known, population) for each in certified)
     if count := sum("hashes" in result.unchecked for result in results):

@@ -9,11 +9,12 @@ from typing import Unpack
 from holdfast.attacks.base import Attack
 from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of
+from holdfast.commands.inputs import ball_of
 from holdfast.core.balls import Ball
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Result
 from holdfast.core.settings import listed, names_of, number
+from holdfast.run.inputs import NamedEncoder, NamedImages
 from holdfast.service.evaluations.threshold import Threshold
 from holdfast.transforms.severity import EDITS
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 
-from holdfast.commands.inputs import shown
 from holdfast.commands.train_folder import TrainingFolder, alone, load_inputs, mode_of, module_of
 from holdfast.core.clock import beginning
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
@@ -24,6 +23,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.run.progress import shown
 from holdfast.run.tuning import keep_freed_memory
 from holdfast.training import health as checkpoints
 from holdfast.training.health import lost

@@ -17,7 +17,6 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from holdfast.commands.inputs import at_hand
 from holdfast.core.copies import copied
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError
@@ -31,7 +30,7 @@ from holdfast.encoders.architectures.loaded import trainable
 from holdfast.measure.bank import apart
 from holdfast.measure.store import checkout, versions
 from holdfast.run.folder import require_free
-from holdfast.run.inputs import select
+from holdfast.run.inputs import at_hand, select
 from holdfast.training import health as checkpoints
 from holdfast.training.loop import Epoch
 from holdfast.training.page import page
@@ -72,7 +71,7 @@ def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None,
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return Inputs(taught, None, domain, start)
-    bank = select(at_hand(place["bank"]), domain, geometry, remembered=remembered)
+    bank = select(place["bank"], domain, geometry, remembered=remembered)
     if bank.labels is None:
         raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
     return Inputs(taught, apart(bank, original), domain, start)

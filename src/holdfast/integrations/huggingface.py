@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.commands.inputs import NamedImages
 from holdfast.core.copies import copied
 from holdfast.encoders.huggingface import Vision
 from holdfast.encoders.loading.reference import require
 from holdfast.integrations.monitor import Monitor, scalars
+from holdfast.run.inputs import NamedImages
 
 
 class Robustness(require("transformers", "huggingface").TrainerCallback):  # type: ignore[misc]

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.commands.inputs import NamedImages
 from holdfast.core.errors import HoldfastError
 from holdfast.integrations.monitor import Monitor, scalars
+from holdfast.run.inputs import NamedImages
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 """One library under two names; a trainer takes callbacks of its own name."""

@@ -20,7 +20,6 @@ from jaxtyping import Int
 from torch import nn
 
 from holdfast.commands.evaluated_run import worst
-from holdfast.commands.inputs import NamedImages, at_hand
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.images import Images
@@ -33,7 +32,7 @@ from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.bank import apart
 from holdfast.measure.evaluation import Evaluation
 from holdfast.measure.population import Population
-from holdfast.run.inputs import select
+from holdfast.run.inputs import NamedImages, at_hand, select
 from holdfast.run.request import Request, planned
 
 ONLY = ("attack-radius", "geometry")

@@ -192,7 +192,7 @@ class Evaluation(ABC):
         """
         observation = self.observation()
         rows = observation.rows(population)
-        observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+        observed = observation.in_batches(population, rows)
         observed = {name: values.to(population.run.device) for name, values in observed.items()}  # as runs read them
         return self.result(population, rows, observed, illustrated)
 

@@ -54,6 +54,11 @@ class Observation(ABC):
             Tensors by name; their first axis runs over ``rows``.
         """
 
+    def in_batches(self, population: Population, rows: Sequence[int]) -> Observed:
+        """Return what is seen of ``rows``, looked at in batches that fit into memory."""
+        name = f"{self.name} of {population.encoder.name}"
+        return population.run.batches(rows, lambda batch: self.observe(population, batch), name)
+
     def ids(self, population: Population) -> tuple[str, ...]:
         """Name of each row; the id of the image unless rows are something else."""
         return population.images.ids

@@ -1,7 +1,4 @@
-"""Observations and fits of one encoder, computed while there is time and kept.
-
-Commands that write files ask for a single observation the same way.
-"""
+"""Observations and fits of one encoder, computed while there is time and kept."""
 
 from __future__ import annotations
 
@@ -26,9 +23,10 @@ from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
 from holdfast.measure.store import Store, StoreError
-from holdfast.run.engines.base import Engine, Local, Output, Unit
-from holdfast.run.engines.ranks import Ranks, leads
-from holdfast.run.forecast import Deadline, Forecast, pace
+from holdfast.run.engines.base import Engine, Output, Unit
+from holdfast.run.engines.ranks import Ranks
+from holdfast.run.forecast import Deadline, Forecast
+from holdfast.run.progress import Display
 from holdfast.run.shards import CleanCodes, Turns, clean_codes, compute
 
 
@@ -90,9 +88,6 @@ class Subject:
 PAUSE = 0.2
 """Seconds between two forecasts that are told, each of which goes through everything that waits."""
 
-Progress = Callable[[str, float, float], None]
-"""Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
-
 
 @dataclass
 class Done:
@@ -111,7 +106,7 @@ class Computing:
 
     store: Store
     engine: Engine
-    progress: Progress | None
+    progress: Display | None
     deadline: Deadline
     finished: float = 0.0
     """The share of all work that is done."""
@@ -138,6 +133,8 @@ class Computing:
             Exception: what went wrong with a part of it.
         """
         done = self.shards(population, {observation: doing})
+        for part in parts(observation):  # nobody asks for the rest of it again
+            self.forecast.drop((population.encoder.name, part))
         for error in done.failed.values():
             raise error
         if done.missing_rows:
@@ -343,42 +340,3 @@ def once(engine: Engine, task: Callable[[Population, Unit], Output], population:
     """Return what ``task`` makes of ``what``, computed where ``engine`` computes shards."""
     ((_, done),) = engine.map(task, population, [what])
     return done
-
-
-def observe_one(
-    observation: Observation,
-    population: Population,
-    store: Store,
-    engine: Engine | None = None,
-    progress: Progress | None = None,
-    budget: float | None = None,
-    began: float | None = None,
-    codes: bool = True,
-    doing: str = "",
-) -> tuple[Population, list[int], Observed]:
-    """Return the population with its clean codes, the rows of ``observation`` that ``store`` then holds, and those.
-
-    Computes what is missing, shard by shard, as a table does; fewer rows than asked for mean a spent budget.
-    ``codes`` says whether the clean codes of all images are needed, and ``doing`` what progress calls the observation.
-
-    Raises:
-        HoldfastError: the encoder cannot be measured like this.
-        StoreError: the store cannot be written.
-    """
-    encoder, images, run = population.encoder, population.images, population.run
-    began = monotonic() if began is None else began
-    forecast = Forecast({encoder.name: pace(population.encoder, attacked=not isinstance(observation, CleanCodes))})
-    work = Computing(store, engine or Local(), progress, Deadline(forecast, budget, began))
-    for piece in (CleanCodes(), observation) if codes else (observation,):
-        forecast.expect((encoder.name, piece))
-    rows, ids = observation.rows(population), observation.ids(population)
-    with suppress(BudgetSpentError if leads(work.engine) else Exception):  # rank 0 says what went wrong
-        if codes:
-            population = Population(encoder, images, run, work.codes(population, "codes"))
-        forecast.plan((encoder.name, observation), observation.forwards(population), len(rows))
-        work.compute(observation, population, doing or observation.name)
-    if isinstance(engine, Ranks):
-        engine.end()
-    ids_kept, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
-    known = set(ids_kept)
-    return population, [row for row in rows if ids[row] in known], observed

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
@@ -35,6 +39,10 @@ NO_IMAGES = "no images to measure on; name a folder of them with --images"
 PICTURES = Domain((3, 224, 224))
 """What images are read as where no encoder says it, for codes that were computed elsewhere."""
 AS_LOADED = Options()
+NamedEncoder = str | Encoder
+"""An encoder, or the reference of one: ``timm:resnet50``."""
+NamedImages = str | Path | Images | Tensor
+"""Images, pixels in [0, 1], or a folder, a file or a reference: ``photos/``, ``hf:user/name``."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,13 @@ class AtHand:
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
     images: Images | None = None
     bank: Images | None = None
+
+    @classmethod
+    def of(
+        cls, encoders: Sequence[NamedEncoder], images: str | Images | None, bank: str | Images | None = None
+    ) -> AtHand:
+        """Return those of the encoders and images that are not named by a reference."""
+        return cls(by_reference(encoders), *(each if isinstance(each, Images) else None for each in (images, bank)))
 
 
 NOTHING = AtHand()
@@ -58,8 +73,10 @@ class Inputs:
     images_named: str | Images
     bank_named: str | Images | None
     remembered: Remembered
-    loaded: dict[tuple[Domain, Preprocessing | None], tuple[Images, Images | None]] = field(default_factory=dict)
-    embedded: dict[Encoder, tuple[Images, Images | None]] = field(default_factory=dict)
+    loaded: dict[tuple[Domain, Preprocessing | None], Images] = field(default_factory=dict)
+    """Images, as inputs of a domain that were read by a geometry."""
+    others: dict[object, Images] = field(default_factory=dict)
+    """Stored embeddings of images, and banks."""
 
     @classmethod
     def of(cls, request: Request, at_hand: AtHand, remembered: Remembered) -> Inputs:
@@ -84,48 +101,64 @@ class Inputs:
 
     def images(self, encoder: Encoder) -> Images:
         """Return the images that ``encoder`` is measured on."""
-        return self._of(encoder)[0]
+        if not isinstance(encoder, Embeddings):
+            return self.prepared(encoder.domain, encoder.geometry)
+        return self._once(encoder, lambda: self._rows(encoder))
 
     def bank(self, encoder: Encoder) -> Images | None:
         """Return the other images for ``encoder``, apart from those that it is measured on, if there are some."""
-        return self._of(encoder)[1]
-
-    def _of(self, encoder: Encoder) -> tuple[Images, Images | None]:
+        if self.bank_named is None:
+            return None
         if not isinstance(encoder, Embeddings):
-            return self.prepared(encoder.domain, encoder.geometry)
-        if encoder not in self.embedded:
-            self.embedded[encoder] = self._embedded(encoder)
-        return self.embedded[encoder]
+            return self._prepared_bank(encoder.domain, encoder.geometry)
+        return self._once(("bank", encoder), lambda: self._bank_rows(encoder))
 
-    def _embedded(self, encoder: Embeddings) -> tuple[Images, Images | None]:
-        """Return the codes of all rows, or those of the images and the bank that are named."""
-        if isinstance(self.images_named, str) and self.images_named == OWN:
-            limit, images = (
-                self.request.limit,
-                encoder.images(others=[each.stored for each in self.encoders if isinstance(each, Embeddings)]),
-            )
-            if limit is not None:
-                images = images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
-            if self.bank_named is None:
-                return images, None
-            return images, self._beside(self._bank(self.bank_named, encoder.domain, None), images)
-        shown = next((each for each in self.encoders if not each.recorded), None)
-        domain, geometry = (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
-        images, bank = self.prepared(domain, geometry)
-        return encoder.images(images), None if bank is None else encoder.images(bank)
-
-    def prepared(self, domain: Domain, geometry: Preprocessing | None) -> tuple[Images, Images | None]:
-        """Return the images and the bank as inputs of ``domain``, read from files by ``geometry``."""
+    def prepared(self, domain: Domain, geometry: Preprocessing | None) -> Images:
+        """Return the images as inputs of ``domain``, read from files by ``geometry``."""
         if (domain, geometry) not in self.loaded:
-            self.loaded[domain, geometry] = self._load(domain, geometry)
+            self.loaded[domain, geometry] = self._select(self.images_named, self.request.limit, domain, geometry)
         return self.loaded[domain, geometry]
 
-    def _load(self, domain: Domain, geometry: Preprocessing | None) -> tuple[Images, Images | None]:
-        limit, seed = self.request.limit, self.request.seed
-        images = select(self.images_named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
-        if self.bank_named is None:
-            return images, None
-        return images, self._beside(self._bank(self.bank_named, domain, geometry), images)
+    def _prepared_bank(self, domain: Domain, geometry: Preprocessing | None) -> Images:
+        return self._once(
+            (domain, geometry), lambda: self._read_bank(domain, geometry, self.prepared(domain, geometry))
+        )
+
+    def _once(self, key: object, load: Callable[[], Images]) -> Images:
+        if key not in self.others:
+            self.others[key] = load()
+        return self.others[key]
+
+    @property
+    def _own(self) -> bool:
+        """Whether stored embeddings are measured on rows of their own, and not on images that are named."""
+        return isinstance(self.images_named, str) and self.images_named == OWN
+
+    @property
+    def _shown(self) -> tuple[Domain, Preprocessing | None]:
+        """What images are read as whose embeddings are stored: inputs of the first encoder that takes images."""
+        shown = next((each for each in self.encoders if not each.recorded), None)
+        return (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
+
+    def _rows(self, encoder: Embeddings) -> Images:
+        """Return the embeddings of all rows, or those of the images that are named."""
+        if not self._own:
+            return encoder.images(self.prepared(*self._shown))
+        limit = self.request.limit
+        images = encoder.images(others=[each.stored for each in self.encoders if isinstance(each, Embeddings)])
+        if limit is None:
+            return images
+        return images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
+
+    def _bank_rows(self, encoder: Embeddings) -> Images:
+        if self._own:
+            return self._read_bank(encoder.domain, None, self.images(encoder))
+        return encoder.images(self._prepared_bank(*self._shown))
+
+    def _read_bank(self, domain: Domain, geometry: Preprocessing | None, images: Images) -> Images:
+        """Return the bank as it goes with these ``images``."""
+        assert self.bank_named is not None
+        return self._beside(self._select(self.bank_named, self.request.bank_limit, domain, geometry), images)
 
     def _beside(self, bank: Images, images: Images) -> Images:
         """Return ``bank`` as the evaluations asked for need it: without copies of ``images``, or as it is to compare both.
@@ -149,17 +182,75 @@ class Inputs:
                 )
         return alongside(bank, images)
 
-    def _bank(self, named: str | Images, domain: Domain, geometry: Preprocessing | None) -> Images:
-        limit, seed = self.request.bank_limit, self.request.seed
-        return select(named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
+    def _select(self, named: str | Images, limit: int | None, domain: Domain, geometry: Preprocessing | None) -> Images:
+        return select(named, domain, geometry, limit=limit, seed=self.request.seed, remembered=self.remembered)
 
 
-def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encoder:
+def loading_of(options: Mapping[str, Any]) -> Options:
+    """Return what the ``options`` of a verb say of every encoder that is loaded."""
+    return Options(options["arch"], options["size"], options["trust_remote_code"])
+
+
+def checked(encoder: object) -> NamedEncoder:
+    """Return ``encoder`` if it is one, or a reference."""
+    if not isinstance(encoder, (str, Encoder)):
+        raise HoldfastError(
+            f"an Encoder is needed or its reference, as in 'timm:resnet50', got {type(encoder).__name__}; a module of "
+            "your own becomes one as Encoder(module, name, Domain((3, 224, 224)))"
+        )
+    return encoder
+
+
+def at_hand(images: object) -> str | Images:
+    """Return images that need no loading, or the reference of others."""
+    if isinstance(images, Tensor):
+        return Images(images)
+    if not isinstance(images, (str, Path, Images)):
+        raise HoldfastError(
+            f"images are a folder, a reference, Images or a tensor in [0, 1], got {type(images).__name__}; "
+            "torch.as_tensor makes a tensor of an array"
+        )
+    return str(images) if isinstance(images, Path) else images
+
+
+def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
+    """Return the encoders that are at hand by what a request calls them.
+
+    Raises:
+        HoldfastError: two are called alike.
+    """
+    at_hand = [encoder for encoder in map(checked, encoders) if isinstance(encoder, Encoder)]
+    named = {reference_of(encoder): encoder for encoder in at_hand}
+    if len(named) < len(at_hand):
+        names = ", ".join(encoder.name for encoder in at_hand)
+        raise HoldfastError(f"two of the encoders are called alike ({names}); give each one a name of its own")
+    return named
+
+
+def reference_of(named: NamedEncoder | Images) -> str:
+    """Return what a request calls an encoder or images: a reference is itself, and what is at hand has a name.
+
+    Example:
+        >>> import torch
+        >>> reference_of("timm:resnet50"), reference_of(Images(torch.zeros(1, 1, 2, 2), name="grey"))
+        ('timm:resnet50', 'python:grey')
+    """
+    if isinstance(named, Images):
+        return f"{MADE_IN_PYTHON}:{named.name}"
+    encoder = checked(named)
+    if isinstance(encoder, str):
+        return encoder
+    made_in_python = encoder.source == MADE_IN_PYTHON
+    return f"{MADE_IN_PYTHON}:{encoder.name}" if made_in_python else f"{encoder.name}={encoder.source}"
+
+
+def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder:
     """Return an encoder at hand, or the one that a reference names, for what takes more than codes.
 
     Raises:
         HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it, or stands for stored codes.
     """
+    encoder = checked(encoder)
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
     if loaded.recorded:
         raise HoldfastError(
@@ -181,7 +272,7 @@ def _require_as_loaded(name: str, options: Options) -> None:
 
 
 def select(
-    images: str | Images,
+    images: NamedImages,
     domain: Domain,
     geometry: Preprocessing | None = None,
     *,
@@ -194,6 +285,7 @@ def select(
     Raises:
         HoldfastError: they cannot be loaded, or are no inputs for this domain.
     """
+    images = at_hand(images)
     if isinstance(images, str):
         return data.load(images, domain, geometry, limit=limit, seed=seed, remembered=remembered)
     images.pixels([0], domain=domain)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 from threading import Timer
 from time import monotonic
 from types import TracebackType
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -18,8 +21,19 @@ SETTLING_SECONDS = 3.0
 """How long to watch before saying how long it will take."""
 
 
+@runtime_checkable
+class Display(Protocol):
+    """Shows how far a run is."""
+
+    def __call__(self, doing: str, share: float, seconds: float, /) -> None:
+        """Show what is being done, the finished fraction of all work, and the seconds left (infinite if unknown)."""
+
+    def say(self, sentence: str, /) -> None:
+        """Show one line of its own."""
+
+
 class Shown:
-    """Shows how far things are; a ``Progress`` for the runner."""
+    """Shows how far things are: the display of a terminal or a log."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -95,3 +109,14 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s left"
     return f"{whole // 3600} h {whole % 3600 // 60} min left"
+
+
+@contextmanager
+def shown(progress: bool | None) -> Iterator[Shown | None]:
+    """Give a display on stderr if ``progress`` is True, or if it is None and a person watches."""
+    console = Console(stderr=True)
+    if progress or (progress is None and (console.is_terminal or console.is_jupyter)):
+        with Shown(console) as show:
+            yield show
+    else:
+        yield None

@@ -62,6 +62,7 @@ STEPS = (1, 2, 3, 5, 10)
 WIDEST = Linf(0.5)
 IMAGES, FEW = 32, 12
 """Images that are searched, and those of an encoder of ``HEAVY`` operations: a fortieth of what quick asks of it."""
+EARLIER = " Earlier results in this folder are of other radii and stay beside these."
 
 
 @final
@@ -117,7 +118,10 @@ def in_informative_balls(
         if chosen is not None:
             plan = [chosen.of(evaluation) if evaluation in group else evaluation for evaluation in plan]
             sentences.append(chosen.sentence)
-    return plan, f"No radius was asked for. {' '.join(sentences)} --eps sets others." if sentences else ""
+    if not sentences:
+        return plan, ""
+    earlier = EARLIER if changed(work.store.results(), plan) else ""
+    return plan, f"No radius was asked for. {' '.join(sentences)} --eps sets others.{earlier}"
 
 
 def _probes(evaluation: Evaluation) -> tuple[Probe, ...]:

@@ -79,10 +79,9 @@ def observe_shard(population: Population, shard: Shard) -> tuple[Observed | Exce
     """Return what is observed of ``shard``, or why it cannot be, and the seconds it took; engines map this over shards."""
     keep_freed_memory()
     observation, rows = shard
-    began, name = monotonic(), f"{observation.name} of {population.encoder.name}"
+    began = monotonic()
     try:
-        population = population.at_work()
-        tensors = population.run.batches(rows, lambda batch: observation.observe(population, batch), name)
+        tensors = observation.in_batches(population.at_work(), rows)
     except Exception as error:
         return error, monotonic() - began
     return {name: values.cpu() for name, values in tensors.items()}, monotonic() - began

@@ -5,10 +5,9 @@ Encoders are prepared first, and the run says how long it will take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from math import isfinite
-from time import monotonic
 from typing import Any
 
 import torch
@@ -21,15 +20,15 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.measure.evaluation import Evaluation, answerable, parts, with_bank
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
-from holdfast.measure.store import Store
 from holdfast.report.text import about, counted
-from holdfast.run.computing import Computing, Progress, Subject, learn_all, once
+from holdfast.run.computing import Computing, Subject, learn_all, once
 from holdfast.run.conclusions import Cells, MissingCells, finish
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes, one_thread
 from holdfast.run.engines.ranks import Ranks
 from holdfast.run.examination import IMAGES, examine
-from holdfast.run.forecast import SHORT, Deadline, Forecast, pace
+from holdfast.run.forecast import SHORT, pace
+from holdfast.run.inputs import Inputs
 from holdfast.run.rounds import Interim, Rounds, WriteReport
 from holdfast.run.shards import CleanCodes, lacking
 from holdfast.run.steps import pictures_of
@@ -183,37 +182,22 @@ def _problem(population: Population, _: None) -> str | None:
 
 
 def fill_table(
-    encoders: Sequence[Encoder],
-    images_for: Callable[[Encoder], Images],
+    inputs: Inputs,
     evaluations: Sequence[Evaluation],
     run: RunSettings,
-    store: Store,
-    engine: Engine | None = None,
-    *,
-    progress: Progress | None = None,
-    budget: float | None = None,
-    began: float | None = None,
-    bank_for: Callable[[Encoder], Images | None] | None = None,
+    work: Computing,
     write: WriteReport | None = None,
-    say: Callable[[str], None] | None = None,
     reason_for_radii: str = "",
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
     Args:
-        encoders: to measure; their names tell them apart.
-        images_for: gives the images for an encoder's domain and geometry.
-        evaluations: to run on each.
+        inputs: the encoders to measure, whose names tell them apart, with the images and the bank of each.
+        evaluations: to run on each encoder.
         run: seed, device, precision and batch size.
-        store: keeps what is finished and knows what already is.
-        engine: where shards are computed; in this process by default.
-        progress: is told how far things are.
-        budget: seconds after which no new work begins, nor before if it would end more than a tenth later. All have
-            their share of it, and what is seen by then is concluded as partial results.
-        began: when the budget began to run, by ``time.monotonic``; now by default.
-        bank_for: gives the bank for an encoder, apart from its images, if there is one.
+        work: computes what its store does not hold. After its budget no new work begins, nor before if it would end
+            more than a tenth later. All have their share of it, and what is seen by then is concluded as partial results.
         write: writes a report of what is stored while the run goes on.
-        say: is told, before the work begins, how long it will take.
         reason_for_radii: why attacks are measured at these radii, for results to carry.
 
     Raises:
@@ -221,23 +205,20 @@ def fill_table(
         StoreError: the store cannot be written.
         KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
     """
-    refuse_same_names(encoders)
+    refuse_same_names(inputs.encoders)
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
-    began = monotonic() if began is None else began
-    forecast = Forecast({}, beside=beside(engine))
-    work = Computing(store, engine or Local(), progress, Deadline(forecast, budget, began))
-    cells = Cells(run, work, encoders, reason_for_radii)
-    looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
+    cells = Cells(run, work, inputs.encoders, reason_for_radii)
+    looked_up = [look_up(encoder, inputs, evaluations, cells) for encoder in inputs.encoders]
     rows = [row for row in looked_up if row is not None]
     encoding = sum(plan(row, cells) for row in rows)
-    if say and (sentence := expectation(work, run.computes_on, encoding)):
-        say(sentence)
+    if work.progress and (sentence := expectation(work, run.computes_on, encoding)):
+        work.progress.say(sentence)
     compute_missing(rows, cells, Interim(cells, write))
-    if isinstance(engine, Ranks):
-        engine.end()
-    if progress:
-        progress("all cells", 1.0, 0.0)
+    if isinstance(work.engine, Ranks):
+        work.engine.end()
+    if work.progress:
+        work.progress("all cells", 1.0, 0.0)
     return cells.results, cells.failures
 
 
@@ -248,19 +229,12 @@ def refuse_same_names(encoders: Sequence[Encoder]) -> None:
         raise HoldfastError(f"two encoders are called {twice[0]!r}; name each one once")
 
 
-def look_up(
-    encoder: Encoder,
-    images_for: Callable[[Encoder], Images],
-    bank_for: Callable[[Encoder], Images | None] | None,
-    evaluations: Sequence[Evaluation],
-    cells: Cells,
-) -> MissingCells | None:
+def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation], cells: Cells) -> MissingCells | None:
     """Return what is missing of ``encoder``; nothing if its images cannot be had, which fails all of it."""
     cells.forget_failures(encoder, evaluations)
     with cells.failing(encoder, "unknown", evaluations):
-        images, bank = images_for(encoder), None
-        if bank_for and any(with_bank(evaluation) for evaluation in evaluations):
-            bank = bank_for(encoder)
+        images = inputs.images(encoder)
+        bank = inputs.bank(encoder) if any(map(with_bank, evaluations)) else None
         applicable = [evaluation for evaluation in evaluations if answerable(evaluation, encoder, images)]
         missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:

@@ -36,9 +36,9 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
 from holdfast.probes.linear import Linear as LinearProbe
-from holdfast.run.table import fill_table
 from tests import samples
 from tests.bounds.evaluations.known import Boast, linear_case, sorting
+from tests.filled import fill_table
 from tests.marks import rest_slow
 from tests.samples import builtin, digits, published
 

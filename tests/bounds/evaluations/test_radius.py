@@ -29,8 +29,8 @@ from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
-from holdfast.run.table import fill_table
 from tests.bounds.evaluations.known import Boast, linear_case, reference_pairs, sorting
+from tests.filled import fill_table
 from tests.marks import rest_slow
 from tests.samples import builtin, digits
 

@@ -36,8 +36,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.measure.evaluation import Evaluation, parts
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
-from holdfast.run.table import fill_table
 from tests.bounds.evaluations.known import Boast, linear_case, sorting
+from tests.filled import fill_table
 from tests.samples import builtin, digits, doubled, linear
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)

@@ -23,8 +23,8 @@ from holdfast.run.engines.base import Engine
 from holdfast.run.engines.processes import Processes
 from holdfast.run.engines.ranks import Ranks
 from holdfast.run.request import build
-from holdfast.run.table import fill_table
 from tests import tiny
+from tests.filled import fill_table
 from tests.run.engines.tasks import logged
 from tests.run.test_table import CHEAP, fill
 

@@ -22,11 +22,11 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
 from holdfast.run import shards
-from holdfast.run.table import fill_table
 from holdfast.synthetic import accuracies
 from holdfast.synthetic.accuracies import RuleAccuracies
 from holdfast.synthetic.evaluations.synbench import SynBench
 from tests import samples
+from tests.filled import fill_table
 from tests.marks import rest_slow
 from tests.synthetic.test_score import BUDGETS
 

@@ -56,6 +56,25 @@ def run_settings(
     return RunSettings(seed, precision=precision, batch_size=batch_size, attack_seed=attack_seed, **devices)
 
 
+def check_cluster(verb: str, cluster: str | None, out: str | Path | None) -> None:
+    """Raise if ``cluster`` asks for Slurm jobs, which repeat a command line, or for ranks that have no folder to meet in.
+
+    Example:
+        >>> check_cluster("attack", "slurm:ranks=8", None)
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: Slurm jobs repeat a command, which a call in Python is not; write it as ...
+    """
+    if cluster is not None and not isinstance(cluster, str):
+        raise HoldfastError(f"cluster is text: auto, local, ranks or an address, got {cluster!r}")
+    if cluster is not None and cluster.partition(":")[0] == "slurm":
+        raise HoldfastError(
+            "Slurm jobs repeat a command, which a call in Python is not; write it as "
+            f"holdfast {verb} --cluster {cluster}, or start the same program on every node with cluster='ranks'"
+        )
+    if out is None and cluster == RANKS:
+        raise HoldfastError("ranks meet in a folder that all of them see; name it as out")
+
+
 def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) -> Engine:
     """Return what computes shards: this process, so many others here, the ranks that share ``folder``, or a Ray cluster.
 
