@@ -163,6 +163,14 @@ class DoctorOptions(Loading, total=False):
     precision: Precision
 
 
+class CanaryOptions(Picking, Loading, total=False):
+    """Options of ``canary``, which computes few embeddings."""
+
+    device: Device
+    precision: Precision
+    batch_size: BatchSize
+
+
 class Training(TypedDict, total=False):
     """Device and time budget of training; precision and batch size are settings of the recipe."""
 
@@ -200,6 +208,13 @@ class Observing(Running, Keeping, total=False):
 UNFINISHED = "Stop after this many seconds with a checkpoint; rerun to continue."
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "attack": {"limit": {"default": 64}, "workers": {"default": None}},
+    "canary": {
+        "limit": {"default": 32, "help": "Keep N images, sampled with --seed."},
+        "precision": {
+            "default": None,
+            "help": "Compute in this precision, or check with its tolerance (default: float32).",
+        },
+    },
     "certify": {
         "device": {"help": "Compute on cpu or cuda; bounds need float64."},
         "precision": {"help": "Run the encoder in float32, float64, bfloat16 or float16."},
