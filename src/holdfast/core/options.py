@@ -163,6 +163,14 @@ class DoctorOptions(Loading, total=False):
     precision: Precision
 
 
+class CanaryOptions(Picking, Loading, total=False):
+    """Options of ``canary``, which computes few embeddings."""
+
+    device: Device
+    precision: Precision
+    batch_size: BatchSize
+
+
 class Training(TypedDict, total=False):
     """Device and time budget of training; precision and batch size are settings of the recipe."""
 

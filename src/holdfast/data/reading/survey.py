@@ -170,14 +170,15 @@ class Encoded:
         array = pixels.numpy()  # which is filled twice as fast
 
         def put(position: int) -> None:
-            array[position] = self._decode(rows[position]).numpy()
+            array[position] = self.picture(rows[position]).numpy()
 
         with pixel_limit(self.survey.max_pixels):
             for _ in side_by_side(put, range(len(rows))):
                 pass
         return pixels
 
-    def _decode(self, row: int) -> Shaped[Tensor, "c h w"]:
+    def picture(self, row: int) -> Shaped[Tensor, "c h w"]:
+        """Return the pixels of one image, which need not have the size of the others."""
         try:
             content, known = all_bytes(self.survey.fetch(self.rows[row])), self.survey.digests[self.rows[row]]
             if known.any() and blake2b(content).digest() != known.tobytes():
