@@ -232,7 +232,12 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 @cache
 def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
-    """Return type and declaration of each option of ``kind``, with the changes of the command ``verb``."""
+    """Type and declaration of each option, with the changes of one command.
+
+    Args:
+        kind: Class of the options.
+        verb: Name of the command.
+    """
     options = {name: get_args(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
     return {name: (of, _changed(option, OWN.get(verb, {}).get(name, {}))) for name, (of, option) in options.items()}
 
@@ -243,7 +248,7 @@ def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
 
 
 def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Add the options of ``kind`` to a function, as keywords in its signature and entries of its docstring.
+    """Decorator that adds the options of ``kind`` to signature and docstring of a function.
 
     Raises:
         HoldfastError: a call has an unknown keyword or an empty text.
@@ -276,7 +281,12 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def explained(text: str, options: Mapping[str, tuple[Any, Option]]) -> str:
-    """Return the docstring ``text`` with all ``options`` added under ``Args:``; entries it already has stay."""
+    """Add entries for ``options`` to a docstring that lists its arguments; old entries stay.
+
+    Args:
+        text: Docstring.
+        options: Type and declaration of each option, by name.
+    """
     before, args, rest = text.partition("Args:\n")
     block, end, after = rest.partition("\n\n")
     entries = {entry.partition(":")[0].strip(): entry.rstrip() for entry in re.split(r"\n(?= {4}\S)", block)}

@@ -34,7 +34,11 @@ def names() -> list[str]:
 
 
 def load(name: str, options: Options | None = None) -> Encoder:
-    """Return the built-in encoder called ``name``.
+    """Built-in encoder by its name.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
 
     Example:
         >>> load("digits-robust").parameters

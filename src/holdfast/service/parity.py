@@ -224,15 +224,25 @@ class Pair:
 
 
 def distances(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n d"], scale: Scale) -> Float[Tensor, "n"]:
-    """Return how far each code moved, as a share of the median distance between images."""
+    """Distance that each embedding moved, relative to the median distance between images.
+
+    Args:
+        reference: Embeddings by the reference, shape (n, d).
+        candidate: Embeddings by the candidate, shape (n, d).
+        scale: Median distance between images.
+    """
     return L2Distance()(reference.double(), candidate.double()) / scale.value
 
 
 def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
-    """Return everything that is said of a pair of codes, and what a search answers.
+    """Findings about a pair of embeddings of each image, and what a search answers.
+
+    Args:
+        pair: Embeddings by reference and candidate.
+        k: Neighbours to compare.
 
     Raises:
-        HoldfastError: there are too few images for ``k`` neighbours, or the reference tells none apart.
+        HoldfastError: There are too few images for ``k`` neighbours, or the reference is collapsed.
     """
     require_neighbours(k, len(pair.gallery.reference) - (not pair.gallery.is_bank))
     seen = pair.embedded(pair.divergence)
@@ -246,7 +256,15 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
 
 
 def require_neighbours(k: int, count: int) -> None:
-    """Raise unless ``count`` images that may answer are enough for ``k`` neighbours."""
+    """Check that there are enough images for ``k`` neighbours.
+
+    Args:
+        k: Neighbours to compare.
+        count: Images that may be neighbours.
+
+    Raises:
+        HoldfastError: There are too few.
+    """
     if count < 1:
         raise HoldfastError("parity compares neighbours, and no image has another beside it; add images")
     if not 0 < k <= count:
@@ -406,7 +424,12 @@ def _numbers(conclusion: Findings) -> Numbers:
 
 
 def worst(conclusion: Findings, count: int) -> Sequence[int]:
-    """Return the positions of the images that moved most; of codes of different widths, that kept least."""
+    """Positions of the images that moved most or, at different widths, kept fewest neighbours.
+
+    Args:
+        conclusion: Findings.
+        count: Number of images.
+    """
     series = {each.quantity: each.values for each in conclusion.series}
     values = series["distance"] if "distance" in series else tuple(-value for value in series["neighbours_kept"])
     return sorted(range(len(values)), key=lambda position: (-values[position], position))[:count]

@@ -59,7 +59,15 @@ printable = text(r"[ -~]{0,1000}")
 
 
 def operator(value: Any, place: str) -> str:
-    """Return the name of an operator of this torch that works on numbers alone."""
+    """Check the name of a torch operator that works on numbers alone.
+
+    Args:
+        value: Value of the document.
+        place: Place of the value in the document, for errors.
+
+    Raises:
+        UnlistedError: It is no such operator.
+    """
     if isinstance(value, str) and OTHER_OPERATORS.fullmatch(value):
         return value
     parts = ATEN.fullmatch(value) if isinstance(value, str) else None

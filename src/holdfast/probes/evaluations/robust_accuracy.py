@@ -47,10 +47,13 @@ class Threat:
     """One attack on one probe."""
 
     probe: Probe
+    """Probe under attack."""
     ball: Ball
+    """Perturbation set."""
     attack: Attack
+    """Attack."""
     aim: str
-    """``AT_PROBE`` or ``AT_CODE``."""
+    """Goal of the attack: ``AT_PROBE`` or ``AT_CODE``."""
 
     @property
     def conditions(self) -> Conditions:

@@ -272,11 +272,15 @@ class SmoothedRetrieval(SmoothedEvaluation):
 
 
 def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Tensor, "m"], Float[Tensor, ""]]:
-    """Return how far ``centre`` lies from the bisector hyperplanes that it must not cross, positive on the right side.
+    """Distances of the centre from the bisector hyperplanes it must not cross.
 
     First those of its own entry and each other one, then the nearest of those of its nearest other entry and the rest.
     The margin of entries ``a`` and ``b`` is ``(|c - b|^2 - |c - a|^2) / (2 |a - b|)``: what is nearer to the centre
     than that is nearer to ``a`` than to ``b``.
+
+    Args:
+        centre: Centre of the noisy copies, shape (d,).
+        index: Index of the image.
     """
     entries = index.entries.double()
     present = index.half.isfinite()
