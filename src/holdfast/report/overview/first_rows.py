@@ -373,9 +373,7 @@ def ball(written: str) -> str:
         ('ε = 12.75/255', 'ε = 8/255', 'ε = 0.5 in ℓ2')
     """
     norm, _, radius = written.partition(":")
-    if norm != "linf":
-        return f"ε = {radius} in {text.NORMS.get(norm, norm)}"
-    return f"ε = {radius}" if "/" in radius else f"ε = {255 * float(radius):.4g}/255"
+    return f"ε = {text.chosen(norm, radius)}{'' if norm == 'linf' else f' in {text.NORMS.get(norm, norm)}'}"
 
 
 def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: float, result: Result | None) -> Shown:
