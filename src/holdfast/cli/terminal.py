@@ -132,7 +132,7 @@ def drop() -> None:
 
 def _refused(error: OSError) -> HoldfastError:
     if isinstance(error, BrokenPipeError):
-        return UnreadError("nobody reads standard output any more")
+        return UnreadError("no one reads standard output any more")
     return HoldfastError(f"cannot write to standard output: {error.strerror or error}; send it elsewhere or free space")
 
 

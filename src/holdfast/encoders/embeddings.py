@@ -92,7 +92,7 @@ class Embeddings(Encoder):
             Recorded(self.stored.fingerprint),
             self.stored.name,
             Domain((self.stored.width,), -inf, inf),
-            pooling="none, codes were computed elsewhere",
+            pooling="none, embeddings were computed elsewhere",
             caution=POSITIONS if self.stored.positions else "",
         )
 

@@ -49,7 +49,7 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
         raise UnknownName("encoder of the run", name, set(labels_of.values()))
     if any(result.findings.collapsed for result in results_of_encoder):
         raise HoldfastError(
-            f"{name} has collapsed: one code for all images is useless, so its numbers are not published"
+            f"{name} has collapsed: one embedding for all images is useless, so its numbers are not published"
         )
     first: dict[str, Result] = {}
     for result in results_of_encoder:

@@ -206,7 +206,7 @@ def check(
 
     def answer(name: str, matching: Sequence[tuple[Estimate, Result]]) -> Answer:
         if name in collapsed:
-            return Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless")
+            return Answer(gate, name, False, f"{name} has collapsed: one embedding for all images is useless")
         if name in gaps or not matching:
             where = f" on {gaps[name]}" if name in gaps else f"; {reasons.get(name, 'no result matches')}"
             return Answer(gate, name, False, f"{name}: {gate.number} was not measured{where}")

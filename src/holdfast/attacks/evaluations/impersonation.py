@@ -77,9 +77,9 @@ class Impersonation(Evaluation):
     uses_bank = True
     title = "Impersonation"
     meaning = (
-        "The relative quantile is the distance to a target image that is left after the attack, as a share of the clean "
+        "The relative quantile is the distance to a target image that is left after the attack, as a fraction of the clean "
         "distance: 1 means the attack got nowhere, 0 that it imitates the target perfectly. The impersonation rate is "
-        "the share of attacked images whose nearest clean image is now the target; a stronger attack may get further."
+        "the fraction of attacked images whose nearest clean image is now the target; a stronger attack may get further."
     )
     headline = ("relative_quantile", "impersonation_rate")
     questions = (
@@ -117,7 +117,7 @@ class Impersonation(Evaluation):
                     "relative_quantile",
                     case.conditions,
                     left,
-                    "share of clean distance",
+                    "fraction of clean distance",
                     Claim.UPPER,
                     "smallest reachable",
                     UNDEFINED,
@@ -183,7 +183,7 @@ class Impersonation(Evaluation):
                     "impersonation_success",
                     Case(case.ball, case.attack, case.divergence, probe=str(self.probe)).conditions,
                     share.masked_fill(~counted, torch.nan),
-                    "share of both ways",
+                    "fraction of both ways",
                     Claim.LOWER,
                     "rate under the best attack",
                     UNCOUNTED,

@@ -117,8 +117,9 @@ class Transfer(Evaluation):
     robustness = False  # each encoder is its own worst surrogate
     title = "Transfer"
     meaning = (
-        "Images attacked on one encoder, the surrogate, are shown to another, as by somebody who cannot attack that one. "
-        "Harm kept says how far they carry its codes, as a share of how far an attack on itself does: near 1 the surrogate "
+        "Images attacked on one encoder, the surrogate, are shown to another, as by someone who cannot attack that one. "
+        "Harm kept says how far they carry its embeddings, as a fraction of how far an attack on itself does: near 1 "
+        "the surrogate "
         "serves as well. Random noise of the same size stands beside it; attacks made to carry over may do more."
     )
     headline = ("harm_kept", "nearest_neighbour_accuracy")

@@ -154,7 +154,9 @@ def _comparable_numbers(
         series = _series(result, estimate)
         reason = None
         if name in collapsed:
-            reason = "the encoder is collapsed: it gives all images the same code, so no ranking of it means anything"
+            reason = (
+                "the encoder is collapsed: it gives all images the same embedding, so no ranking of it means anything"
+            )
         elif isnan(estimate.value):
             reason = f"undefined: {estimate.reason or 'no reason was recorded'}"
         elif estimate.statistic == "whole":

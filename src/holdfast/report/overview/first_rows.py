@@ -398,11 +398,15 @@ def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: 
     if len(values) == 2 and end > 0 and all(map(isfinite, values)):
         low, high = (round(100 * min(max(value, 0.0) / end, 1.0), 1) for value in values)
         ends = low, high
-    detail = "; ".join(
-        f"{text.name_of(e)} {text.value(e, e.value)} {text.interval(e)} ({text.conditions(e.conditions, aim=e.aim)})"
-        for e in estimates
-    )
+    detail = "; ".join(_detail(e) for e in estimates)
     return Shown(name, said, best, ends, detail, values, tuple(estimates))
+
+
+def _detail(e: Estimate) -> str:
+    """Return an estimate with its interval and its setting, where it has them."""
+    setting = text.conditions(e.conditions, aim=e.aim)
+    parts = (text.name_of(e), text.value(e, e.value), text.interval(e), setting and f"({setting})")
+    return " ".join(filter(None, parts))
 
 
 def in_words(form: Form, estimates: Sequence[Estimate]) -> str:
