@@ -41,7 +41,7 @@ def show(table: Table) -> None:
 
 
 def announce(sentence: str) -> None:
-    """Print ``sentence`` on stderr before what takes long and says nothing, where somebody is looking."""
+    """Print ``sentence`` on stderr before what takes long and says nothing, where someone is looking."""
     if sys.stderr.isatty():
         print(sentence, file=sys.stderr, flush=True)
 
@@ -68,7 +68,7 @@ ESCAPED = range(0xDC80, 0xDD00)
 
 
 class UnreadError(HoldfastError):
-    """Whoever read standard output has closed it, as ``head`` does: nothing went wrong."""
+    """The reader of standard output has closed it, as ``head`` does: nothing went wrong."""
 
 
 def writable(error: UnicodeError) -> tuple[str | bytes, int]:

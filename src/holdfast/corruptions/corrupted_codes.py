@@ -58,7 +58,7 @@ def _unfit(shape: tuple[int, ...], corruption: Transform) -> str | None:
 @final
 @dataclass(frozen=True)
 class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
-    """Probes taught by the bank under ``corruption``, encoded anew; none where it cannot change images of this size."""
+    """Probes taught by the bank under ``corruption``, encoded again; none where it cannot change images of this size."""
 
     probes: tuple[Probe, ...]
     corruption: Transform

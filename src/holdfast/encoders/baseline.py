@@ -59,7 +59,7 @@ def raw_pixels(domain: Domain) -> Encoder:
 
 
 def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
-    """Return ``encoder`` with all weights drawn anew, each module by its own ``reset_parameters``.
+    """Return ``encoder`` with all weights drawn again, each module by its own ``reset_parameters``.
 
     A module without that method, as the graph of an ONNX file, gets the entries of each of its tensors in random order.
 

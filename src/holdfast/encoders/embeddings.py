@@ -19,7 +19,7 @@ from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "embeddings"
 POSITIONS = (
-    "Its rows have no ids, so they are told apart by position: it can be compared with files of the same images in the same "
+    "Its rows have no ids, so position tells them apart: it can be compared with files of the same images in the same "
     "order alone."
 )
 

@@ -304,7 +304,7 @@ def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fiel
 
 def with_settings(evaluation: Measured, **values: Any) -> Measured:
     """Return ``evaluation`` with other ``values`` of its settings, which a run decides on and may be empty."""
-    changed = copy(evaluation)  # not made anew: a user's empty list is a mistake, which is refused
+    changed = copy(evaluation)  # not made again: a user's empty list is a mistake, which is refused
     for name, value in values.items():
         object.__setattr__(changed, name, value)
     return changed

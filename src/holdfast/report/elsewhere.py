@@ -163,7 +163,7 @@ def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
 def numbers(results: Sequence[Result]) -> dict[str, float]:
     """Return every finite number of ``results`` and the ends of its interval, by name; the table holds the others.
 
-    Where two would have one name, the second is told apart by its place.
+    Where two would have one name, the second is distinguished by its place.
 
     Example:
         >>> numbers([])

@@ -4,7 +4,7 @@
 other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
 same ones in both distances, so that which these are nearly cancels, while what is divided by is the distance of all.
 
-There is a share only of a change that is told from chance: of a distance near zero, every number is a share. Which edit
+A change has a fraction only if it differs from random variation: any number is a fraction of about zero. Which edit
 comes closest is the order of the numerators alone, so the closest edit of a change is named even without a share.
 """
 

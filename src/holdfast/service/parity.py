@@ -23,10 +23,10 @@ from holdfast.service.parity_maps import GROUPS, UNSEEN, Answers, Gallery, Kept,
 #
 # same to rounding    every image's code moved by at most ``ROUNDING`` of the median distance between images: use either
 # same directions     every direction did, and norms differ: the index can stay for search by cosine
-# same neighbours     ``NEIGHBOURS`` of the nearest images stay, in an index encoded anew and in the old one: keep it
-# a rotated copy      ``NEIGHBOURS`` stay in an index encoded anew, and a shift, a scale and a rotation leave at most
-#                     ``ROTATED`` of the held-out variance: encode the index anew
-# another space       none of these: encode the index anew, and expect other answers
+# same neighbours     ``NEIGHBOURS`` of the nearest images stay, in an index encoded again and in the old one: keep it
+# a rotated copy      ``NEIGHBOURS`` stay in an index encoded again, and a shift, a scale and a rotation leave at most
+#                     ``ROTATED`` of the held-out variance: encode the index again
+# another space       none of these: encode the index again, and expect other answers
 #
 # By cosine *same to rounding* asks for directions, too: a code near zero may turn round within the distance of
 # rounding.

@@ -135,8 +135,8 @@ def estimates(inputs: ScoringInputs) -> tuple[Estimate, ...]:
     whole, extrapolated = inputs.scores(WHOLE), inputs.scores(EXTRAPOLATED)
     return (
         *_means(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
-        *_means(inputs, whole, "", "with so many samples"),
-        *_scores(inputs, whole, "", "with so many samples"),
+        *_means(inputs, whole, "", "at this number of samples"),
+        *_scores(inputs, whole, "", "at this number of samples"),
         *_scores(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
         *_suggestions(inputs, whole, ""),
         *_suggestions(inputs, extrapolated, "_extrapolated"),

@@ -180,7 +180,7 @@ STOPPING = "stopping as soon as this step is done; Ctrl-C again stops at once, w
 
 @final
 class Interruption:
-    """Whether this process was asked to stop while signals were ``deferred``; ``say`` is told so at once."""
+    """Whether this process was asked to stop while signals were ``deferred``; ``say`` is called at once."""
 
     def __init__(self, say: Callable[[str], None] | None = None) -> None:
         self.requested, self.say = False, say

@@ -7,7 +7,7 @@ whose nearest clean image is the target.
 
 With a labelled bank, the paper's success rate as well: of pairs of two classes that a probe both gets right, how often it
 takes one attacked image for the other's class, both ways averaged. The attack knows neither labels nor probe, and the ball
-stays around the clean image (the authors' program centres it anew at every reporting step).
+stays around the clean image (the authors' program centres it again at every reporting step).
 """
 
 from __future__ import annotations

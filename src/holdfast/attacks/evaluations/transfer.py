@@ -1,6 +1,6 @@
 """Transfer: images attacked on another encoder, the surrogate, and shown to this one.
 
-Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often carry over between networks, so that somebody without
+Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often carry over between networks, so that someone without
 access to a service attacks another network in its place. Every encoder of a run is a surrogate for every other one: the rows
 of one quantity, a surrogate each, and its columns, an encoder each, are the transfer matrix.
 

@@ -4,7 +4,7 @@ Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is
 ``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
 cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
 decided again from the codes themselves in float64, so counts are exact. A code that cannot be embedded (zero
-under cosine) is nobody's neighbour.
+under cosine) is no one's neighbour.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def closer_counts(
 
     Args:
         divergence: fitted, if it needs to be.
-        moved: codes of perturbed samples, shape (m, d); rows that are not finite count nobody.
+        moved: codes of perturbed samples, shape (m, d); rows that are not finite count no one.
         originals_of: row of ``clean`` that each belongs to.
         clean: the population's codes, shape (n, d).
         kin: groups of both, if images have any; codes of the own group are not counted.
@@ -88,7 +88,7 @@ def crossings(
     """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
 
     Arguments are those of ``closer_counts``. Where the own codes are not among ``clean``, they are ``originals``, and
-    ``originals_of`` is -1. Clean codes that are ``left_out`` are nobody's neighbours.
+    ``originals_of`` is -1. Clean codes that are ``left_out`` are no one's neighbours.
     """
     originals = clean[originals_of] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
@@ -175,7 +175,7 @@ class Tile:
     ) -> None:
         present = block.abs().amax(1).isfinite()
         if not present.all():
-            block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is nobody's neighbour
+            block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is no one's neighbour
         half = torch.linalg.vector_norm(block, dim=1).square() / 2
         self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
         here = ((originals >= 0) & (originals < len(block))).nonzero()[:, 0]

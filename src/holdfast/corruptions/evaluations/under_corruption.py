@@ -2,7 +2,7 @@
 
     Delta = (Acc(original) - Acc(corrupted)) / Acc(original)          https://arxiv.org/abs/2206.05259
 
-The encoder stays; bank and measured images are corrupted and encoded anew, and the probe is taught again. So Delta asks
+The encoder stays; bank and measured images are corrupted and encoded again, and the probe is taught again. So Delta asks
 whether the encoder still separates the classes, not whether it maps corrupted images to where clean ones were. That far
 harsher question, the probe as the clean bank taught it, is answered beside it under names of its own.
 """

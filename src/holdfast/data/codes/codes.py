@@ -42,7 +42,7 @@ class StoredCodes:
     Args:
         codes: float16, float32 or float64, in memory or mapped.
         ids: distinct, one per row.
-        positions: whether nobody stated ids, which then are the rows' positions.
+        positions: whether no one stated ids, which then are the rows' positions.
         labels: one number per row, if known.
         classes: what the numbers are called, where labels are text.
         groups: which rows belong together, if known.
@@ -129,7 +129,7 @@ class StoredCodes:
 
 
 class CodeRows:
-    """Codes in the place of pixels. Images are told apart by what they show where that is known, else by their ids."""
+    """Codes in the place of pixels. Images are distinguished by what they show where that is known, else by their ids."""
 
     def __init__(self, stored: StoredCodes, rows: Sequence[int] | None = None, shown: Source | None = None) -> None:
         self.stored, self.rows = stored, range(len(stored)) if rows is None else list(rows)

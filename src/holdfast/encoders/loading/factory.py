@@ -84,7 +84,7 @@ def encoder_from(
     """Return what a factory ``built`` as an encoder of the inputs that it states itself, or else ``settings``.
 
     Raises:
-        HoldfastError: nobody states the inputs, or both do.
+        HoldfastError: no one states the inputs, or both do.
     """
     domain: Domain | None = getattr(built, "domain", None)
     if domain is None:

@@ -49,7 +49,7 @@ class Kind:
     form: Form
     event: str
     gallery: str = "all other images"
-    """What an image is told from; names of settings in braces."""
+    """What an image is compared with; names of settings in braces."""
     note: str = ""
     """What the second line says besides ε, direction and n."""
     counts: str = ""

@@ -120,7 +120,7 @@ def gain_of(rows: Int[Tensor, "r"], gain: ObjectiveFunction, encoder: Encoder, c
 
 
 def noted(gain: ObjectiveFunction, finite: list[Tensor]) -> ObjectiveFunction:
-    """Return the gain, which notes whether the codes that it is given are finite; nobody waits for a GPU to say it."""
+    """Return the gain, which notes whether the codes that it is given are finite; no one waits for a GPU to say it."""
 
     def of(codes: Codes) -> Float[Tensor, "b"]:
         finite.append(codes.detach().isfinite().all())

@@ -225,7 +225,7 @@ def eval_codes_of(learner: Learner, pixels: Pixels) -> Codes:
 
 
 def keep_boxes_small(encoder: nn.Module) -> None:
-    """Draw weights anew so that boxes keep their width from layer to layer: deviation ``sqrt(2 pi) / fan_in``.
+    """Draw weights again so that boxes keep their width from layer to layer: deviation ``sqrt(2 pi) / fan_in``.
 
     Shi et al. 2021, https://arxiv.org/abs/2103.17268, section 3.1. Biases stay as they are.
     """

@@ -220,7 +220,7 @@ def spherical_kmeans(
 @final
 @dataclass(frozen=True)
 class DeepClusterV2(TrainingObjective):
-    """Cross-entropy of all views with the clusters of the images, which are found anew before each epoch."""
+    """Cross-entropy of all views with the clusters of the images, which are found again before each epoch."""
 
     temperature: float = 0.1
     """Temperature of the cosines with centroids."""

@@ -80,7 +80,7 @@ class MAE(TrainingObjective):
 
 
 class TokenDecoder(nn.Module):
-    """Predicts all patches from the tokens of visible ones, with a transformer that is told where each stands."""
+    """Predicts all patches from the tokens of visible ones, with a transformer that knows the position of each."""
 
     def __init__(self, encoder: nn.Module, settings: MAE, domain: Domain) -> None:
         super().__init__()

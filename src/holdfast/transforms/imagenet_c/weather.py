@@ -65,7 +65,7 @@ TINT = (0.86, 0.94, 1.0)
 
 @final
 class FrostC(CommonCorruption):
-    """Frost as in ImageNet-C, whose photographs of frost are replaced by crystals drawn anew for each image."""
+    """Frost as in ImageNet-C, whose photographs of frost are replaced by crystals drawn again for each image."""
 
     name = "frost-c"
     draws = True
