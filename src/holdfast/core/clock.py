@@ -1,6 +1,6 @@
 """When a command began: with its process, where it is the command line. Budgets run from then.
 
-Loading torch takes seconds, which somebody who gives a command two minutes counts among them.
+Loading torch takes seconds, which someone who gives a command two minutes counts among them.
 """
 
 from __future__ import annotations

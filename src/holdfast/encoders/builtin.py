@@ -18,7 +18,7 @@ from holdfast.encoders.loading.reference import Options, split
 SOURCE = "builtin"
 DOMAIN = Domain((1, 8, 8))
 TOUR = ("digits-random", "digits-supervised", "digits-contrastive", "digits-robust")
-"""What is measured where nobody names an encoder."""
+"""What is measured where no one names an encoder."""
 NAMES = (*TOUR, "digits-certified")
 WEIGHTS = Path(__file__).parent / "weights"
 

@@ -19,7 +19,7 @@ from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "embeddings"
 POSITIONS = (
-    "Its rows have no ids, so they are told apart by position: it can be compared with files of the same images in the same "
+    "Its rows have no ids, so position tells them apart: it can be compared with files of the same images in the same "
     "order alone."
 )
 
@@ -98,7 +98,7 @@ class Embeddings(Encoder):
             Recorded(self.stored.fingerprint),
             self.stored.name,
             Domain((self.stored.width,), -inf, inf),
-            pooling="none, codes were computed elsewhere",
+            pooling="none, embeddings were computed elsewhere",
             caution=POSITIONS if self.stored.positions else "",
         )
 

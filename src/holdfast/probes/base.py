@@ -159,7 +159,7 @@ def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
         high=high,
         n=n,
         method="mid-P",
-        unit="share of samples",
+        unit="fraction of samples",
         claim=Claim.ESTIMATE,
         of="accuracy of the most common class as the only answer",
         better="neither",

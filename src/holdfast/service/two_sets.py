@@ -186,7 +186,7 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
     if points is None:
         raise _not_euclidean(divergence)
     if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
-        raise HoldfastError(f"a code is zero, which {divergence} gives no direction; use l2")
+        raise HoldfastError(f"an embedding is zero, which {divergence} gives no direction; use l2")
     return points
 
 

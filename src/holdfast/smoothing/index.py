@@ -54,8 +54,8 @@ class Smoothing(SharedSettings):
 class NoisyIndex(Fit[Observed]):
     """Index that noisy copies are looked up in: mean noisy embedding of each image.
 
-    ``codes`` of the ``samples`` images that are looked at and of those that they are told from, by their places in
-    ``shuffled``, and ``bank`` of the images of the bank that they are told from instead, if there is one.
+    ``codes`` of the ``samples`` images that are looked at and of those that they are compared with, by their places in
+    ``shuffled``, and ``bank`` of the images of the bank that they are compared with instead, if there is one.
 
     Clean codes would do as well, and certificates hold for any; but where noise moves all codes one way, as it does in
     encoders that never saw any, noisy copies are nearer to each other's than to any clean code.
@@ -117,7 +117,7 @@ class Index:
     """Relative to its own."""
     origin: Float[Tensor, "d"]
     half: Float[Tensor, "m1"]
-    """Half the squared length of each entry; infinite for copies of the image itself, which are nobody's neighbour."""
+    """Half the squared length of each entry; infinite for copies of the image itself, which are no one's neighbour."""
 
     @classmethod
     def of(cls, population: Population, row: int, embed: Callable[[Codes], Codes], smoothing: Smoothing) -> Index:

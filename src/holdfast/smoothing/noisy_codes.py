@@ -134,7 +134,7 @@ class NoisyCodes(Observation):
         return {**entries(observed, f"probe {self.probes.index(probe)}"), "copies": observed["copies"]}
 
     def _answering(self, population: Population) -> dict[int, FittedProbe]:
-        """Return the probes that could be learned, by their places; without labels nobody asks them.
+        """Return the probes that could be learned, by their places; without labels no one asks them.
 
         An evaluation that needs a failed one gets the reason when it concludes; the others do not fail with it.
 

@@ -125,7 +125,7 @@ def check_batch_norm(learner: nn.Module, share: int) -> None:
 #
 # Lightning Fabric places the work: the same loop alone, as one of several processes of torchrun, on GPUs, in mixed
 # precision.
-# Torch's generator is seeded anew for each step, so nothing random has to be kept.
+# Torch's generator is seeded again for each step, so nothing random has to be kept.
 
 SECONDS = 60.0
 """At least this often a checkpoint is written."""
@@ -159,7 +159,7 @@ class Training:
         watch: measures the encoder before the first and after each epoch, beside its health. Where it returns an
             ``agreement`` with the original codes, training ends when that is lost.
         until: when the last step should have ended, by ``time.monotonic``.
-        say: is told, as soon as somebody asks to stop, what that waits for.
+        say: called with what a stop waits for, as soon as one is requested.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Training:
                 stopped = somewhere(self._stops, self.fabric.device)
                 self._require_finite(total)
             elif self.fabric.world_size == 1:
-                stopped = self._stops  # with nobody to agree with, at once
+                stopped = self._stops  # with no one to agree with, at once
             self.show_progress(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
             if stopped or (kept_long and self.step < self.feed.steps):
                 self._require_finite(total)

@@ -4,7 +4,7 @@ Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is
 ``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
 cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
 decided again from the codes themselves in float64, so counts are exact. A code that cannot be embedded (zero
-under cosine) is nobody's neighbour.
+under cosine) is no one's neighbour.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Tile:
     ) -> None:
         present = block.abs().amax(1).isfinite()
         if not present.all():
-            block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is nobody's neighbour
+            block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is no one's neighbour
         half = torch.linalg.vector_norm(block, dim=1).square() / 2
         self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
         here = ((originals >= 0) & (originals < len(block))).nonzero()[:, 0]

@@ -110,7 +110,7 @@ def far_out(codes: Float[Tensor, "n d"], centred: bool = False) -> str:
         >>> codes = torch.ones(200, 2)
         >>> codes[:2] *= 20
         >>> far_out(codes[5:]), far_out(codes)
-        ('', '; too short, for 1% of the codes lie far out and hold 80% of the squared length')
+        ('', '; too short, for 1% of the codes lie far out with 80% of the squared length')
     """
     centre = codes.mean(0).double() if centred else 0.0
     blocks = codes.split(max(1, BLOCK // codes.shape[1]))
@@ -120,4 +120,6 @@ def far_out(codes: Float[Tensor, "n d"], centred: bool = False) -> str:
     share = float(lengths.topk(min(count, len(lengths))).values.sum()) / total if total > 0 else 0.0
     if not share > max(FAR, 5 * count / max(1, len(lengths))):
         return ""
-    return f"; too short, for {count / len(lengths):.0%} of the codes lie far out and hold {share:.0%} of the squared length"
+    return (
+        f"; too short: {count / len(lengths):.0%} of the embeddings lie far out with {share:.0%} of the squared length"
+    )

@@ -263,7 +263,7 @@ def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Est
         low, high = group_median_interval(values, groups, estimate.confidence)
         method = f"share below the median over {count} groups of images"
     else:
-        limits = (0.0, 1.0) if estimate.unit == "share of samples" else limits_of(series)
+        limits = (0.0, 1.0) if estimate.unit in ("fraction of samples", "share of samples") else limits_of(series)
         low, high = group_mean_interval(values, groups, limits, estimate.confidence)
         drawn = f"Gaffke's bounds, {draws_for(count)} draws" if limits else "Student's, widened by skewness"
         method = f"{drawn}, over {count} groups of images"

@@ -76,7 +76,7 @@ def summarise(
         high=high,
         n=n,
         method=method,
-        unit="share of samples" if statistic == "share" else series.unit,
+        unit="fraction of samples" if statistic == "share" else series.unit,
         claim=series.claim,
         of=series.of,
         better=better,
@@ -173,7 +173,9 @@ def _share(values: Values, quantity: str) -> Summary:
     """Return the share of ones among ``values``."""
     if not np.isin(values, (0, 1)).all():
         other = next(value for value in values.tolist() if value not in (0, 1))
-        raise HoldfastError(f"a share of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean")
+        raise HoldfastError(
+            f"a fraction of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean"
+        )
     successes, n = int(values.sum()), len(values)
     return successes / n, *share_interval(successes, n), "mid-P"
 
@@ -189,10 +191,10 @@ def is_share(unit: str) -> bool:
     """True if numbers of this unit lie between 0 and 1: counts over counts, or yes or no.
 
     Example:
-        >>> is_share("share of pairs"), is_share("yes or no"), is_share("share of clean distance"), is_share("dimensions")
-        (True, True, False, False)
+        >>> is_share("fraction of pairs"), is_share("yes or no"), is_share("fraction of clean distance")
+        (True, True, False)
     """
-    return unit == "yes or no" or (unit.startswith("share") and "distance" not in unit)
+    return unit == "yes or no" or (unit.startswith(("fraction", "share")) and "distance" not in unit)
 
 
 def limits_of(series: Series) -> Limits | None:

@@ -121,7 +121,7 @@ def _parquet(path: Path, column: str | None) -> Table:
         f.name for f in schema if f.name != chosen and not types.is_nested(f.type) and kinds.get(f.name) != "bytes"
     ]
     values = {name: file.read(columns=[name]).column(name).to_pylist() for name in others}
-    return Table(_rows(path, columns.copied(file, chosen, f"codes of {path.name}")), values)
+    return Table(_rows(path, columns.copied(file, chosen, f"embeddings of {path.name}")), values)
 
 
 def _rows(path: Path, codes: np.ndarray) -> Rows:

@@ -40,7 +40,7 @@ class Stored:
 
 Content = Path | bytes | Stored
 Fetch = Callable[[int], Content]
-"""From a row to its image; nothing of it is read yet, unless it is at hand."""
+"""From a row to its image; nothing of it is read yet, unless it is in memory."""
 
 
 def identity(content: Content) -> Path | str | None:

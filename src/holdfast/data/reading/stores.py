@@ -40,14 +40,14 @@ class FileStore:
         """Return the store of ``address`` (a path or ``scheme://...``) and the path in it.
 
         Raises:
-            HoldfastError: nobody knows the scheme, or the package for it is missing.
+            HoldfastError: no one knows the scheme, or the package for it is missing.
         """
         from fsspec.core import url_to_fs
 
         scheme, _, place = address.partition("://")
         user, at, _ = place.partition("/")[0].rpartition("@")
         if at and ":" in user:
-            # An address is written into reports, and there nobody looks for a password.
+            # An address is written into reports, and there no one looks for a password.
             raise HoldfastError(
                 f"the {scheme}:// address has a password before its @; leave it out and give it as the store's own tools "
                 "take it (environment, configuration file)"

@@ -69,7 +69,7 @@ class Patches(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the positions anew."""
+        """Draw the positions again."""
         nn.init.trunc_normal_(self.positions, std=DEVIATION)
 
     def forward(self, pixels: Pixels) -> Tokens:
@@ -88,7 +88,7 @@ class VisionTransformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the class token anew."""
+        """Draw the class token again."""
         if self.first is not None:
             nn.init.trunc_normal_(self.first, std=DEVIATION)
 

@@ -233,7 +233,7 @@ def payload(kind: str) -> Rule:
 #
 # ``torch.export.load`` falls back to unrestricted unpickling for some records, evaluates shape expressions and writes
 # Python source from names. So everything that may appear is listed, records here and JSON in ``program``, and torch
-# is given an archive written anew from what is on the list: two readers may find different records in one file.
+# is given an archive written again from what is on the list: two readers may find different records in one file.
 
 RAW = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|\.data/(version|serialization_id)|(archive_)?(format|version)"

@@ -155,10 +155,10 @@ def variant(**kinds: Rule) -> Rule:
 # The closed grammar of sizes in an exported program: integers, symbols, and formulas of the two.
 #
 # torch hands such text to sympy, which evaluates it as Python. Text passes here only if it is built from the names
-# below, and what is handed on is written anew from what was understood.
+# below, and what is handed on is written again from what was understood.
 
 LONGEST = 10_000
-"""Characters of an expression; those of the vision transformers and convolutional networks at hand have below 300."""
+"""Characters of an expression; those of the vision transformers and convolutional networks in the tests have below 300."""
 HIGHEST_POWER = 8
 SYMBOL = re.compile(r"[a-z]{1,8}_?\d{1,4}", re.ASCII)
 ASSUMPTIONS = ("positive", "integer", "nonnegative", "negative", "nonpositive", "nonzero", "real", "finite")

@@ -1,4 +1,4 @@
-"""ONNX operators that move, cut and reshape tensors, and what an operator is told beside its inputs."""
+"""ONNX operators that move, cut and reshape tensors, and the attributes of an operator."""
 
 from __future__ import annotations
 

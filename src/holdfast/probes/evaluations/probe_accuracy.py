@@ -114,7 +114,7 @@ def class_accuracies(
                 high=high,
                 n=len(right),
                 method="mid-P",
-                unit="share of samples",
+                unit="fraction of samples",
                 claim=Claim.ESTIMATE,
                 of=CLEAN,
                 better="higher",
