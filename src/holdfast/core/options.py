@@ -211,6 +211,13 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "limit": {"default": 64, "help": "Use at most N images, sampled with --seed."},
         "workers": {"default": None},
     },
+    "canary": {
+        "limit": {"default": 32, "help": "Keep N images, sampled with --seed."},
+        "precision": {
+            "default": None,
+            "help": "Compute in this precision, or check with its tolerance (default: float32).",
+        },
+    },
     "certify": {
         "device": {"help": "Compute on cpu or cuda; bounds need float64."},
         "precision": {"help": "Run the encoder in float32, float64, bfloat16 or float16."},
