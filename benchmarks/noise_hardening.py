@@ -1,4 +1,4 @@
-"""What hardening for noise gains and costs on the built-in digits: the table of docs/training/hardening.md.
+"""What hardening for noise gains and costs on the built-in digits: the table of docs/guides/harden-and-train.md.
 
     python -m benchmarks.noise_hardening --seeds 0,1,2
 

@@ -1,4 +1,7 @@
-"""The page of the study, ``docs/study.md``, and what reports quote of it: every sentence follows from stored numbers."""
+"""The pages of the study and what reports quote of it: every sentence follows from stored numbers.
+
+``docs/study.md`` is one screen, ``docs/study-results.md`` has all results and the ledger of claims.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from pathlib import Path
 
 from holdfast.core.files import write_whole
 from studies.agreement import sections as agreement_page
+from studies.agreement.front import RESULTS, front
 from studies.agreement.judged import judged, quoted
 from studies.agreement.opening import opening
 from studies.certified import frontier_page
@@ -14,21 +18,20 @@ from studies.claims import ledger
 STORED = Path(__file__).parent / "stored"
 QUOTED = "src/holdfast/report/overview/study.json"
 """Read by the library, which knows nothing else of the study."""
-TITLE = "# Which number to trust"
+TITLE = "# Results of the study"
 ORIGIN = """
-A measure without labels is of use if it tells how robust a later, labelled use of the encoder will be. This page says for
-which measures that was seen, in one study of many encoders. Each of its sentences follows from the numbers in
-`studies/stored`; `python -m studies --page` writes it from these alone. Reports of this version of the library
-[quote it](reading-the-report.md#how-far-to-trust-a-number): a table says of each measured number what was found of it."""
+This page has the results behind [the study's short page](study.md). Each sentence follows from the numbers in
+`studies/stored`; `python -m studies --page` writes both pages from these alone."""
 
 
 def render(folder: Path) -> dict[str, str]:
-    """Return the page, its figures and what reports quote of it by their paths, from the results in ``folder``."""
+    """Return the pages, their figures and what reports quote of it by their paths, from the results in ``folder``."""
     found = judged(folder)
     first, picture = opening(found)
     lines, figures = agreement_page.render(found)
     claims = ledger.ledger_section(ledger.stored(folder / "claims"))
-    docs = {"study.md": "\n".join([TITLE, *first, ORIGIN, *lines, "", *claims]) + "\n", **picture, **figures}
+    results = "\n".join([TITLE, *first, ORIGIN, *lines, "", *claims]) + "\n"
+    docs = {"study.md": "\n".join(front(found)) + "\n", RESULTS: results, **picture, **figures}
     docs |= frontier_page.render(folder / "frontier")
     return {**{f"docs/{path}": text for path, text in docs.items()}, QUOTED: quoted(found)}
 

@@ -98,7 +98,7 @@ def test_every_evaluation_has_a_section_with_its_quantities(name: str) -> None:
         ("attacks.md", "Divergences", DIVERGENCES),
         ("attacks.md", "Presets", PRESETS),
         ("bounds.md", "Methods", methods()),
-        ("training/adversarial.md", "The adversaries", adversaries()),
+        ("training/objectives.md", "The adversaries", adversaries()),
         ("images.md", "Images", data.loaders()),
         ("probes.md", "The probes", catalog.everything()["probes"]),
         ("encoders.md", "Architectures", {name: kind for name, kind in architectures().items() if name != LOADED}),
@@ -137,7 +137,7 @@ def test_settings_within_a_table_are_documented(title: str, kinds: dict[str, typ
 
 
 def test_run_is_documented() -> None:
-    assert {name: cells[0] for name, cells in rows(section(DOCS / "python.md", "One measure")).items()} == defaults(
+    assert {name: cells[0] for name, cells in rows(section(DOCS / "reference.md", "One measure")).items()} == defaults(
         RunSettings
     )
 
@@ -236,9 +236,9 @@ def test_the_picture_is_small() -> None:
 
 
 def test_python_page_says_where_every_evaluation_lives() -> None:
-    table = rows(section(DOCS / "python.md", "Where evaluations live"))
+    table = rows(section(DOCS / "reference.md", "Where evaluations live"))
     for kind in catalog.evaluations().values():
         package, module = kind.__module__.rsplit(".", 1)
         row = table.get(package, [""])[0]
         place = f"{module}.{kind.__name__}"
-        assert place in row, f"docs/python.md, 'Where evaluations live', needs {place} in the row of {package}"
+        assert place in row, f"docs/reference.md, 'Where evaluations live', needs {place} in the row of {package}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import extend
-from tests.pages import DOCS
+from tests.pages import DOCS, ROOT
 from tests.test_layers import loaded
 
 
@@ -27,7 +27,8 @@ def test_type_checkers_see_the_same_names():
 
 
 def test_the_page_asks_for_nothing_else():
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", (DOCS / "extending.md").read_text(), re.M | re.S))
+    shown = re.findall(r"^```python\n(.*?)^```$", (DOCS / "extending.md").read_text(), re.M | re.S)
+    code = "\n".join([*shown, *(path.read_text() for path in (ROOT / "examples" / "extending").rglob("*.py"))])
     imports = ast.walk(ast.parse(re.sub(r"(?m)^from __future__.*$", "", code)))
     named = {
         alias.name

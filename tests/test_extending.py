@@ -42,17 +42,17 @@ from tests.pages import DOCS, ROOT
 from tests.samples import DIGITS, builtin, digits
 
 PAGE = (DOCS / "extending.md").read_text()
-FILES = re.findall(
-    r"^`src/holdfast/([\w/]+)/(\w+)\.py`:\n\n```python\n(.*?)^```$",
-    PAGE,
-    re.MULTILINE | re.DOTALL,
-)
-FILES = [(folder.replace("/", "."), name, code) for folder, name, code in FILES]
+EXAMPLES = ROOT / "examples" / "extending"
+FILES = [
+    (path.parent.relative_to(EXAMPLES).as_posix().replace("/", "."), path.stem, path.read_text())
+    for path in sorted(EXAMPLES.rglob("*.py"))
+]
+SHOWN = re.findall(r"^`src/holdfast/([\w/]+)\.py`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every file of the page on extension, put where it says it belongs."""
+    """Every file of ``examples/extending``, put where it belongs."""
     for package, name, code in FILES:
         home = import_module(f"holdfast.{package}")
         (tmp_path / package).mkdir(exist_ok=True)
@@ -256,6 +256,14 @@ def test_the_new_observation_sees_each_row_by_itself(dropped: None, tmp_path: Pa
     assert torch.allclose(whole[4:5], alone, rtol=1e-4)
     assert not torch.allclose(whole[3:4], alone, rtol=1e-4), "vacuous: all rows are alike"
     assert not answerable(measure, Embeddings(np.ones((6, 5), dtype=np.float32)), images)
+
+
+def test_the_page_shows_files_as_they_are_and_names_the_others() -> None:
+    assert len(SHOWN) == 2
+    for path, code in SHOWN:
+        assert code == (EXAMPLES / f"{path}.py").read_text()
+    for path in EXAMPLES.rglob("*.py"):
+        assert path.relative_to(EXAMPLES).as_posix() in PAGE
 
 
 def test_the_page_shows_the_example_of_a_measure() -> None:

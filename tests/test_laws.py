@@ -287,10 +287,10 @@ def test_the_first_screen_calls_each_number_what_the_result_calls_it(evaluation:
 
 @every
 def test_every_number_is_simulated_or_says_why_not(evaluation: Evaluation) -> None:
-    """A new number needs its place in the table of docs/reliability.md: the program that simulates it, or a reason."""
-    body = pages.section(pages.DOCS / "reliability.md", "Which intervals are simulated")
+    """A new number needs its place in the table of docs/coverage.md: the program that simulates it, or a reason."""
+    body = pages.section(pages.DOCS / "coverage.md", "Which intervals are simulated")
     assert evaluation.name in pages.rows(body), (
-        f"docs/reliability.md, 'Which intervals are simulated', needs a row for {evaluation.name}"
+        f"docs/coverage.md, 'Which intervals are simulated', needs a row for {evaluation.name}"
     )
     simulated, program, without = pages.rows(body)[evaluation.name]
     printed = {estimate.quantity for estimate in usual(evaluation).estimates}

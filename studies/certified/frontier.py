@@ -1,6 +1,6 @@
 """Accuracy against certified radius of encoders that are made to be provable: ``python -m studies.certified.frontier``.
 
-Encoders are trained by ``certified`` adversaries of several radii and shares (docs/training/adversarial.md) and measured
+Encoders are trained by ``certified`` adversaries of several radii and shares (docs/training/objectives.md) and measured
 beside the published ones of RVCL (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html) of the same
 architecture: SimCLR, and RoCL at several strengths. Images and published weights are read from the folder that
 HOLDFAST_REFERENCE names. One JSON file for each encoder and seed is kept in ``--out``; what is there is not done again.

@@ -23,7 +23,7 @@ AIM, WITHIN, TIGHT = 1.25, 0.02, 0.95
 OPENING = f"""\
 # Accuracy against certified radius
 
-Encoders that are [trained to be certified](adversarial.md#certified) beside the published ones of RVCL with the same
+Encoders that are [trained to be certified](objectives.md#certified) beside the published ones of RVCL with the same
 architecture: SimCLR, and RoCL at several strengths. `python -m studies.certified.frontier` trains and measures, with
 `HOLDFAST_REFERENCE` naming the folder of images and published weights; the numbers are in `studies/stored/frontier`, and
 `python -m studies --page` writes this page and its picture from them alone.

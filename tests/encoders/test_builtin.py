@@ -98,7 +98,7 @@ def test_adversarial_training_shows(score):
 
 @pytest.mark.slow
 def test_documented_numbers_are_those_of_the_shipped_encoders(score):
-    documented = _numbers((ROOT / "docs/encoders-builtin.md").read_text())
+    documented = _numbers((ROOT / "docs/encoders.md").read_text())
     measured = _numbers(score.table())
     assert documented.keys() == measured.keys() > set(builtin.names())
     for name, row in measured.items():
