@@ -53,13 +53,6 @@ class AtHand:
     images: Images | None = None
     bank: Images | None = None
 
-    @classmethod
-    def of(
-        cls, encoders: Sequence[NamedEncoder], images: str | Images | None, bank: str | Images | None = None
-    ) -> AtHand:
-        """Return those of the encoders and images that are not named by a reference."""
-        return cls(by_reference(encoders), *(each if isinstance(each, Images) else None for each in (images, bank)))
-
 
 NOTHING = AtHand()
 
@@ -211,6 +204,14 @@ def at_hand(images: object) -> str | Images:
             "torch.as_tensor makes a tensor of an array"
         )
     return str(images) if isinstance(images, Path) else images
+
+
+def named_images(images: NamedImages | None) -> tuple[str | None, Images | None]:
+    """Return what a request calls ``images``, and the images themselves if they need no loading."""
+    if images is None:
+        return None, None
+    given = at_hand(images)
+    return (given, None) if isinstance(given, str) else (reference_of(given), given)
 
 
 def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
