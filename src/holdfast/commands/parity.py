@@ -125,7 +125,7 @@ def parity(
         )
         run.store.request(request.model_dump_json(indent=1))
         if radii and first.encoder.recorded:
-            raise HoldfastError(f"{first.name} holds codes alone, which cannot be attacked; leave radii out")
+            raise HoldfastError(f"{first.name} holds embeddings alone, which cannot be attacked; leave radii out")
         inputs = _inputs(request, [first, *others], images, bank, run)
         conclusion = Conclusion(coded(first, inputs, run), k, divergence, inputs, run)
         conclusion.require_sense()
