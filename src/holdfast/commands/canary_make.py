@@ -1,4 +1,4 @@
-"""What a canary holds, measured with the encoder at hand: tolerances, and embeddings under usual mistakes."""
+"""What a canary holds, measured with the given encoder: tolerances, and embeddings under usual mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request looks at: encoders and images, at hand or by reference, limited, each loaded once."""
+"""What a request looks at: encoders and images, in memory or by reference, limited, each loaded once."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def at_hand(images: object) -> str | Images:
 
 
 def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
-    """Return the encoders that are at hand by what a request calls them.
+    """Return the encoders in memory by what a request calls them.
 
     Raises:
         HoldfastError: two are called alike.
@@ -228,7 +228,7 @@ def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
 
 
 def reference_of(named: NamedEncoder | Images) -> str:
-    """Return what a request calls an encoder or images: a reference is itself, and what is at hand has a name.
+    """Return what a request calls an encoder or images: a reference is itself, and an object in memory has a name.
 
     Example:
         >>> import torch
@@ -245,10 +245,10 @@ def reference_of(named: NamedEncoder | Images) -> str:
 
 
 def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder:
-    """Return an encoder at hand, or the one that a reference names, for what takes more than codes.
+    """Return an encoder in memory, or the one that a reference names, for what takes more than codes.
 
     Raises:
-        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it, or stands for stored codes.
+        HoldfastError: it cannot be loaded, or is in memory and ``options`` say how to load it, or stands for stored codes.
     """
     encoder = checked(encoder)
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
@@ -264,7 +264,7 @@ def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder
 
 
 def _require_as_loaded(name: str, options: Options) -> None:
-    """Raise if ``options`` say how to load the encoder ``name``, which is at hand."""
+    """Raise if ``options`` say how to load the encoder ``name``, which is in memory."""
     if options != AS_LOADED:
         raise HoldfastError(
             f"arch, size and trust_remote_code say how to load an encoder, and {name} is in memory; leave them out"
@@ -280,7 +280,7 @@ def select(
     seed: int = 0,
     remembered: Remembered | None = None,
 ) -> Images:
-    """Return images at hand, or those that a reference names, as inputs of ``domain``; ``seed`` chooses ``limit`` of them.
+    """Return images in memory, or those that a reference names, as inputs of ``domain``; ``seed`` chooses ``limit`` of them.
 
     Raises:
         HoldfastError: they cannot be loaded, or are no inputs for this domain.
@@ -330,7 +330,7 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     Those ``at_hand``, by reference, are not loaded.
 
     Raises:
-        HoldfastError: one cannot be loaded, or all are at hand and the request says how to load them.
+        HoldfastError: one cannot be loaded, or all are in memory and the request says how to load them.
     """
     if not request.encoders and request.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
