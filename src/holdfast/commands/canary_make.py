@@ -171,9 +171,7 @@ def _skipped() -> Iterator[None]:
         return
 
 
-def _changed(
-    name: str, other: Float[np.ndarray, "m e"], codes: Vectors, scale: float
-) -> Iterator[tuple[str, Vectors]]:
+def _changed(name: str, other: Float[np.ndarray, "m e"], codes: Vectors, scale: float) -> Iterator[tuple[str, Vectors]]:
     if other.shape[1] == codes.shape[1] and norms(other - codes[: len(other)]).max() > FLOOR * scale:
         yield name, other
 
