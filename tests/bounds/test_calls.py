@@ -45,8 +45,8 @@ def bound(encoder: Encoder) -> Tensor:
 
 
 MODES: dict[str, tuple[Callable[[Tensor], bool], str]] = {
-    "single precision": (lambda x: x.dtype == torch.float32, "32 than the graph"),
-    "double precision": (lambda x: x.dtype == torch.float64, "32 than the graph"),
+    "single precision": (lambda x: x.dtype == torch.float32, "32 than"),
+    "double precision": (lambda x: x.dtype == torch.float64, "32 than"),
     "more images than probes": (lambda x: len(x) >= 13, "in a batch of 13"),
     "the batch of a run": (lambda x: len(x) > 200, "in a batch of 224"),
     "a hundred images": (lambda x: len(x) == 100, "in a batch of 100"),

@@ -289,7 +289,7 @@ def forgeries(witness: Path) -> dict[str, Forgery]:
 def test_forged_archives_are_refused_though_trusted_and_do_not_run(file, tmp_path, attempt):
     witness = tmp_path / "ran"
     forged = forgeries(witness)[attempt].applied(file, tmp_path / "forged.pt2")
-    with pytest.raises(HoldfastError, match="refused, trusted or not: reading it could run code"):
+    with pytest.raises(HoldfastError, match=r"refused.*run code"):
         load(f"exported:{forged}?trust=yes")(PIXELS)
     assert not witness.exists()
 

@@ -124,7 +124,7 @@ def parity(
         )
         run.store.request(request.model_dump_json(indent=1))
         if radii and first.encoder.recorded:
-            raise HoldfastError(f"{first.name} holds codes alone, which cannot be attacked; leave radii out")
+            raise HoldfastError(f"{first.name} holds embeddings alone, which cannot be attacked; leave radii out")
         encoders = [side.encoder for side in (first, *others)]
         named = images_reference(request, encoders) if loaded is None else loaded
         remembered = Remembered.at(run.store.folder / FILE)

@@ -266,7 +266,7 @@ def _lacking(of: Coded, by: Coded) -> tuple[str, ...]:
 
 
 def _made_from(radii: Result | Failure | None) -> object:
-    """Return what tells the radii at hand from others: how they were asked for, of which images, or why there are none."""
+    """Return what distinguishes these radii from others: how they were asked for, of which images, or why there are none."""
     if isinstance(radii, Result):
         return {"settings": radii.settings, "images": list(radii.findings.ids)}
     return None if radii is None else radii.reason

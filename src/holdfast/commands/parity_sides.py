@@ -90,7 +90,7 @@ def sides_of(
         HoldfastError: one cannot be loaded, or there is no candidate.
     """
     if not candidates:
-        raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or codes.npz")
+        raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or embeddings.npz")
     first = _side(reference, None, settings, options)
     sides, counts = list[Side](), Counter[str]()
     for side in (first, *(_side(each, first, settings, options) for each in candidates)):

@@ -249,7 +249,7 @@ def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder
     """Return an encoder in memory, or the one that a reference names, for what takes more than codes.
 
     Raises:
-        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it, or stands for stored codes.
+        HoldfastError: it cannot be loaded, or is in memory and ``options`` say how to load it, or stands for stored codes.
     """
     encoder = checked(encoder)
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
@@ -265,7 +265,7 @@ def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder
 
 
 def _require_as_loaded(name: str, options: Options) -> None:
-    """Raise if ``options`` say how to load the encoder ``name``, which is at hand."""
+    """Raise if ``options`` say how to load the encoder ``name``, which is in memory."""
     if options != AS_LOADED:
         raise HoldfastError(
             f"arch, size and trust_remote_code say how to load an encoder, and {name} is in memory; leave them out"
@@ -331,7 +331,7 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     Those ``at_hand``, by reference, are not loaded.
 
     Raises:
-        HoldfastError: one cannot be loaded, or all are at hand and the request says how to load them.
+        HoldfastError: one cannot be loaded, or all are in memory and the request says how to load them.
     """
     if not request.encoders and request.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")

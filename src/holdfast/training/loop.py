@@ -380,10 +380,9 @@ class Training:
         if self.sound_weights:  # none where codes were lost before the first epoch
             self.encoder.load_state_dict(self.sound_weights)
         raise AgreementLostError(
-            f"by epoch {now['epoch']:.0f} the embeddings of images that were kept from training are no longer "
-            f"what they were: "
-            f"agreement {now['agreement']:.3f}, where 1 is unchanged, and a relative distance of "
-            f"{now['relative_distance']:.2f}, where 1 is that of their mean; lower the rate or the radius, or add images",
+            f"epoch {now['epoch']:.0f}: the embeddings of held-out images moved too far from the original encoder's, "
+            f"agreement {now['agreement']:.3f} (1 is unchanged), relative distance {now['relative_distance']:.2f} "
+            "(1 is that of their mean). Lower the rate or the radius, or add images.",
             self.sound_epoch,
         )
 

@@ -99,7 +99,7 @@ def test_large_biases_in_single_precision(bias: float) -> None:
 
 @pytest.mark.parametrize("bias", [1e4, 1e6, 1e12])
 def test_biases_that_cost_most_digits_are_refused(bias: float) -> None:
-    with pytest.raises(HoldfastError, match=r"cannot be bounded|lose its digits to rounding"):
+    with pytest.raises(HoldfastError, match=r"cannot be bounded|lose digits"):
         pairs_of(*flat(bias, 0), "float32")
 
 

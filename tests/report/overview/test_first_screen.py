@@ -189,7 +189,10 @@ def test_the_next_best_may_lie_beyond_the_search():
 def test_equal_encoders_have_no_leader():
     first = screen(*(kept(name, {"linf:0.05": (0.5, 0.6)}) for name in "ab"))
     assert not any(cell.best for row in first.rows for cell in row.cells)
+    assert not any("()" in cell.detail for row in first.rows for cell in row.cells)
     assert "difference" in first.verdict[0]
+    assert len([row for row in first.rows if row.ranks]) == 1
+    assert "one rows" not in first.verdict[0]
 
 
 def test_terminal_lines_hold_every_encoder_and_its_number():

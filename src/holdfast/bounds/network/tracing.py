@@ -137,10 +137,9 @@ def _compare(encoder: Encoder, executed: Tensor, codes: Codes, room: Float[Tenso
     unequal = unlike(executed.detach().to(codes), codes, room)
     if unequal.any():
         raise HoldfastError(
-            f"{encoder.name} gives other embeddings in {str(executed.dtype)[6:]}{mode} than the graph that "
-            f"would be bounded, for "
-            f"{int(unequal.sum())} of {len(unequal)} images, so nothing proved would hold for it; its forward must not "
-            "depend on precision, batch size, gradients or memory layout, and must not lose its digits to rounding"
+            f"{encoder.name} gives other embeddings in {str(executed.dtype)[6:]}{mode} than its traced graph, for "
+            f"{int(unequal.sum())} of {len(unequal)} images, so no proof would hold. Its forward must not depend on "
+            "precision, batch size, gradients or memory layout, nor lose digits to rounding."
         )
 
 

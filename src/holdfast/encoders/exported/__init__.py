@@ -43,9 +43,8 @@ def load(name: str, options: Options) -> Encoder:
     path = existing(name)
     if not settings.trust:
         raise HoldfastError(
-            f"{name!r} is not read: torch's reader of exported programs evaluates what the file holds, so that opening it "
-            f"can run code. If you trust its author, write {SOURCE}:{name}?trust=yes. The same encoder as ONNX "
-            "(onnx:FILE), or its weights as safetensors (checkpoint:FILE with --arch), needs no trust"
+            f"{name!r} is not read: opening an exported program can run code. If you trust its author, write "
+            f"{SOURCE}:{name}?trust=yes. ONNX (onnx:FILE) or safetensors (checkpoint:FILE with --arch) need no trust."
         )
     program = _read(checked_archive(path), name)
     batch, *shape = _input_shape(program, name)

@@ -265,9 +265,8 @@ def checked_archive(path: Path) -> io.BytesIO:
                 copy.writestr(found, _checked(found.partition("/")[2] or found, archive.read(found)))
     except UnlistedError as error:
         raise HoldfastError(
-            f"'{path}' is refused, trusted or not: reading it could run code, because it holds more than tensors and a "
-            f"graph of torch's operators on them ({error}); export it again with the torch that is installed, from a "
-            "module whose inputs and outputs are plain tensors, or export it to ONNX"
+            f"'{path}' is refused, even with trust: reading it could run code ({error}). Expected tensors and a graph of "
+            "torch's operators. Export it again with the installed torch and plain tensors as inputs, or to ONNX."
         ) from error
     except HoldfastError:
         raise
