@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.bounds.evaluations.margin_distribution import MarginDistribution as MarginDistribution
     from holdfast.bounds.verify import verify as verify
     from holdfast.commands.attack import attack as attack
+    from holdfast.commands.canary import canary as canary
     from holdfast.commands.certify import certify as certify
     from holdfast.commands.check import check as check
     from holdfast.commands.check import require as require
@@ -104,6 +105,8 @@ if TYPE_CHECKING:
     from holdfast.probes.evaluations.probe_radius import ProbeRadius as ProbeRadius
     from holdfast.probes.evaluations.robust_accuracy import RobustAccuracy as RobustAccuracy
     from holdfast.probes.text import TextProbe as TextProbe
+    from holdfast.service.canary import Canary as Canary
+    from holdfast.service.canary import CanaryCheck as CanaryCheck
     from holdfast.service.evaluations.drift import Drift as Drift
     from holdfast.service.evaluations.threshold import Threshold as Threshold
     from holdfast.smoothing.evaluations.center_smoothing import CenterSmoothing as CenterSmoothing
@@ -126,6 +129,8 @@ _HOMES = {
     "Ball": "core.balls",
     "Breakaway": "attacks.evaluations.breakaway",
     "BudgetSpentError": "core.errors",
+    "Canary": "service.canary",
+    "CanaryCheck": "service.canary",
     "CenterSmoothing": "smoothing.evaluations.center_smoothing",
     "CertifiedAttackRadius": "bounds.evaluations.certified_attack_radius",
     "CertifiedBreakaway": "bounds.evaluations.certified_breakaway",
@@ -198,6 +203,7 @@ _HOMES = {
     "Wasserstein": "core.divergences",
     "Whitened": "core.divergences",
     "attack": "commands.attack",
+    "canary": "commands.canary",
     "certify": "commands.certify",
     "check": "commands.check",
     "clean": "commands.clean",

@@ -214,8 +214,8 @@ def test_evaluations_and_conditions_can_be_chosen(both, capsys):
     assert 0 < len(wanted) < len(whole)
     assert part == wanted
     shown = printed(capsys, both, *some, "--html", "page.html")
-    assert "ℓ∞ ≤ 0.1 · adaptive" in shown
-    assert "ℓ∞ ≤ 0.05" not in shown
+    assert "ℓ∞ ≤ 25.5/255 · adaptive" in shown
+    assert "ℓ∞ ≤ 12.75/255" not in shown
     assert "linf:0.05" not in Path("page.html").read_text().partition("What was measured")[0].partition("Settings")[0]
 
 

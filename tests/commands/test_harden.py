@@ -278,7 +278,7 @@ def test_an_encoder_of_one_code_is_refused_before_it_is_trained(monkeypatch: pyt
     layer = nn.Linear(64, 4)
     layer.weight.data.zero_()
     monkeypatch.setattr("holdfast.commands.harden._trained", lambda *_, **__: pytest.fail("trained"))
-    with pytest.raises(HoldfastError, match=r"^constant gives one code to all images.*cannot be hardened; "):
+    with pytest.raises(HoldfastError, match=r"^constant .*hardened"):
         hf.harden(
             Encoder(nn.Sequential(nn.Flatten(), layer), "constant", Domain((1, 8, 8))),
             digits(40),

@@ -18,8 +18,8 @@ from holdfast.report.figures.plots import plates
 from holdfast.report.files import report
 from holdfast.report.page.page import render
 from holdfast.report.printed import csv, latex, markdown
-from holdfast.report.text import norm_of, value
-from tests.report.synthetic import ids, result, series
+from holdfast.report.text import ball, norm_of, value
+from tests.report.synthetic import breakaway, ids, result, series
 
 LEVELS = {"a": 0.2, "b": 0.1}
 
@@ -88,3 +88,22 @@ def test_axes_are_in_grey_levels_where_curves_are_over_a_radius() -> None:
     assert ">50</text>" in plate.panels[0].svg
     (group,) = Contents([attacked("a")], ()).groups
     assert ">attack radius (ℓ∞ distance in 1/255)</text>" in plates(group, ["a"])[-1].panels[0].svg
+
+
+def test_a_chosen_radius_has_the_unit_of_the_others_and_its_written_form_in_the_tooltip() -> None:
+    results = [breakaway(name) for name in ("digits-random", "digits-robust")]
+    contents = Contents(results, ())
+    assert {like.conditions.get("ball") for like in results[0].estimates} >= {"linf:0.05", "linf:0.1"}
+    page = render(contents)
+    for text in (page, markdown(contents.tables, contents.first_screens), latex(contents.tables)):
+        assert "12.75/255" in text
+        assert "≤ 0.05" not in text
+    assert 'title="linf:0.05">ℓ∞ ≤ 12.75/255' in page
+
+
+def test_a_written_fraction_and_another_norm_stay() -> None:
+    assert [ball(text) for text in ("linf:8/255", "linf:0.0035294", "l2:0.25")] == [
+        "ℓ∞ ≤ 8/255",
+        "ℓ∞ ≤ 0.9/255",
+        "ℓ2 ≤ 0.25",
+    ]

@@ -91,7 +91,7 @@ def test_an_estimate_says_how_sure_its_certificates_are_alone_and_together(centr
     found = centred.estimate("certified_universal_quantile", divergence="l2", ball="l2:0.25")
     assert "each certificate holds with confidence 0.99, all 5 together with at least 0.95" in found.method
     assert found.claim is Claim.UPPER
-    assert found.unit == "share of pairs"
+    assert found.unit == "fraction of pairs"
 
 
 def test_a_wider_ball_is_certified_to_move_codes_farther(centred: Result):

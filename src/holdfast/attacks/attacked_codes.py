@@ -58,7 +58,7 @@ class Case:
         return conditions | ({"probe": self.probe} if self.probe else {}) | dict(self.further)
 
 
-UNDEFINED = "undefined: zero distance to compare with, zero code under cosine, or a code that is not finite"
+UNDEFINED = "undefined: zero distance to compare with, zero embedding under cosine, or an embedding that is not finite"
 RANDOM_NOISE = "random noise"
 """What the conditions call it in place of an attack."""
 SPREAD = 0.05

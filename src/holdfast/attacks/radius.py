@@ -125,7 +125,7 @@ RADII = 3
 BELOW = 0.95
 """The first of these radii, as a share of the smallest found so far."""
 NARROW = 0.97
-"""Where the attack failed so near to the smallest find, it begins anew here, with other random starts."""
+"""Where the attack failed so near to the smallest find, it begins again here, with other random starts."""
 DIRECT = 20
 """Gradients of the minimum-norm attack; 150 found no more."""
 HALVINGS = 5

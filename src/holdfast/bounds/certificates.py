@@ -260,7 +260,10 @@ def _judged(
         again = "and again" if replayed < 0 else "but not any more, so nearly are they equal,"
         return "FALSIFIED", f"an attack made it more similar to another image, {again} when its file was read back"
     if not bool(defined.all()):
-        return "UNKNOWN", f"its code points where that of {int((~defined).sum())} of {count} negatives does, or is zero"
+        return (
+            "UNKNOWN",
+            f"its embedding points where that of {int((~defined).sum())} of {count} negatives does, or is zero",
+        )
     open_ = int((~(bound > 0)).sum())
     if open_:
         return "UNKNOWN", f"no bound proves {open_} of {count} negatives apart and no attack confuses them"

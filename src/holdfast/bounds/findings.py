@@ -198,7 +198,7 @@ def survival_curves(
             quantity=quantity,
             conditions={"ball": norm, "attack": kind},
             x_label=f"{norm} radius",
-            y_label=f"share of {quantity.replace('_', ' ')}",
+            y_label=f"fraction of {quantity.replace('_', ' ')}",
             x=grid,
             y=share_beyond(values, grid),
         )
@@ -219,7 +219,7 @@ def label_share(population: Population, rows: Sequence[int], count: int) -> tupl
         return ()
     labels = torch.as_tensor(labels)
     same = (labels[population.others(rows, count)] == labels[list(rows)][:, None]).double()
-    of, unit = "negatives of the same label", "share of negatives"
+    of, unit = "negatives of the same label", "fraction of negatives"
     shares = series("same_label_negatives", {}, same, unit, Claim.ESTIMATE, of, UNDEFINED)
     # A property of the images, equal for all encoders: no series, so that no distribution is drawn of it.
     return (summarise(shares, "mean", "neither").model_copy(update={"series": None, "statistic": "other"}),)

@@ -37,7 +37,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class OwnMatch:
-    """The ``b`` images at ``rows``, and the ``n`` images of the gallery that each is told from."""
+    """The ``b`` images at ``rows``, and the ``n`` images of the gallery that each is compared with."""
 
     certified: CertifiedEncoder
     divergence: Divergence

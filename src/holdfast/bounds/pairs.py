@@ -37,7 +37,7 @@ from holdfast.transforms.base import View
 # With unit codes ``u``, an image ``x'`` near the anchor ``x+`` is more similar (in cosine) to ``x+`` than to the
 # negative ``x-`` exactly if ``W f(x') > 0`` for ``W = u(x+) - u(x-)`` (Wang and Liu 2022, section 4).
 
-UNDEFINED = "no negative whose code points elsewhere than the image's own, or a zero code"
+UNDEFINED = "no negative whose embedding points elsewhere than the image's own, or a zero embedding"
 ALIKE = 1e-6
 """Length of ``W``, the difference of two unit codes, up to which they count as one direction."""
 

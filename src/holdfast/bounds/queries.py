@@ -286,7 +286,7 @@ class Specified(nn.Module):
 
 
 def check_queries(export: str | None, ball: Ball, smoothing: bool, out: str | Path | None) -> None:
-    """Raise unless the queries of such a run can be exported, or nobody asked for it.
+    """Raise unless the queries of such a run can be exported, or no one asked for it.
 
     Example:
         >>> from holdfast.core.balls import L2

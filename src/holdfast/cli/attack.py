@@ -104,5 +104,5 @@ def _rounding(record: AttackRecord) -> str:
 def _summary(record: AttackRecord) -> str:
     moved, cosine = (median(getattr(image, name) for image in record.moved) for name in ("l2", "cosine"))
     apart = record.clean_distance
-    beside = f" ({moved / apart:.0%} of the distance of two clean codes)" if apart > 0 else ""
-    return f"codes moved by {moved:.3g} in l2{beside} and {cosine:.3g} in cosine, at the median"
+    beside = f" ({moved / apart:.0%} of the distance of two clean embeddings)" if apart > 0 else ""
+    return f"embeddings moved by {moved:.3g} in l2{beside} and {cosine:.3g} in cosine, at the median"

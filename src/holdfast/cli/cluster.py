@@ -1,4 +1,4 @@
-"""Where a command computes: with its fellows under torchrun or srun, as Slurm jobs of itself, or as it is told."""
+"""Where a command computes: with its fellows under torchrun or srun, as Slurm jobs of itself, or as its flags say."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ GROUPS = {
     "Measure": ("evaluate", "compare", "check", "doctor"),
     "Attack and prove": ("attack", "certify"),
     "Improve": ("harden", "train"),
-    "Deploy": ("parity", "drift", "threshold"),
+    "Deploy": ("parity", "canary", "drift", "threshold"),
     "Data and runs": ("corrupt", "spade", "runs", "clean", "publish", "list"),
 }
 """Groups of commands in ``holdfast --help``, in their order."""

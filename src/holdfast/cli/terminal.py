@@ -41,7 +41,7 @@ def show(table: Table) -> None:
 
 
 def announce(sentence: str) -> None:
-    """Print ``sentence`` on stderr before what takes long and says nothing, where somebody is looking."""
+    """Print ``sentence`` on stderr before what takes long and says nothing, where someone is looking."""
     if sys.stderr.isatty():
         print(sentence, file=sys.stderr, flush=True)
 
@@ -68,7 +68,7 @@ ESCAPED = range(0xDC80, 0xDD00)
 
 
 class UnreadError(HoldfastError):
-    """Whoever read standard output has closed it, as ``head`` does: nothing went wrong."""
+    """The reader of standard output has closed it, as ``head`` does: nothing went wrong."""
 
 
 def writable(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -132,7 +132,7 @@ def drop() -> None:
 
 def _refused(error: OSError) -> HoldfastError:
     if isinstance(error, BrokenPipeError):
-        return UnreadError("nobody reads standard output any more")
+        return UnreadError("no one reads standard output any more")
     return HoldfastError(f"cannot write to standard output: {error.strerror or error}; send it elsewhere or free space")
 
 

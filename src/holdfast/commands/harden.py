@@ -362,7 +362,8 @@ def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[
     before = codes_of(original.to(device, torch.float32).module)
     if collapsed(before):
         raise HoldfastError(
-            f"{original.name} gives one code to all images that are kept to measure with, so there is nothing to keep and "
+            f"{original.name} gives one embedding to all images that are kept to measure with, so there is nothing to "
+            "keep and "
             "it cannot be hardened; name another encoder, or check its weights and the range of its inputs"
         )
     return lambda module: agreement(before, codes_of(module).to(before.device))

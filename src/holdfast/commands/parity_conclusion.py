@@ -58,7 +58,8 @@ class Conclusion:
         require_neighbours(self.k, len(searched) - (self.reference.bank is None))
         if collapsed(self.reference.codes):
             raise HoldfastError(
-                f"{self.reference.side.name} gives one code to all images, so there is no distance to compare with; name "
+                f"{self.reference.side.name} gives one embedding to all images, so there is no distance to compare "
+                "with; name "
                 "another reference"
             )
 

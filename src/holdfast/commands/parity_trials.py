@@ -171,6 +171,11 @@ def of_files(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
         if other.domain == encoder.domain and other.geometry is not None and other.geometry != original:
             yield Attempt(other.geometry, "", f"the resizing of {other.name} ({other.inputs['resizing']})")
         return
+    yield from usual_resizings(original)
+
+
+def usual_resizings(original: Preprocessing) -> Iterator[Attempt]:
+    """Yield the usual interpolations with the usual crops and squashes, other than ``original``."""
     crop = (original.crop[0], original.crop[1])
     # Of square pictures several are one; the first is named.
     own = [original.resize] if isinstance(original, Geometry) else []

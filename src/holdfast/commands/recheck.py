@@ -192,7 +192,7 @@ def _own(population: Population, network: PlainNetwork, record: CertificateRecor
     with torch.no_grad():
         codes = population.double.forward(pixels).cpu().numpy()
     if not _alike(own.codes(pixels.flatten(1).cpu().numpy()), codes):
-        raise HoldfastError(f"{name} computes other codes than the network that was traced from it")
+        raise HoldfastError(f"{name} computes other embeddings than the network that was traced from it")
     if not _same(own, network):
         raise HoldfastError(f"the network of the proofs computes something else than {name}")
     return own

@@ -69,7 +69,7 @@ def _request(folder: Path) -> Request:
         return Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
     except (OSError, ValueError) as error:
         raise HoldfastError(
-            f"{folder / REQUEST} cannot be read, so nobody knows what the run should hold; repeat its holdfast evaluate"
+            f"{folder / REQUEST} cannot be read, so no one knows what the run should hold; repeat its holdfast evaluate"
         ) from error
 
 
@@ -79,7 +79,7 @@ def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
         if damaged := Store(folder).damaged():
             raise HoldfastError(
                 f"{some(damaged)} cannot be read (damaged, or of another version of holdfast); delete them and repeat the "
-                "run's holdfast evaluate, which computes nothing else anew"
+                "run's holdfast evaluate, which computes nothing else again"
             )
     return runs
 

@@ -19,7 +19,14 @@ SHOWN = 8
 
 
 def check_dense(values: object, name: str) -> None:
-    """Raise unless ``values`` is a tensor that holds a real number in every place.
+    """Check that ``values`` is a dense tensor of real numbers.
+
+    Args:
+        values: Object to check.
+        name: Name of the object in errors.
+
+    Raises:
+        HoldfastError: It is no such tensor.
 
     Example:
         >>> check_dense(torch.zeros(2, device="meta"), "pixels")
@@ -47,7 +54,14 @@ def check_dense(values: object, name: str) -> None:
 
 
 def check_whole(value: object, name: str) -> None:
-    """Raise unless ``value`` is a whole number.
+    """Check that ``value`` is a whole number.
+
+    Args:
+        value: Object to check.
+        name: Name of the object in errors.
+
+    Raises:
+        OutOfRange: It is no whole number.
 
     Example:
         >>> check_whole(0.5, "seed")
@@ -59,7 +73,15 @@ def check_whole(value: object, name: str) -> None:
 
 
 def check_labels(labels: object, name: str) -> None:
-    """Raise unless ``labels`` is None or one whole number per image in a tensor."""
+    """Check that ``labels`` is None or a tensor of one whole number per image.
+
+    Args:
+        labels: Object to check.
+        name: Name of the set of images in errors.
+
+    Raises:
+        HoldfastError: It is neither.
+    """
     if labels is None:
         return
     check_dense(labels, f"labels of {name}")
@@ -72,7 +94,16 @@ def check_labels(labels: object, name: str) -> None:
 
 
 def check_module(module: object, name: str, shape: tuple[int, ...]) -> None:
-    """Raise unless ``module`` has weights and takes one tensor, of images of this ``shape``."""
+    """Check that ``module`` has weights and takes one tensor of images.
+
+    Args:
+        module: Object to check.
+        name: Name of the encoder in errors.
+        shape: Shape of one image.
+
+    Raises:
+        HoldfastError: It is no module, has lazy layers or takes something else.
+    """
     if not isinstance(module, nn.Module):
         raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
     if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
@@ -118,7 +149,16 @@ def _check_part(part: nn.Module, name: str) -> None:
 
 
 def check_codes(codes: Any, name: str, count: int) -> None:
-    """Raise unless ``codes`` are one vector of real numbers for each of ``count`` images."""
+    """Check that a network returned one embedding of real numbers per image.
+
+    Args:
+        codes: Object to check; expected is a float tensor (count, d).
+        name: Name of the network in errors.
+        count: Number of images.
+
+    Raises:
+        HoldfastError: It is something else.
+    """
     if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != count or not codes.shape[1]:
         several = isinstance(codes, Mapping | list | tuple)
         raise HoldfastError(

@@ -1,6 +1,6 @@
 """When a command began: with its process, where it is the command line. Budgets run from then.
 
-Loading torch takes seconds, which somebody who gives a command two minutes counts among them.
+Loading torch takes seconds, which someone who gives a command two minutes counts among them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def running_since(began: float) -> Iterator[None]:
 
 
 def beginning() -> float:
-    """Return when the command that runs began, by ``time.monotonic``, to who asks first; else now.
+    """Start time of the running command on the clock of ``time.monotonic``, else now.
 
     Functions that a command calls, as ``harden`` does with shares of its budget, begin when they are called.
 

@@ -22,13 +22,16 @@ T = TypeVar("T")
 
 
 def named_classes(home: ModuleType | tuple[ModuleType, ...], base: type[T], group: str = "") -> dict[str, type[T]]:
-    """Return each class of a ``base`` that has a ``name`` of its own: those in or below ``home``, and other packages'.
+    """Classes below ``home``, or of other packages, that extend ``base`` and have a name.
 
-    Other packages name theirs in the entry-point ``group``, by default the name of ``home``.
+    Args:
+        home: Package or packages to search.
+        base: Class to extend.
+        group: Entry-point group of other packages; by default the name of ``home``.
 
     Raises:
-        HoldfastError: two of them have the same name, another package names what cannot be loaded or is no such class, or a
-            folder is no package.
+        HoldfastError: Two classes have one name, an entry point cannot be loaded or is no such class, or a folder is no
+            package.
     """
     homes = home if isinstance(home, tuple) else (home,)
     return dict(
@@ -38,7 +41,7 @@ def named_classes(home: ModuleType | tuple[ModuleType, ...], base: type[T], grou
 
 @cache
 def sources(home: ModuleType) -> dict[str, ModuleType]:
-    """Return each module with a ``SOURCE`` and ``load``, by its source: those below ``home``, and other packages'.
+    """Modules with ``SOURCE`` and ``load`` below ``home``, or of other packages, by source.
 
     What lies below such a module is its own affair.
 

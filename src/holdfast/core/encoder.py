@@ -125,7 +125,7 @@ def _of_channels(values: Sequence[float] | float | None, channels: int) -> Seque
         return None
     if isinstance(values, (int, float, Real)):
         return [float(values)] * channels
-    # Numbers for other channels would broadcast to inputs of a shape that nobody asked for.
+    # Numbers for other channels would broadcast to inputs of a shape that no one asked for.
     if np.shape(values) != (channels,):
         raise HoldfastError(
             f"normalisation needs one mean and one std, or one of each per channel, {channels} here, got {values!r}"

@@ -70,7 +70,7 @@ class _Fault(HoldfastError):
 
 
 class OutOfRange(_Fault):
-    """A value outside those that are allowed.
+    """Value outside the allowed values.
 
     Example:
         >>> print(OutOfRange("k", 0, "at least 1"))
@@ -95,7 +95,7 @@ class Conflict(_Fault):
 
 
 class Unreadable(_Fault):
-    """A file that cannot be read or does not hold what it should; ``got`` is the reason.
+    """File that cannot be read or has other contents; ``got`` is the reason.
 
     Example:
         >>> print(Unreadable("recipe.toml", "No such file or directory", fix="check the path"))
@@ -110,7 +110,7 @@ class Unreadable(_Fault):
 
 
 class CannotBound(_Fault):
-    """A network or an operation of which nothing can be proved; ``got`` is the reason.
+    """Network or operation that bounds do not support; ``got`` is the reason.
 
     Example:
         >>> print(CannotBound("dropout", "it is random in training mode", fix="call eval() on the module"))
@@ -124,7 +124,7 @@ class CannotBound(_Fault):
 
 
 class UnknownName(_Fault):
-    """A name that is none of the known ones, which are ``expected``.
+    """Name that is not among the known names, which are ``expected``.
 
     Example:
         >>> print(UnknownName("ball", "l3", ["l1", "l2", "linf"]))
@@ -145,7 +145,11 @@ class HoldfastWarning(UserWarning):
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """Return the clause that lists the ``known`` names and suggests the one nearest to ``name``.
+    """Clause that lists the known names and suggests the nearest one.
+
+    Args:
+        name: Name that is unknown.
+        known: Known names.
 
     Example:
         >>> did_you_mean("breakway", ["breakaway", "overlap"])
@@ -163,7 +167,14 @@ def did_you_mean(name: str, known: list[str]) -> str:
 
 
 def refuse_blank(name: str, value: object) -> None:
-    """Raise if ``value``, a text or one of several, is empty or white space, as an unset variable of a script is.
+    """Check that no text is empty or white space, as an unset variable of a script is.
+
+    Args:
+        name: Name of the argument in errors.
+        value: Text, or several texts.
+
+    Raises:
+        HoldfastError: A text is blank.
 
     Example:
         >>> refuse_blank("--images", "")
@@ -182,7 +193,14 @@ def refuse_blanks(arguments: Mapping[str, object]) -> None:
 
 
 def refuse_twice(name: str, values: object) -> None:
-    """Raise if ``values`` is a list in which something occurs twice.
+    """Check that no value occurs twice in a list.
+
+    Args:
+        name: Name of the argument in errors.
+        values: Object to check; anything but a list or tuple passes.
+
+    Raises:
+        HoldfastError: A value occurs twice.
 
     Example:
         >>> refuse_twice("steps", [1, 2, 1])
@@ -217,7 +235,15 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def refuse_empty(setting: str, value: object, default: object) -> None:
-    """Raise if ``value`` is a list without entries, unless ``default`` is one too.
+    """Check that a list has entries, unless its default has none.
+
+    Args:
+        setting: Name of the setting in errors.
+        value: Object to check; anything but a list or tuple passes.
+        default: Default of the setting.
+
+    Raises:
+        HoldfastError: The list is empty.
 
     Example:
         >>> refuse_empty("overlap.balls", (), ("linf:0.05",))

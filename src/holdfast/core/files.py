@@ -10,10 +10,16 @@ from secrets import token_hex
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write ``content`` beside ``path`` and move it there in one step; folders are made as needed.
+    """Write a file in one step, so that a reader never sees half of it.
+
+    Folders are created as needed.
+
+    Args:
+        path: File to write.
+        content: Contents of the file.
 
     Raises:
-        OSError: it cannot be written; what was there before stays.
+        OSError: The file cannot be written; its old contents stay.
     """
     # Processes of several machines may have one number.
     partial = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}")
@@ -48,7 +54,7 @@ def checksum_of(path: Path) -> str:
 
 
 def sealed(record: bytes) -> bytes:
-    """Return a JSON object that is not empty with its checksum as the first member: JSON that tells when it is damaged.
+    """Add a checksum to a JSON object that is not empty, to detect damage later.
 
     Example:
         >>> print(sealed(b'{"a": 1}').decode())

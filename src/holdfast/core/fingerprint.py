@@ -40,7 +40,11 @@ _PLAIN = (str, int, float, complex, bool, type(None), bytes, Tensor, np.ndarray)
 
 
 def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any]:
-    """Yield the code of ``functions`` of the class ``kind``, and code, defaults, closures and values that they name.
+    """Code of functions, and the code, defaults, closures and values that it names.
+
+    Args:
+        functions: Functions to describe.
+        kind: Class of the functions, in which methods are looked up; None without.
 
     Example:
         >>> class Doubled:
@@ -73,7 +77,12 @@ def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any
 
 
 def methods(kind: type, name: str) -> Iterator[Any]:
-    """Yield what ``kind`` and its bases outside torch have under a name."""
+    """Members of one name in a class and its bases outside torch.
+
+    Args:
+        kind: Class to search.
+        name: Name of the member.
+    """
     for base in kind.__mro__:
         if base is not object and not base.__module__.startswith("torch.") and name in vars(base):
             yield vars(base)[name]
@@ -150,7 +159,7 @@ def _is_own(module: str | None) -> bool:
 # What makes two modules the same encoder: their parts, weights, code, and every attribute they keep.
 #
 # Wrongly equal fingerprints hand one encoder another's stored results, so whatever a module keeps that cannot be
-# described by its content is described as unlike everything else: such an encoder is measured anew in every process,
+# described by its content is described as unlike everything else: such an encoder is measured again in every process,
 # and never confused.
 
 _UNLIKE = itertools.count()
@@ -163,7 +172,12 @@ _INLINED = re.compile(r"<(?:list|dict|set)comp>\.<locals>\.")
 
 
 def fingerprint(module: nn.Module, *context: object) -> str:
-    """Return 16 hexadecimal digits that differ whenever the module computes something else."""
+    """Sixteen hexadecimal digits that differ whenever the module computes something else.
+
+    Args:
+        module: Module to describe.
+        *context: Further values that decide the result.
+    """
     return _described(module, repr(context), frozenset())
 
 
@@ -197,7 +211,12 @@ def _described(module: nn.Module, context: str, above: frozenset[int]) -> str:
 
 
 def behaviour(part: nn.Module, above: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Yield text that describes what the class of ``part`` does: its code, and what that names or encloses."""
+    """Text that describes what the class of a module does: its code and what that names.
+
+    Args:
+        part: Module to describe.
+        above: Ids of objects that hold the module.
+    """
     kind = type(part)
     for named in named_by(list(methods(kind, "forward")) or [kind.forward], kind):
         yield from content(named, above)
@@ -221,7 +240,7 @@ def shared_hooks(above: frozenset[int] = frozenset()) -> list[str]:
 
 
 def without_source(module: nn.Module) -> list[str]:
-    """Return the names of the functions and methods that ``module`` calls and whose source is not found.
+    """Functions and methods that ``module`` calls and whose source is not found.
 
     Their bytecode is part of the fingerprint, so that it differs between versions of Python.
     """
@@ -250,7 +269,11 @@ def _places(module: nn.Module, name: str = "", above: frozenset[int] = frozenset
 
 
 def content(value: Any, above: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Yield text that describes ``value`` by what it holds; ``above`` are the objects that hold it.
+    """Text that describes a value by its contents.
+
+    Args:
+        value: Value to describe.
+        above: Ids of objects that hold the value.
 
     Example:
         >>> list(content({"b": 1, "a": [True, None]}))

@@ -41,7 +41,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, rows: Sequence[int]) -> Tensor:
-        """Return the images at ``rows``, shape (b, *pixels): float in the encoder's range, or uint8 in 0..255."""
+        """Images at ``rows``, shape (b, *pixels): floats in the encoder's range, or uint8."""
         ...
 
     def digest(self, row: int) -> bytes:
@@ -95,7 +95,15 @@ def row_digests(values: Tensor) -> list[bytes]:
 
 
 def require_unchanged(read: Tensor, expected: Mapping[int, tuple[str, bytes]]) -> None:
-    """Raise unless the rows of ``read`` have the ``expected`` digests, by position with the names of the images."""
+    """Check that images still have the digests seen before.
+
+    Args:
+        read: Images, shape (b, *pixels).
+        expected: Name and digest of each image, by its position in ``read``.
+
+    Raises:
+        HoldfastError: An image changed.
+    """
     digests = row_digests(read) if expected else []
     for position, (name, before) in expected.items():
         if digests[position] != before:
@@ -266,7 +274,7 @@ class Subset:
 
     @property
     def inputs(self) -> Source | None:
-        """Those rows of what codes were computed from."""
+        """Inputs from which stored embeddings of these rows were computed; None if unknown."""
         inputs = getattr(self.source, "inputs", self.source)
         return self if inputs is self.source else inputs and Subset(inputs, self.rows)
 
@@ -281,9 +289,17 @@ class Subset:
 
 
 def constant_images(domain: Domain, count: int, like: Tensor) -> Pixels:
-    """Return ``count`` images of one value, on the device and of the type of ``like``.
+    """Images of one value: the middle of the range, or the value nearest to 0.
 
-    The value halfway between the ends of the range, or the one nearest to 0 where an end is infinite.
+    The value nearest to 0 is used where an end of the range is infinite.
+
+    Args:
+        domain: Shape and range of the images.
+        count: Number of images.
+        like: Tensor whose device and type the result takes.
+
+    Returns:
+        Images, shape (count, *domain.shape).
 
     Example:
         >>> constant_images(Domain((2,), -1.0, 3.0), 1, torch.zeros(()))
@@ -297,9 +313,17 @@ def constant_images(domain: Domain, count: int, like: Tensor) -> Pixels:
 
 
 def random_images(domain: Domain, noise: Noise, dtype: torch.dtype) -> Pixels:
-    """Return one image for each stream of ``noise``, uniform in the range.
+    """One image per stream of ``noise``, uniform in the range.
 
-    Where an end is infinite they are normal, and mirrored at the other one.
+    Where an end is infinite, values are normal and mirrored at the other end.
+
+    Args:
+        domain: Shape and range of the images.
+        noise: Random streams, one per image.
+        dtype: Floating-point type of the result.
+
+    Returns:
+        Images, shape (b, *domain.shape).
 
     Example:
         >>> images = random_images(Domain((3,), 2.0, float("inf")), Noise.of(0, ["a", "b"]), torch.float32)

@@ -42,13 +42,20 @@ def _mix(bits: Tensor) -> Tensor:
 
 
 def hashed(*parts: object) -> int:
-    """Return a signed 64-bit hash of ``parts``, the same in every process and on every machine."""
+    """Signed 64-bit hash, the same in every process and on every machine."""
     text = "\x1f".join(map(str, parts))
     return _signed(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
 
 
 def hashed_each(parts: Sequence[object], names: Sequence[str]) -> Int[np.ndarray, "n"]:
-    """Return ``hashed(*parts, name)`` of each of ``names``, of a million in a second.
+    """``hashed(*parts, name)`` of many names, a million in a second.
+
+    Args:
+        parts: Values that all hashes share.
+        names: Last value of each hash.
+
+    Returns:
+        Hashes, shape (n,).
 
     Example:
         >>> int(hashed_each((0, "order"), ["a"])[0]) == hashed(0, "order", "a")

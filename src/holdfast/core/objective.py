@@ -1,4 +1,4 @@
-"""An objective says what an attacker wants; for the images at hand it gives a function of the moved codes to climb."""
+"""An objective says what an attacker wants; for given images it returns a function of the moved embeddings to maximise."""
 
 from __future__ import annotations
 

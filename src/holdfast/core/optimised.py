@@ -29,7 +29,7 @@ _COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
 
 
 def operations(encoder: Encoder) -> int:
-    """Return the floating-point operations of one image's code, those of products and convolutions alone.
+    """Floating-point operations per embedding, of products and convolutions alone.
 
     Counted rather than timed, so that the same encoder always has the same number. What torch does not see counts as 0,
     and so does an encoder that fails: its examination says why.
@@ -96,7 +96,7 @@ _ARRANGED: WeakKeyDictionary[Encoder, Encoder | None] = WeakKeyDictionary()
 
 
 def arranged(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` arranged for speed where it is computed, or itself where nothing is gained or it cannot be."""
+    """The encoder optimised for speed, or itself if that gains nothing or fails."""
     if encoder not in _ARRANGED:
         _ARRANGED[encoder] = _arranged(encoder)
     return _ARRANGED[encoder] or encoder
@@ -104,9 +104,16 @@ def arranged(encoder: Encoder) -> Encoder:
 
 @torch.no_grad()
 def codes_of(encoder: Encoder, pixels: Pixels) -> Codes:
-    """Return the codes of ``pixels``, without gradients, by the arranged encoder; few at a time of a large one on a CPU.
+    """Embeddings without gradients, by the optimised encoder.
 
-    What its layers return of many would not fit into the blocks of memory that the C library keeps.
+    On a CPU a large encoder gets few images at a time: activations of many would not fit into the C library's blocks.
+
+    Args:
+        encoder: Encoder to call.
+        pixels: Images, shape (b, *pixels).
+
+    Returns:
+        Embeddings, shape (b, d).
     """
     quick = arranged(encoder)
     if quick is encoder or pixels.device.type != "cpu":
@@ -150,7 +157,7 @@ def _arranged(encoder: Encoder) -> Encoder | None:
 
 @final
 class ChannelsLast(nn.Module):
-    """``module`` with the channels of each pixel side by side."""
+    """``module`` in channels-last memory layout."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -164,9 +171,14 @@ class ChannelsLast(nn.Module):
 
 
 def fold(module: nn.Module, watch: Watching) -> nn.Module:
-    """Return a copy of ``module``, frozen and in eval mode, whose batch norms are part of the convolutions before them.
+    """Frozen copy of ``module`` with batch norms folded into the convolutions before them.
 
-    ``watch`` has seen it at work; the module itself is returned if it has no such batch norm.
+    Args:
+        module: Network in eval mode.
+        watch: Record of one call of the network.
+
+    Returns:
+        The copy; the module itself if no batch norm can be folded.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()).eval().requires_grad_(False)
@@ -230,7 +242,12 @@ def _pairs(module: nn.Module, watch: Watching) -> list[tuple[str, str]]:
 
 
 def watched(module: nn.Module, pixels: Pixels) -> Watching:
-    """Return what is seen of ``module`` at work on ``pixels``."""
+    """Record of one call of ``module``.
+
+    Args:
+        module: Network to call.
+        pixels: Images, shape (b, *pixels).
+    """
     watch = Watching()
     with torch.no_grad(), watch:
         module(pixels)
@@ -258,7 +275,7 @@ def _hooked(part: nn.Module) -> bool:
 
 @final
 class Watching(TorchDispatchMode):
-    """Notes convolutions, batch norms and how often each tensor is used, while it is entered."""
+    """Record of convolutions, batch norms and the uses of each tensor, while it is entered."""
 
     def __init__(self) -> None:
         super().__init__()

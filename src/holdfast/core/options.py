@@ -163,6 +163,14 @@ class DoctorOptions(Loading, total=False):
     precision: Precision
 
 
+class CanaryOptions(Picking, Loading, total=False):
+    """Options of ``canary``, which computes few embeddings."""
+
+    device: Device
+    precision: Precision
+    batch_size: BatchSize
+
+
 class Training(TypedDict, total=False):
     """Device and time budget of training; precision and batch size are settings of the recipe."""
 
@@ -203,6 +211,13 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "limit": {"default": 64, "help": "Use at most N images, sampled with --seed."},
         "workers": {"default": None},
     },
+    "canary": {
+        "limit": {"default": 32, "help": "Keep N images, sampled with --seed."},
+        "precision": {
+            "default": None,
+            "help": "Compute in this precision, or check with its tolerance (default: float32).",
+        },
+    },
     "certify": {
         "device": {"help": "Compute on cpu or cuda; bounds need float64."},
         "precision": {"help": "Run the encoder in float32, float64, bfloat16 or float16."},
@@ -224,7 +239,12 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 @cache
 def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
-    """Return type and declaration of each option of ``kind``, with the changes of the command ``verb``."""
+    """Type and declaration of each option, with the changes of one command.
+
+    Args:
+        kind: Class of the options.
+        verb: Name of the command.
+    """
     options = {name: get_args(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
     return {name: (of, _changed(option, OWN.get(verb, {}).get(name, {}))) for name, (of, option) in options.items()}
 
@@ -235,7 +255,7 @@ def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
 
 
 def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Add the options of ``kind`` to a function, as keywords in its signature and entries of its docstring.
+    """Decorator that adds the options of ``kind`` to signature and docstring of a function.
 
     Raises:
         HoldfastError: a call has an unknown keyword or an empty text.
@@ -268,7 +288,12 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def explained(text: str, options: Mapping[str, tuple[Any, Option]]) -> str:
-    """Return the docstring ``text`` with all ``options`` added under ``Args:``; entries it already has stay."""
+    """Add entries for ``options`` to a docstring that lists its arguments; old entries stay.
+
+    Args:
+        text: Docstring.
+        options: Type and declaration of each option, by name.
+    """
     before, args, rest = text.partition("Args:\n")
     block, end, after = rest.partition("\n\n")
     entries = {entry.partition(":")[0].strip(): entry.rstrip() for entry in re.split(r"\n(?= {4}\S)", block)}

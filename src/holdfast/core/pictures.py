@@ -17,9 +17,16 @@ SHOWN = 3
 
 
 def png(pixels: Tensor, domain: Domain) -> str | None:
-    """Return an image (channels, height, width) as a base64 PNG file; None for inputs that are no image.
+    """Encode one image as a base64 PNG file.
 
-    Of more than three channels it shows the first three, of two the first.
+    Of more than three channels it shows the first three, of two channels the first.
+
+    Args:
+        pixels: Image, shape (channels, height, width).
+        domain: Range of the pixels.
+
+    Returns:
+        Text of the file; None for inputs that are no image.
     """
     from PIL import Image
 
@@ -37,7 +44,13 @@ def _shown(channels: int) -> int:
 
 
 def row(caption: str, parts: dict[str, Tensor], domain: Domain) -> Picture | None:
-    """Return labelled images as one picture row, or None if they are no images."""
+    """Labelled images as one row of pictures; None if the inputs are no images.
+
+    Args:
+        caption: Caption of the row.
+        parts: Images, shape (channels, height, width), by label.
+        domain: Range of the pixels.
+    """
     files = {label: png(pixels, domain) for label, pixels in parts.items()}
     shown = {label: file for label, file in files.items() if file is not None}
     channels = max((len(pixels) for pixels in parts.values()), default=0)
@@ -47,7 +60,12 @@ def row(caption: str, parts: dict[str, Tensor], domain: Domain) -> Picture | Non
 
 
 def ends(values: Sequence[float], count: int = SHOWN) -> list[int]:
-    """Return the positions of the ``count`` largest and then the ``count`` smallest defined values."""
+    """Positions of the largest and then of the smallest defined values.
+
+    Args:
+        values: Values; nan is undefined.
+        count: Positions at each end, 1 or more.
+    """
     defined = [position for position in np.argsort(values).tolist() if values[position] == values[position]]
     worst = defined[::-1][:count]
     return worst + [position for position in defined[:count][::-1] if position not in worst]
@@ -58,7 +76,7 @@ SIDE, GAP = 180, 12
 
 
 def draw(pictures: Sequence[Picture]) -> bytes:
-    """Return ``pictures`` as a PNG file, a row each with its caption on the left, small images enlarged."""
+    """Rows of pictures with captions as one PNG file, small images enlarged."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(14)

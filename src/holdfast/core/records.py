@@ -59,28 +59,34 @@ class Series(Record):
     """One value per sample. A missing value is nan, and ``reasons`` says why (by position)."""
 
     quantity: str
+    """Name of the metric."""
     conditions: Conditions = Field(default_factory=dict)
+    """Conditions of the measurement, by name."""
     values: tuple[Number, ...]
+    """One value per sample; nan if missing."""
     unit: str
+    """Unit of the values."""
     claim: Claim
+    """Bound type of the values."""
     of: str
-    """The quantity of which ``values`` are bounds or estimates."""
+    """Quantity that the values bound or estimate."""
     limits: tuple[Number, Number] | None = None
-    """Between which numbers the value of an image not seen must lie, where the unit does not say so (shares: in [0, 1])."""
+    """Range of the value of an image not sampled, if the unit does not imply it (fractions: [0, 1])."""
     reasons: dict[int, str] = Field(default_factory=dict)
+    """Reason of each missing value, by position."""
     name: str = ""
-    """What reports call the quantity; empty where they spell it out."""
+    """Name in reports; empty where the metric is spelled out."""
 
 
 class Resolution(Record):
     """How small a p-value of random divisions can be, whatever the images show."""
 
     tests: int
-    """By how many tests it is multiplied."""
+    """Number of tests by which the p-value is multiplied."""
     draws: int
     """Random divisions that were drawn."""
     by_images: Number
-    """Smallest p-value that all divisions of so few images, or groups of them, allow."""
+    """Smallest p-value that divisions of this number of images, or groups, allow."""
 
     @property
     def least(self) -> float:
@@ -89,73 +95,100 @@ class Resolution(Record):
 
 
 class Estimate(Record):
-    """A number about a population with its interval. ``value`` is nan where it is undefined; ``reason`` says why."""
+    """Number about a population with its interval; nan where it is undefined."""
 
     quantity: str
+    """Name of the metric."""
     conditions: Conditions = Field(default_factory=dict)
+    """Conditions of the measurement, by name."""
     value: Number
+    """Value; nan if undefined."""
     low: Number
+    """Lower end of the interval."""
     high: Number
+    """Upper end of the interval."""
     n: int
+    """Samples that the number is about."""
     method: str
+    """Method of the interval."""
     confidence: float = 0.95
+    """Confidence of the interval, in (0, 1)."""
     unit: str
+    """Unit of the value."""
     claim: Claim
+    """Bound type of the value."""
     of: str
+    """Quantity that the value bounds or estimates."""
     better: Literal["lower", "higher", "neither"]
+    """Whether lower or higher values are better, or neither."""
     series: str | None = None
-    """The per-sample series it summarises, so that two encoders can be compared image by image."""
+    """Name of the series that is summarised, so that two encoders can be compared image by image."""
     statistic: Literal["mean", "median", "whole", "other"] = "other"
-    """What it is of its series; ``whole`` if it needs all inputs at once, so that its interval alone can be compared."""
+    """Statistic of the series; ``whole`` needs all inputs at once, so that only its interval can be compared."""
     reason: str | None = None
+    """Why the value is undefined, or samples are missing."""
     name: str = ""
-    """What reports call the quantity; empty where they spell it out."""
+    """Name in reports; empty where the metric is spelled out."""
     aim: str = ""
-    """What its attack goes for, in words, where the conditions name that in short (``adaptive at retrieval``)."""
+    """Goal of the attack in words, where the conditions name it in short (``adaptive at retrieval``)."""
     resolution: Resolution | None = None
-    """Of a p-value of random divisions."""
+    """Resolution of a p-value of random divisions."""
     most: Number | None = None
-    """Largest value that so few images allow; None if no such limit is known."""
+    """Largest value that this number of images allows; None if no such limit is known."""
 
 
 class Verdict(Record):
-    """The answer to a yes-or-no question; ``unknown`` is an answer.
+    """Answer to a yes-or-no question; ``unknown`` is an answer.
 
     A search that could have refuted it and did not leaves ``no violation found``, which is no proof.
     """
 
     question: str
+    """Question in words."""
     status: Literal["proved", "refuted", "no violation found", "unknown"]
+    """Answer."""
     reason: str
+    """Reason of the answer."""
     witness: dict[str, str] = Field(default_factory=dict)
+    """What shows the answer, by name."""
 
 
 class Curve(Record):
     """A quantity as a function of another, with a band where there is one."""
 
     quantity: str
+    """Name of the metric."""
     conditions: Conditions = Field(default_factory=dict)
+    """Conditions of the measurement, by name."""
     x_label: str
+    """Label of the horizontal axis."""
     y_label: str
+    """Label of the vertical axis."""
     x: tuple[Number, ...]
+    """Horizontal coordinates."""
     y: tuple[Number, ...]
+    """Vertical coordinates."""
     low: tuple[Number, ...] = ()
+    """Lower edge of the band; empty without a band."""
     high: tuple[Number, ...] = ()
+    """Upper edge of the band; empty without a band."""
     reference: tuple[Number, ...] = ()
-    """What the best encoder possible would reach at each ``x``, where that is known."""
+    """Value of the best possible encoder at each ``x``, where it is known."""
     shaded: bool = False
-    """Whether the area under the curve means something: the share of the area under the reference."""
+    """True if the area under the curve is a metric: its fraction of the area under the reference."""
     colours: dict[str, tuple[Number, ...]] = Field(default_factory=dict)
-    """What colours each point, by name: the points are then a cloud that no line joins, drawn once for each."""
+    """Values that colour the points, by name; the points are then a cloud, drawn once per name."""
     name: str = ""
-    """What reports call the quantity; empty where they spell it out."""
+    """Name in reports; empty where the metric is spelled out."""
 
 
 class Picture(Record):
     """A row of small images that belong together: clean, attacked, target."""
 
     caption: str
+    """Caption of the row."""
     labels: tuple[str, ...]
+    """One label per image."""
     pngs: tuple[str, ...]
     """Base64 PNG files, one per label."""
 
@@ -165,6 +198,7 @@ class Warned(str):
 
     __slots__ = ("kind",)
     kind: WarningKind
+    """Cause of the warning."""
 
     def __new__(cls, sentence: str, kind: WarningKind = "") -> Warned:
         made = super().__new__(cls, sentence)
@@ -220,24 +254,32 @@ class EncoderInfo(Record):
     """Which encoder was measured."""
 
     name: str
+    """Name in reports."""
     source: str
+    """Origin of the encoder."""
     fingerprint: str
+    """Hash of everything that decides the embeddings."""
     parameters: int
+    """Number of parameters."""
     features: int
+    """Features of an embedding."""
     inputs: dict[str, str] = Field(default_factory=dict)
-    """How an image becomes a code: input, normalisation, resizing and pooling; empty where it was not recorded."""
+    """How an image becomes an embedding: input, normalisation, resizing and pooling; empty if not recorded."""
     warnings: tuple[str, ...] = ()
-    """What is not known of it and may spoil all of its numbers."""
+    """What is unknown about the encoder and may spoil all of its numbers."""
 
 
 class ImagesInfo(Record):
     """On which images."""
 
     name: str
+    """Name of the set in reports."""
     fingerprint: str
+    """Hash of the images."""
     count: int
+    """Number of images."""
     skipped: tuple[str, ...] = ()
-    """Files that were asked for but could not be read, each with the reason."""
+    """Files that could not be read, each with the reason."""
 
 
 class Question(Record):
@@ -362,11 +404,17 @@ class Failure(Record):
     """A cell that could not be computed, and why; it does not stop the others."""
 
     evaluation: str
+    """Name of the evaluation."""
     encoder: str
+    """Name of the encoder."""
     images: str
+    """Name of the set of images."""
     error: str
+    """Class of the error."""
     reason: str
+    """Sentence of the error."""
     provenance: dict[str, str] = Field(default_factory=dict)
+    """Versions, commit, device and times."""
 
     @property
     def state(self) -> Literal["not measured", "failed"]:

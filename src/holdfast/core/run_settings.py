@@ -20,7 +20,7 @@ from holdfast.core.noise import Noise
 
 
 def factors_are_rounded() -> bool:
-    """Return whether torch may round the factors of products in float32 on NVIDIA's GPUs (TF32)."""
+    """True if torch may round factors of float32 products on NVIDIA GPUs (TF32)."""
     backends: Any = torch.backends
     try:
         return bool(backends.cudnn.allow_tf32 or backends.cuda.matmul.allow_tf32)
@@ -30,9 +30,9 @@ def factors_are_rounded() -> bool:
 
 @contextmanager
 def whole_float32() -> Iterator[None]:
-    """Compute convolutions in float32 as elsewhere: on NVIDIA's GPUs torch rounds their factors to 11 bits (TF32) by itself.
+    """Compute convolutions in full float32: NVIDIA GPUs round factors otherwise (TF32).
 
-    Without it codes of a ResNet-50 differ by 4e-4 between a GPU and a CPU, with it by 2e-6.
+    Without this, embeddings of a ResNet-50 differ by 4e-4 between a GPU and a CPU; with it by 2e-6.
     """
     cudnn: Any = torch.backends.cudnn
     try:

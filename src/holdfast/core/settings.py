@@ -27,7 +27,7 @@ class Searching:
 
 
 class Spelled(ABC):
-    """A kind of settings objects with a text form; a field of this type takes the text as well."""
+    """Settings object with a text form; a field of this type accepts the text as well."""
 
     @classmethod
     @abstractmethod
@@ -39,7 +39,7 @@ class Spelled(ABC):
 
 
 def spell(thing: Any) -> str:
-    """Return the text form of ``thing``: its name and the settings that differ from their defaults.
+    """Text form of settings: the name, and the settings that differ from their defaults.
 
     Example:
         >>> from holdfast.core.balls import Linf
@@ -56,7 +56,15 @@ def spell(thing: Any) -> str:
 
 
 def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
-    """Return the thing that ``text`` spells, one of ``kinds`` (by name); ``what`` names them in errors.
+    """Parse the text form of settings.
+
+    Args:
+        text: Text, such as ``l2:0.5``.
+        kinds: Classes by name.
+        what: Name of the kind in errors.
+
+    Raises:
+        HoldfastError: A name is unknown, a setting is missing or given twice, or a value does not fit.
 
     Example:
         >>> from holdfast.core.balls import BALLS
@@ -94,7 +102,14 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
 
 
 def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
-    """Return texts of the form ``setting=value`` by setting; ``what`` takes them is for the error, with an example.
+    """Parse texts of the form ``setting=value``.
+
+    Args:
+        texts: Texts to parse.
+        what: Sentence about the form, with an example, for the error.
+
+    Raises:
+        HoldfastError: A text has no equals sign.
 
     Example:
         >>> pairs(["epochs=10", "rate = 1e-3"], "--set takes setting=value, as in epochs=10")
@@ -110,7 +125,14 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
 
 
 def names_of(texts: str | Sequence[str], what: str) -> list[str]:
-    """Return names given once, several times or in one text separated by commas; ``what`` they are is for the error.
+    """Parse names that are given one by one or separated by commas.
+
+    Args:
+        texts: One text or several.
+        what: Name of the argument in errors.
+
+    Raises:
+        HoldfastError: The texts name nothing.
 
     Example:
         >>> names_of("breakaway, overlap", "only"), names_of((), "only")
@@ -138,7 +160,7 @@ def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
 
 
 def types_of(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a dataclass's fields by name, whether or not its module postpones annotations."""
+    """Types of the fields of a dataclass, by name, with annotations evaluated."""
     try:
         hints = get_type_hints(kind)
     except NameError as error:
@@ -150,7 +172,7 @@ def types_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """Return the types that make up ``kind``: those of a union, the one that a tuple repeats, or the type itself.
+    """Types that make up ``kind``: of a union, of a repeating tuple, or the type itself.
 
     Example:
         >>> members(int | None), members(tuple[float, ...]), members(str)
@@ -162,7 +184,12 @@ def members(kind: Any) -> tuple[Any, ...]:
 
 
 def spelled(kind: Any, base: type = Spelled) -> Any:
-    """Return the member of ``kind`` that is a ``base``, if there is one."""
+    """Member of ``kind`` that extends ``base``; None if there is none.
+
+    Args:
+        kind: Type of a field.
+        base: Class to look for.
+    """
     return next((member for member in members(kind) if isinstance(member, type) and issubclass(member, base)), None)
 
 
@@ -241,7 +268,14 @@ def number(value: float) -> str:
 
 
 def require_positive(thing: Any, *settings: str) -> None:
-    """Raise unless these settings of ``thing`` are positive and finite; one that is None is not looked at.
+    """Check that settings are positive and finite; None is skipped.
+
+    Args:
+        thing: Object with the settings.
+        *settings: Names of the settings.
+
+    Raises:
+        HoldfastError: A setting is 0, below 0 or infinite.
 
     Example:
         >>> from holdfast.training.objectives.contrastive import SimCLR
@@ -266,7 +300,15 @@ def require_not_negative(thing: Any, *settings: str) -> None:
 
 
 def require_share(thing: Any, *settings: str) -> None:
-    """Raise unless these settings of ``thing`` lie in [0, 1]."""
+    """Check that settings lie in [0, 1].
+
+    Args:
+        thing: Object with the settings.
+        *settings: Names of the settings.
+
+    Raises:
+        HoldfastError: A setting lies outside.
+    """
     _require(thing, settings, lambda value: 0 <= value <= 1, "lie in [0, 1]")
 
 

@@ -27,7 +27,7 @@ _SAYS_NOTHING = frozenset(("annotation", "returns", "type_comment", "type_params
 
 
 def code_text(code: CodeType) -> Iterator[str]:
-    """Yield text that differs if functions of this ``code`` compute something else.
+    """Text that differs if functions of this code object compute something else.
 
     Example:
         >>> def plain(x): return x + 1
@@ -46,7 +46,7 @@ def code_text(code: CodeType) -> Iterator[str]:
 
 
 def has_source(code: CodeType) -> bool:
-    """Whether every version of Python describes this code alike."""
+    """True if every version of Python describes this code object alike."""
     return _is_library(code) or _node(code) is not None
 
 

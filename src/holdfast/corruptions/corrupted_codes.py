@@ -58,7 +58,7 @@ def _unfit(shape: tuple[int, ...], corruption: Transform) -> str | None:
 @final
 @dataclass(frozen=True)
 class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
-    """Probes taught by the bank under ``corruption``, encoded anew; none where it cannot change images of this size."""
+    """Probes taught by the bank under ``corruption``, encoded again; none where it cannot change images of this size."""
 
     probes: tuple[Probe, ...]
     corruption: Transform
@@ -201,7 +201,7 @@ def deviation(values: Sequence[float], conditions: Conditions) -> Estimate:
         float(np.std(values, ddof=1)),
         len(values),
         f"standard deviation over {len(values)} permutations; no interval for so few",
-        "share of clean accuracy",
+        "fraction of clean accuracy",
         "spread of the drop over permutations",
     )
 
@@ -237,8 +237,8 @@ def _without_interval(
 
 
 KEPT = "corrupted images closer to their own original than to any image of the bank"
-MOVED = "share of pairs of other images that lie no farther apart than the corruption moves the code"
-UNDEFINED = "a zero code, which has no direction under cosine, or one that is not finite"
+MOVED = "fraction of pairs of other images that lie no farther apart than the corruption moves the embedding"
+UNDEFINED = "a zero embedding, which has no direction under cosine, or one that is not finite"
 
 
 def without_labels(
@@ -254,13 +254,15 @@ def without_labels(
         "nearest_neighbour_kept",
         conditions,
         observed["kept"].mean(1),
-        "share of draws",
+        "fraction of draws",
         Claim.ESTIMATE,
         KEPT,
         UNDEFINED,
     )
     shares = share_of_pairs_within(Cosine(), moved, pairs, groups)
-    quantile = series_of("universal_quantile", conditions, shares, "share of pairs", Claim.ESTIMATE, MOVED, UNDEFINED)
+    quantile = series_of(
+        "universal_quantile", conditions, shares, "fraction of pairs", Claim.ESTIMATE, MOVED, UNDEFINED
+    )
     near = shares_within(Cosine(), moved.nanmedian()[None], pairs, groups)[0]
     return [kept, quantile], [
         summarise(kept, "mean", "higher", "nearest_neighbour_accuracy"),

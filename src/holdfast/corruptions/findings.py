@@ -28,7 +28,7 @@ from holdfast.transforms.base import Transform
 
 FEW = "or fewer other images than neighbours"
 Shares = Float[np.ndarray, "_"]
-UNDEFINED = "a zero code, which has no direction under cosine, or one that is not finite"
+UNDEFINED = "a zero embedding, which has no direction under cosine, or one that is not finite"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Ladders:
                 "neighbour_overlap",
                 conditions,
                 values,
-                "share of neighbours",
+                "fraction of neighbours",
                 Claim.ESTIMATE,
                 of,
                 f"{UNDEFINED}; {FEW}",
@@ -165,7 +165,7 @@ class Ladders:
                     values,
                     str(divergence),
                     Claim.ESTIMATE,
-                    f"change of the code by the {self.words.singular}",
+                    f"change of the embedding by the {self.words.singular}",
                     UNDEFINED,
                 )
 
@@ -178,7 +178,7 @@ class Ladders:
                     "universal_quantile",
                     conditions,
                     values,
-                    "share of pairs",
+                    "fraction of pairs",
                     Claim.ESTIMATE,
                     self._moved(""),
                     UNDEFINED,
@@ -218,7 +218,7 @@ class Ladders:
                 f"worst_{self.words.singular}_quantile",
                 case,
                 values,
-                "share of pairs",
+                "fraction of pairs",
                 Claim.LOWER,
                 self._moved("worst "),
                 UNDEFINED,
@@ -251,14 +251,14 @@ class Ladders:
 
     def _moved(self, worst: str) -> str:
         change = f"{worst}{self.words.singular}"
-        return f"share of pairs of other images that lie no farther apart than the {change} moves the code"
+        return f"fraction of pairs of other images that lie no farther apart than the {change} moves the embedding"
 
     @property
     def _kept(self) -> str:
         return f"{self.words.changed} images closer to their own original than to any other image"
 
     def radius(self) -> Iterator[Series]:
-        of = "radius of the smallest ball around the unit codes of the family"
+        of = "radius of the smallest ball around the unit embeddings of the family"
         for (name, _), values in zip(self.families, self.observed["radius"].unbind(1), strict=True):
             yield series_of(
                 "divergence_radius", {self.words.singular: name}, values, "radius", Claim.ESTIMATE, of, UNDEFINED
@@ -268,7 +268,7 @@ class Ladders:
         """Return the share of edits that each image survives, families counting alike."""
         counted = [span for (_, span), touched in zip(self.families, self.touched, strict=True) if touched]
         share = torch.stack([self.observed["kept"][:, span].mean(1) for span in counted], dim=1).mean(1)
-        name, unit = f"{self.words.plural}_survived", f"share of {self.words.plural}"
+        name, unit = f"{self.words.plural}_survived", f"fraction of {self.words.plural}"
         return series_of(name, {**self.retrieval, **self.without}, share, unit, Claim.ESTIMATE, self._kept, UNDEFINED)
 
     @cached_property
@@ -282,7 +282,7 @@ class Ladders:
         if idle:
             yield (
                 f"{', '.join(idle)} changes none of these images (gray ones have no hue, for example), "
-                f"and is left out of the share of {self.words.plural} survived."
+                f"and is left out of the fraction of {self.words.plural} survived."
             )
 
     def _shares(self, divergence: Divergence, moved: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
@@ -361,8 +361,6 @@ def pictures(
                 parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[alone], noise[alone])[0]
         chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
         parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]
-        caption = (
-            f"{findings.ids[position]}: {farthest}, which carries its code farthest, and the worst {words.plural} found"
-        )
+        caption = f"{findings.ids[position]}: {farthest}, which moves it farthest, and the worst {words.plural} found"
         shown_pictures.append(row(caption, parts, population.encoder.domain))
     return tuple(picture for picture in shown_pictures if picture is not None)

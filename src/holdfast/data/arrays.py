@@ -40,9 +40,17 @@ STORED = {"U8": "u1", "F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "I16
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the inputs of the file ``name``; the settings ``images`` and ``labels`` choose among its arrays.
+    """Inputs from an array file; the settings ``images`` and ``labels`` choose its arrays.
 
     Values are uint8 (0 to 255, for encoders of pixels in [0, 1]) or floats in the encoder's range. Ids are positions.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
+
+    Raises:
+        HoldfastError: The file is missing, damaged or does not fit the encoder.
     """
     path = Path(name).expanduser()
     if not path.is_file():
@@ -78,7 +86,16 @@ def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    """Return the array ``key`` of the archive at ``path``, unless far more would be unpacked than is on disk."""
+    """Array of a ``.npz`` archive, refused if it would unpack to far more than is on disk.
+
+    Args:
+        path: Archive.
+        file: Open archive.
+        key: Name of the array.
+
+    Raises:
+        HoldfastError: The array is damaged or too large.
+    """
     assert file.zip is not None
     sizes = [record.file_size for record in file.zip.infolist() if record.filename.removesuffix(".npy") == key]
     if max(sizes, default=0) > max(UNPACKED, path.stat().st_size):
@@ -123,7 +140,15 @@ SUFFIXES = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
 
 
 def read_numpy(path: Path, read: Callable[[], Any]) -> Any:
-    """Return what ``read`` returns, with one sentence on a file that numpy cannot read or must not."""
+    """Call ``read`` and explain files that numpy cannot or must not read.
+
+    Args:
+        path: File, for the error.
+        read: Function that reads.
+
+    Raises:
+        HoldfastError: The file is damaged or holds pickled objects.
+    """
     try:
         return read()
     except Exception as error:  # numpy raises anything at all on damaged bytes
@@ -154,7 +179,7 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
 
 @final
 class MappedRows:
-    """Rows of a mapped array whose pages are given back from time to time: they count as memory while they stay."""
+    """Rows of a mapped array whose pages are released from time to time, to save memory."""
 
     def __init__(self, rows: Tensor, file: mmap.mmap) -> None:
         self._rows, self._file, self._read = rows, file, 0
@@ -197,7 +222,16 @@ def as_rows(array: np.ndarray) -> Tensor | MappedRows:
 
 
 def check_type(dtype: str, shape: tuple[int, ...], name: str) -> None:
-    """Raise unless arrays of this type and shape can hold images."""
+    """Check that arrays of this type and shape can hold images.
+
+    Args:
+        dtype: Name of the type.
+        shape: Shape of the array.
+        name: Name of the array in errors.
+
+    Raises:
+        HoldfastError: The type or shape does not fit.
+    """
     if dtype not in TYPES:
         raise HoldfastError(
             f"images of {name} must be {', '.join(TYPES)} in this machine's byte order, got {dtype}; convert them"

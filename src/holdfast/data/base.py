@@ -91,12 +91,19 @@ def check_settings(settings: Mapping[str, str], known: Sequence[str], source: st
 
 
 def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0) -> Int[Tensor, "n"] | None:
-    """Return ``values`` as one integer per image, each the number of one of the ``classes`` if these are known.
+    """Labels as one integer per image; None if they are no such integers.
 
-    ``named`` says that the reference names the labels. Others that are not such integers are left out with a warning.
+    Labels that the reference does not name are left out with a warning.
+
+    Args:
+        values: Labels as read.
+        count: Number of images.
+        named: True if the reference names the labels.
+        where: Place of the labels, for the error.
+        classes: Number of classes, or 0 if unknown.
 
     Raises:
-        HoldfastError: they are named, and are not one integer per image.
+        HoldfastError: The reference names labels that are not one integer per image.
     """
     labels = np.asarray(values)
     problem = f"{where} must be one integer per image, shape ({count},), got {labels.dtype} of shape {labels.shape}"

@@ -22,7 +22,13 @@ def names() -> list[str]:
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the held-out ``digits`` or those the built-in encoders learned from, ``digits-train``, with labels."""
+    """Digits of scikit-learn: held-out ``digits``, or ``digits-train`` of the built-in encoders.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
+    """
     from sklearn.datasets import load_digits
 
     check_settings(settings, [], SOURCE)

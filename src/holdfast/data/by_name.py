@@ -22,7 +22,7 @@ Loader = Callable[[str, dict[str, str], Selection], Images]
 
 
 def loaders() -> dict[str, Loader]:
-    """Return every loader by its source: arrays, builtin, folder, fsspec, hf, parquet, torchvision, wds."""
+    """Image loaders by source: arrays, builtin, folder, fsspec, hf, parquet and others."""
     import holdfast.data as home
 
     return {source: module.load for source, module in sources(home).items()}
@@ -38,22 +38,22 @@ def load(
     max_unreadable: float = 0.05,
     remembered: Remembered | None = None,
 ) -> Images:
-    """Return the images that ``reference`` names, as inputs of an encoder with this ``domain`` and ``geometry``.
+    """Load images by reference as inputs of an encoder.
 
     Args:
-        reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz, .safetensors or
-            .parquet file, tar shards), an address such as ``s3://bucket/folder``, or ``source:name``, with settings after
-            a question mark: ``folder:photos?labels=folders``, ``data.npz?images=x_test``,
-            ``hf:user/name@revision?split=test``, ``shards/{000..099}.tar``, ``builtin:digits``. ``?groups=`` says which
-            images belong together: ``prefix``, ``folders`` or a file of ``id,group``.
-        domain: shape and range of the encoder's inputs.
-        geometry: how its source resizes and crops images; by default they are fitted to the domain.
-        limit: largest number of images, chosen at random by ``seed`` and the images' ids.
-        seed: decides which.
-        max_unreadable: the share of damaged files among all, chosen or not, that is tolerated; ``images.skipped`` says
-            which and why. Up to 20,000 files are decoded once to find them; of more, only the headers are read (but
-            the chosen ones decoded, if they are so few), and a file that fails later is named then.
-        remembered: which files were found sound before, and their digests; they are not read again for that.
+        reference: Path (folder of image files, saved Hugging Face dataset, .npy, .npz, .safetensors or .parquet file,
+            tar shards), address such as ``s3://bucket/folder``, or ``source:name``. Settings follow a question mark:
+            ``folder:photos?labels=folders``, ``data.npz?images=x_test``, ``hf:user/name@revision?split=test``,
+            ``shards/{000..099}.tar``, ``builtin:digits``. ``?groups=`` names groups of images: ``prefix``, ``folders``
+            or a file of ``id,group``.
+        domain: Shape and range of the encoder's inputs.
+        geometry: How the encoder's source resizes and crops; by default images are fitted to the domain.
+        limit: Largest number of images, chosen at random by ``seed`` and the ids.
+        seed: Seed of the choice.
+        max_unreadable: Fraction of damaged files among all files to tolerate, 0 to 1; ``images.skipped`` lists them. Up
+            to 20,000 files are decoded once to find them; of more, only headers are read, and a file that fails later
+            is named then.
+        remembered: Files found sound before, with their digests; they are not read again for that.
 
     Example:
         >>> images = load("builtin:digits", Domain((1, 8, 8)), limit=3)

@@ -109,7 +109,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 
 def form(path: Path) -> str | None:
-    """Return in which form ``path`` holds MNIST or CIFAR, if it does: ``idx`` or one of ``BATCHES``.
+    """File format of MNIST or CIFAR at ``path``: ``idx`` or one of ``BATCHES``; None if neither.
 
     Example:
         >>> form(Path("photographs")) is None

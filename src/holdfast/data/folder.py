@@ -22,10 +22,15 @@ SETTINGS = ("labels", "max_pixels")
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the image files below the folder ``name``, with their sorted relative paths as ids.
+    """Image files below a folder, with sorted relative paths as ids.
 
-    With the setting ``labels=folders``, the first folder of each path is its class, numbered in sorted order. Larger
-    images than ``max_pixels`` count as damaged.
+    With ``labels=folders``, the first folder of each path is its class, numbered in sorted order. Images larger than
+    ``max_pixels`` count as damaged.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
     """
     check_settings(settings, SETTINGS, SOURCE)
     root = Path(name).expanduser()
@@ -40,7 +45,12 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 
 def labelled(paths: Sequence[str], settings: Mapping[str, str]) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:
-    """Return what ``classes`` does, if the settings ask for it."""
+    """Labels and names of classes, if the settings ask for labels.
+
+    Args:
+        paths: Relative paths of the images.
+        settings: Settings of the reference, by name.
+    """
     if "labels" not in settings:
         return None, ()
     if settings["labels"] != "folders":
@@ -49,7 +59,7 @@ def labelled(paths: Sequence[str], settings: Mapping[str, str]) -> tuple[Int[Ten
 
 
 class Files:
-    """From a row to its file: only relative paths are held."""
+    """Source of image files: only relative paths are held in memory."""
 
     def __init__(self, root: str, paths: Sequence[str]) -> None:
         self.root, self.paths = root, paths
@@ -59,10 +69,13 @@ class Files:
 
 
 def find(root: Path, others: Counter[str] | None = None) -> list[str]:
-    """Return the sorted relative paths of the image files below ``root``, links followed and hidden names left out.
+    """Sorted relative paths of the image files below a folder, without hidden names.
 
-    Each folder is entered once, however many links lead to it, so that links in a circle do no harm. The endings of all
-    other files are counted in ``others``.
+    Links are followed, and each folder is entered once, so that circles of links do no harm.
+
+    Args:
+        root: Folder to search.
+        others: Counter of the endings of all other files; None counts nothing.
     """
     paths: list[str] = []
     folders, links, entered = [""], list[str](), set[tuple[int, int]]()
@@ -96,7 +109,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def classes(paths: Sequence[str]) -> tuple[Int[Tensor, "n"], tuple[str, ...]]:
-    """Return the number of each path's first folder among all of them, and these folders' names.
+    """Class of each path by its first folder, and the names of the classes.
 
     Example:
         >>> classes(["cat/1.png", "dog/a/1.png", "cat/2.png"])

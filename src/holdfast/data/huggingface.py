@@ -36,12 +36,16 @@ CHOOSING = ("config", "split", "image", "label")
 
 
 def first_rows(name: str, settings: Mapping[str, str], selection: Selection, start: Callable[[], Any]) -> Any:
-    """Return the first ``take`` rows (by default as many as the request's limit) of the stream that ``start`` begins.
+    """First rows of a streamed dataset, kept on disk for later runs.
 
-    They are read from the stream once, unless files of a local folder changed since.
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
+        start: Function that begins the stream.
 
     Raises:
-        HoldfastError: it is not said how many, or the stream has no images.
+        HoldfastError: The number of rows is not given, or the stream has no images.
     """
     import datasets
 
@@ -68,7 +72,13 @@ def first_rows(name: str, settings: Mapping[str, str], selection: Selection, sta
 
 
 def keep(stream: Any, count: int, folder: Path) -> None:
-    """Write the first ``count`` rows of ``stream`` to ``folder``, whole or not at all."""
+    """Write the first rows of a stream to a folder, completely or not at all.
+
+    Args:
+        stream: Dataset to read.
+        count: Number of rows.
+        folder: Folder to write.
+    """
     import datasets
 
     features = stream.features
@@ -112,12 +122,17 @@ def saved(path: Path) -> bool:
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the images of the dataset ``name`` (a saved folder, or ``user/name@revision``), decoded when read.
+    """Images of a Hugging Face dataset (a saved folder, or ``user/name@revision``).
 
     Images are a column of images, of encoded bytes, or of numbers in nested lists or arrays. Settings: ``split``,
-    ``config`` (where a hub dataset has several), the columns ``image`` and ``label``,
-    ``max_pixels`` (larger images count as damaged), and ``streaming=true``, which fetches no more than the first ``take``
-    rows. Ids are positions in the split.
+    ``config`` (where a hub dataset has several), the columns ``image`` and ``label``, ``max_pixels`` (larger images
+    count as damaged), and ``streaming=true``, which fetches only the first ``take`` rows. Ids are positions in the
+    split.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
     """
     check_settings(settings, ["split", "config", "image", "label", "max_pixels", "streaming", "take"], SOURCE)
     dataset = _streamed(name, settings, selection) if _streaming(settings) else _whole(name, settings)
@@ -141,7 +156,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 
 class Column:
-    """From a row to its encoded image."""
+    """Source of the encoded images in a column."""
 
     def __init__(self, dataset: Any, column: str) -> None:
         from datasets import Image
@@ -158,7 +173,7 @@ class Column:
 
 @final
 class Numbers:
-    """A column of lists, nested lists or arrays of numbers, like a tensor of its rows; what is indexed is read."""
+    """Column of lists or arrays of numbers, indexed like a tensor and read on demand."""
 
     def __init__(self, dataset: Any, column: str, where: str) -> None:
         self.dataset = dataset.select_columns([column]).with_format("arrow")

@@ -24,7 +24,13 @@ from holdfast.data.reading.survey import load_encoded
 
 
 def load_stored(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the inputs of the array file at the address ``name``, by the rules of ``arrays``."""
+    """Inputs from an array file at an address, by the rules of ``arrays``.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
+    """
     store, path = FileStore.at(name)
     (file,) = store.expand(path).values()
     if path.lower().endswith(".npy"):
@@ -43,7 +49,7 @@ def load_stored(name: str, settings: dict[str, str], selection: Selection) -> Im
 
 @final
 class FetchedRows:
-    """The rows of a distant .npy file, like a tensor of them; what is indexed is fetched."""
+    """Rows of a remote .npy file, indexed like a tensor and fetched on demand."""
 
     def __init__(self, file: StoredFile) -> None:
         self.file = file
@@ -94,9 +100,14 @@ SOURCE = "fsspec"
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the images of the folder, array file or tars at the address ``name``; nothing is copied to this machine.
+    """Images of a folder, array file or tars at an address, without a copy on this machine.
 
     Settings are those of the same thing on this machine: see ``folder``, ``arrays`` and ``wds``.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
     """
     store, path = FileStore.at(name)
     if store.local:
@@ -120,7 +131,13 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 
 def local(path: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the images at a path of this machine, spelled as ``file://``."""
+    """Images at a path of this machine, given as ``file://``.
+
+    Args:
+        path: Path.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
+    """
     from holdfast.data.by_name import kind, loaders
 
     return loaders()[kind(path)](path, settings, selection)

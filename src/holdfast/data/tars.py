@@ -33,9 +33,9 @@ MISSING = -1
 
 
 class Samples(NamedTuple):
-    """What a tar holds: the samples' keys, where their images lie, and their labels (None where there is none).
+    """Index of a tar: keys, places and labels of its images.
 
-    ``others`` counts, by their endings, the members of what is no sample.
+    ``others`` counts, by their endings, members that belong to no sample.
     """
 
     keys: list[str]
@@ -51,11 +51,16 @@ def spelled(path: str) -> bool:
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the images of the tars that ``name`` stands for: a tar, a folder of them, or a pattern such as {000..099}.tar.
+    """Images of tars: one tar, a folder of tars, or a pattern such as {000..099}.tar.
 
     Settings: ``image``, the ending of the images where samples have several (``left.png``); ``label``, a field of the
     samples' ``.json`` (by default their ``.cls``, or else the field ``label``); ``dot``, the dot of a name that ends its key
     (``first``, as in WebDataset, or ``last``); ``max_pixels``. Ids are shard/key.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
     """
     check_settings(settings, ["image", "label", "dot", "max_pixels"], SOURCE)
     dot = settings.get("dot", "first")
@@ -98,7 +103,7 @@ def find(name: str) -> dict[str, StoredFile]:
 
 
 class Members:
-    """From a row to its image in one of the tars."""
+    """Source of encoded images inside tars."""
 
     def __init__(self, tars: Sequence[StoredFile], versions: Sequence[str | None], samples: Sequence[Samples]) -> None:
         self.tars, self.versions = tars, versions
@@ -115,12 +120,16 @@ class Members:
 
 
 def index(tar: StoredFile, image: str, label: str, dot: str) -> Samples:
-    """Return what ``tar`` holds, its images being those that end in ``image`` if that is not empty.
+    """Index of the samples in a tar.
 
-    The ``first`` or ``last`` ``dot`` of a name ends the key.
+    Args:
+        tar: Tar to read.
+        image: Ending of the images; empty if samples have one image.
+        label: Field of the samples' ``.json`` with the label; empty for the default.
+        dot: Dot of a name that ends its key: ``first`` or ``last``.
 
     Raises:
-        HoldfastError: it is truncated or damaged, or which member is a sample's image is not clear.
+        HoldfastError: The tar is damaged, or the image of a sample is ambiguous.
     """
     try:
         with tar.open() as file, tarfile.open(fileobj=file, mode="r:") as opened:

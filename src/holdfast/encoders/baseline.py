@@ -22,12 +22,20 @@ class Settings:
     """Settings of ``baseline:pixels``."""
 
     shape: str = "3x224x224"
+    """Shape of the inputs, as in ``3x224x224``."""
     low: float = 0.0
+    """Smallest value of an input."""
     high: float = 1.0
+    """Largest value of an input."""
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Return ``pixels``, the flattened input, as in ``baseline:pixels?shape=1x8x8``."""
+    """Trivial encoder ``pixels``: the flattened input, as in ``baseline:pixels?shape=1x8x8``.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
+    """
     name, settings = split(name, Settings)
     if name == "random":
         raise HoldfastError("the random baseline needs the encoder it imitates: random_init(encoder, seed) in Python")
@@ -45,7 +53,7 @@ def is_baseline(encoder: Encoder) -> bool:
 
 
 def raw_pixels(domain: Domain) -> Encoder:
-    """Return the encoder whose codes are the flattened inputs.
+    """Encoder whose embeddings are the flattened inputs.
 
     Example:
         >>> import torch
@@ -59,12 +67,16 @@ def raw_pixels(domain: Domain) -> Encoder:
 
 
 def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
-    """Return ``encoder`` with all weights drawn anew, each module by its own ``reset_parameters``.
+    """Copy of ``encoder`` with random weights, by the ``reset_parameters`` of each module.
 
     A module without that method, as the graph of an ONNX file, gets the entries of each of its tensors in random order.
 
+    Args:
+        encoder: Encoder to copy.
+        seed: Seed of the weights.
+
     Raises:
-        HoldfastError: there are no weights.
+        HoldfastError: The encoder has no weights.
     """
     if not encoder.parameters:
         raise HoldfastError(f"{encoder.name} has no weights to draw again; leave its random baseline out")

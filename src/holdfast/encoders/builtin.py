@@ -18,7 +18,7 @@ from holdfast.encoders.loading.reference import Options, split
 SOURCE = "builtin"
 DOMAIN = Domain((1, 8, 8))
 TOUR = ("digits-random", "digits-supervised", "digits-contrastive", "digits-robust")
-"""What is measured where nobody names an encoder."""
+"""What is measured where no one names an encoder."""
 NAMES = (*TOUR, "digits-certified")
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -34,7 +34,11 @@ def names() -> list[str]:
 
 
 def load(name: str, options: Options | None = None) -> Encoder:
-    """Return the built-in encoder called ``name``.
+    """Built-in encoder by its name.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
 
     Example:
         >>> load("digits-robust").parameters

@@ -22,9 +22,15 @@ class Adapter(Protocol):
     """What a module of this package offers to be found."""
 
     SOURCE: str
+    """Source that the module adapts."""
 
     def load(self, name: str, options: Options) -> Encoder:
-        """Return the encoder called ``name`` (what follows ``source:``, settings included)."""
+        """Encoder by its name.
+
+        Args:
+            name: Reference without its source and settings.
+            options: Options of the caller.
+        """
         ...
 
 
@@ -41,9 +47,16 @@ def sources() -> dict[str, Adapter]:
 
 
 def load(reference: str, options: Options | None = None) -> Encoder:
-    """Return the encoder that ``reference`` names, in the form ``source:name`` or ``source:name?setting=value``.
+    """Load an encoder by reference: ``source:name`` or ``source:name?setting=value``.
 
     ``mine=source:name`` gives it a short name.
+
+    Args:
+        reference: Reference of the encoder.
+        options: Options of the caller.
+
+    Raises:
+        HoldfastError: The source is unknown, or the encoder cannot be loaded.
 
     Example:
         >>> import torch

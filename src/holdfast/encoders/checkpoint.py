@@ -22,11 +22,16 @@ TAKES_ARCH = True
 
 @dataclass(frozen=True)
 class Settings(InputSettings, WeightSettings):
-    """Settings of a checkpoint reference: its inputs, and which of the file's tensors are meant."""
+    """Settings of a checkpoint reference: inputs, and which tensors of the file to take."""
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Return the module that ``options.arch`` builds, with the weights of the file ``name``."""
+    """Module that ``options.arch`` builds, with the weights of a file.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
+    """
     name, settings = split(name, Settings)
     path = existing(name)
     if options.arch is None:

@@ -19,7 +19,7 @@ from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "embeddings"
 POSITIONS = (
-    "Its rows have no ids, so they are told apart by position: it can be compared with files of the same images in the same "
+    "Its rows have no ids, so position tells them apart: it can be compared with files of the same images in the same "
     "order alone."
 )
 
@@ -27,18 +27,24 @@ POSITIONS = (
 @final
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a reference: which column holds the codes, and the columns or files of what belongs to its rows."""
+    """Settings of a reference to embeddings: columns or files that belong to its rows."""
 
     column: str | None = None
+    """Array or column of the file that holds the embeddings."""
     ids: str | None = None
+    """File or column of ids."""
     labels: str | None = None
+    """File or column of labels."""
     tags: str | None = None
+    """CSV or JSON file with a nuisance attribute of each id."""
     groups: str | None = None
+    """File or column of groups, ``prefix`` or ``folders``."""
     inputs: str | None = None
+    """Array file of what the embeddings were computed from."""
 
 
 class Recorded(nn.Module):
-    """Returns what it is given: codes, of which ``content`` is the hash."""
+    """Identity module for stored embeddings, whose hash is ``content``."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
@@ -92,7 +98,7 @@ class Embeddings(Encoder):
             Recorded(self.stored.fingerprint),
             self.stored.name,
             Domain((self.stored.width,), -inf, inf),
-            pooling="none, codes were computed elsewhere",
+            pooling="none, embeddings were computed elsewhere",
             caution=POSITIONS if self.stored.positions else "",
         )
 
@@ -110,7 +116,12 @@ class Embeddings(Encoder):
 
 
 def load(name: str, options: Options) -> Embeddings:
-    """Return the codes in the file ``name``, as in ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``."""
+    """Stored embeddings, as in ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
+    """
     file, settings = split(name, Settings)
     if options.size:
         raise HoldfastError(f"--size {options.size} changes nothing: {file} holds embeddings, not images; leave it out")

@@ -36,15 +36,20 @@ class Settings(PreprocessingSettings):
     """Settings of an OpenCLIP reference."""
 
     pretrained: str | None = None
-    """A tag of the model, a file of weights, or ``false``."""
+    """Tag of the model, file of weights, or ``false``."""
     projection: bool = True
-    """Whether codes are projected to where images and texts meet; without, they are what the last layer pools."""
+    """True to project embeddings to the space that images and texts share; false for the pooled last layer."""
     seed: int = 0
-    """Of the random weights, when ``pretrained`` is ``false``."""
+    """Seed of random weights, if ``pretrained`` is ``false``."""
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Return the image tower of ``ViT-B-32?pretrained=TAG``, ``hf-hub:owner/name`` or ``local-dir:FOLDER``."""
+    """Image tower of ``ViT-B-32?pretrained=TAG``, ``hf-hub:owner/name`` or ``local-dir:FOLDER``.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
+    """
     name, settings = split(name, Settings)
     declare_missing_operators()
     open_clip = require("open_clip", "clip", "open_clip_torch")
@@ -84,14 +89,20 @@ def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, 
 
 
 def recipe_of(open_clip: Any, name: str, config: dict[str, Any]) -> Recipe:
-    """Return the recipe of OpenCLIP's evaluation transform for ``config``."""
+    """Recipe of OpenCLIP's evaluation transform.
+
+    Args:
+        open_clip: The library.
+        name: Name of the reference in errors.
+        config: Configuration of the preprocessing.
+    """
     transform = open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(**config), is_train=False)
     numbers = [*config["mean"], *config["std"]]
     return recipe(name, "open_clip", "", config, lambda image: transform(image).numpy(), 3, numbers)
 
 
 class TextHalf(nn.Module):
-    """What OpenCLIP's model makes of tokens."""
+    """Text half of OpenCLIP's model, from tokens to embeddings."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ def check_pooling(how: str, known: tuple[str, ...]) -> None:
 
 
 def check_tokens(tokens: str | None, how: str | None) -> None:
-    """Raise unless ``tokens`` is None or ``patch``, and then nobody asks for a pooled code as well."""
+    """Raise unless ``tokens`` is None or ``patch``, and then no one asks for a pooled code as well."""
     if tokens not in (None, PATCH):
         raise HoldfastError(f"tokens must be {PATCH}, got {tokens!r}; for one vector per image use pool")
     if tokens and how:

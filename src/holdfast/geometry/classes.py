@@ -208,9 +208,7 @@ NEAREST = 5
 """The paper's number of neighbours of each kind."""
 MARGIN_BLOCK = 1 << 22
 """Distances held at a time."""
-FEWER = (
-    f"fewer than {NEAREST} images of other groups share its label alone or its tag alone, or all of these have its code"
-)
+FEWER = f"fewer than {NEAREST} images of other groups share its label or its tag alone, or all these have its embedding"
 
 
 @final

@@ -160,7 +160,7 @@ def _parsed(path: str, text: str) -> dict[str, tuple[str, ...]]:
 
 MOST = 1 << 22
 """Neighbours held at a time where groups are large."""
-ZERO = "the code is zero and has no direction"
+ZERO = "the embedding is zero and has no direction"
 
 
 @dataclass(frozen=True, eq=False)

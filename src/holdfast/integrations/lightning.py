@@ -63,7 +63,7 @@ def _backbone(module: Any) -> nn.Module:
     backbone = getattr(module, "backbone", None)
     if not isinstance(backbone, nn.Module):
         raise HoldfastError(
-            f"{type(module).__name__} has no backbone to measure; say which part maps images to codes, as in "
+            f"{type(module).__name__} has no backbone to measure; say which part maps images to embeddings, as in "
             "encoder=lambda module: module.model"
         )
     return backbone

@@ -156,7 +156,9 @@ class Monitor:
         bank = None if self.bank is None else Population(encoder, self.bank, run)
         population = Population(encoder, self.images, run, bank=bank)
         if not torch.isfinite(population.codes).all():
-            raise HoldfastError("its codes are NaN or infinite; lower the learning rate, or look at its last images")
+            raise HoldfastError(
+                "its embeddings are NaN or infinite; lower the learning rate, or look at its last images"
+            )
         for evaluation in self.plan:
             yield from _estimates(evaluation, population)
         k = min(NEIGHBOURS, len(self.images) - 1)
@@ -219,7 +221,7 @@ def _kept(before: Near, now: Near) -> Estimate:
         KEPT,
         {"k": str(now.shape[1])},
         torch.from_numpy(shares),
-        "share of neighbours",
+        "fraction of neighbours",
         Claim.ESTIMATE,
         "nearest neighbours that were nearest when last measured",
         "",

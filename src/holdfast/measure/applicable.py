@@ -17,12 +17,22 @@ Change = Transform | str
 
 
 def inapplicable(evaluation: Evaluation, encoder: Encoder) -> dict[Change, str]:
-    """Return the transforms of ``evaluation`` that do not apply to the inputs of ``encoder``, and what each needs."""
+    """Transforms of an evaluation that do not apply to an encoder, with what each needs.
+
+    Args:
+        evaluation: Evaluation with transforms.
+        encoder: Encoder to measure.
+    """
     return _unmet(evaluation, _chosen(evaluation), encoder)
 
 
 def restricted(evaluation: Evaluation, excluded: Collection[Change]) -> Evaluation | None:
-    """Return ``evaluation`` without the transforms ``excluded``; None if it measures nothing then."""
+    """Evaluation without some transforms; None if it then measures nothing.
+
+    Args:
+        evaluation: Evaluation with transforms.
+        excluded: Transforms to leave out.
+    """
     rest = tuple(change for change in _chosen(evaluation) if change not in excluded)
     if not rest and evaluation.needs_changes:
         return None
@@ -30,14 +40,18 @@ def restricted(evaluation: Evaluation, excluded: Collection[Change]) -> Evaluati
 
 
 def changes_by_default(evaluation: Evaluation) -> bool:
-    """Return whether the transforms of ``evaluation`` are the default ones, not chosen by the user."""
+    """True if the transforms of ``evaluation`` are the defaults, not chosen by the user."""
     return _chosen(evaluation) == _default(evaluation)
 
 
 def without(evaluation: Evaluation, encoder: Encoder) -> Conditions:
-    """Return the condition of a mean over transforms that lacks those of the default that do not apply; usually empty.
+    """Condition of a mean that lacks default transforms which do not apply; usually empty.
 
     A mean over fewer transforms is another number, which is never compared with that over all of them.
+
+    Args:
+        evaluation: Evaluation with transforms.
+        encoder: Encoder to measure.
     """
     lacking = _unmet(evaluation, _default(evaluation), encoder)
     rest = tuple(change for change in _default(evaluation) if change not in lacking)

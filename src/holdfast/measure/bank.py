@@ -18,14 +18,17 @@ BLOCK = 2**24
 
 
 def apart(bank: Images, images: Images) -> Images:
-    """Return ``bank`` without copies of ``images``, its labels numbered as theirs where both name their classes.
+    """Reference set without copies of the measured images, with matching label numbers.
 
-    A probe that has seen what it is asked, and a search that finds the question itself, measure nothing. Copies are equal
-    as stored or, where one of the sets has 8 bits and they are not too many, in 8 bits: a picture as PNG and in an array is
-    one picture.
+    A probe that has seen what it is asked, and a search that finds the question itself, measure nothing. Copies are
+    equal as stored or, where one set has 8 bits and they are few enough, in 8 bits.
+
+    Args:
+        bank: Reference set.
+        images: Images to measure.
 
     Raises:
-        HoldfastError: nothing is left, or a label is the number of no class.
+        HoldfastError: Nothing is left, or a label is the number of no class.
 
     Example:
         >>> with warnings.catch_warnings():
@@ -55,13 +58,17 @@ def apart(bank: Images, images: Images) -> Images:
 
 
 def alongside(bank: Images, images: Images) -> Images:
-    """Return ``bank`` with its copies of ``images``, labels as in ``apart``: for tests that compare both sets.
+    """Reference set with its copies of the measured images, for tests that compare both sets.
 
     A permutation test is exact only if both sets are treated alike. Without the copies, an image that recurs, such as a
     blank frame, would be missing from one set alone.
 
+    Args:
+        bank: Reference set.
+        images: Images to measure.
+
     Raises:
-        HoldfastError: both sets hold the same images, each equally often, so no test could tell them apart.
+        HoldfastError: Both sets hold the same images, each equally often, so no test could tell them apart.
 
     Example:
         >>> alongside(Images(torch.tensor([[0.1], [0.2]])), Images(torch.tensor([[0.2]]))).ids

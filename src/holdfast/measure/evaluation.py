@@ -234,7 +234,7 @@ class Evaluation(ABC):
 
 
 def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
-    """Return the fields of ``thing`` as JSON values, settings objects in their text form, shared settings one by one."""
+    """Settings of ``thing`` as JSON values, with settings objects in text form."""
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
     shared = [value for value in values.values() if isinstance(value, SharedSettings)]
     plain_values = {name: plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
@@ -242,7 +242,12 @@ def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
 
 
 def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
-    """Return everything but the encoder, the images and the version that decides the numbers of ``evaluation``."""
+    """All that decides the numbers of an evaluation except encoder, images and version.
+
+    Args:
+        evaluation: Evaluation.
+        population: Images of the run with their clean embeddings.
+    """
     run = population.run
     facts: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
     for what in pieces(evaluation):
@@ -253,9 +258,15 @@ def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
 def circumstances(
     what: Evaluation | Observation | Fit[Any], images: Images, run: RunSettings, bank: Images | None
 ) -> dict[str, Any]:
-    """Return what decides the numbers of ``what`` beside its settings, where it departs from the usual.
+    """Circumstances beside settings that decide numbers, where they depart from the usual.
 
     Results stored before there were such circumstances keep their keys.
+
+    Args:
+        what: Evaluation, observation or fit.
+        images: Images to measure.
+        run: Seed, device, precision and batch size.
+        bank: Reference set; None without.
     """
     facts: dict[str, Any] = {}
     if what.uses_labels and images.labels_fingerprint:
@@ -285,7 +296,7 @@ def circumstances(
 
 
 def regards_groups(what: Evaluation | Observation | Fit[Any]) -> bool:
-    """Return whether numbers of ``what`` depend on groups: every evaluation has intervals over them."""
+    """True if numbers depend on groups; every evaluation has intervals over them."""
     if isinstance(what, Observation):
         return what.uses_groups or any(fit.uses_groups for fit in what.fits())
     return isinstance(what, Evaluation) or what.uses_groups
@@ -296,14 +307,25 @@ def _flat(value: Any) -> tuple[Any, ...]:
 
 
 def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fields_without: str) -> Measured:
-    """Return ``evaluation`` without entries in these fields if all ``encoders`` stand for stored embeddings."""
+    """Evaluation without entries in some fields, if all encoders are stored embeddings.
+
+    Args:
+        evaluation: Evaluation.
+        encoders: Encoders of the run.
+        *fields_without: Fields to empty.
+    """
     if not encoders or not all(encoder.recorded for encoder in encoders):
         return evaluation
     return with_settings(evaluation, **dict.fromkeys(fields_without, ()))
 
 
 def with_settings(evaluation: Measured, **values: Any) -> Measured:
-    """Return ``evaluation`` with other ``values`` of its settings, which a run decides on and may be empty."""
+    """Evaluation with other settings, which a run decides on and which may be empty.
+
+    Args:
+        evaluation: Evaluation.
+        **values: New values of its settings.
+    """
     changed = copy(evaluation)  # not made anew: a user's empty list is a mistake, which is refused
     for name, value in values.items():
         object.__setattr__(changed, name, value)
@@ -325,17 +347,17 @@ def parts(observation: Observation) -> tuple[Observation, ...]:
 
 
 def learning(evaluation: Evaluation) -> tuple[Fit[Any], ...]:
-    """Return what must be learned for ``evaluation``, each once: by its observations and by itself."""
+    """Fits that ``evaluation`` and its observations need, each once."""
     return tuple(dict.fromkeys((*evaluation.observation().fits(), *evaluation.fits())))
 
 
 def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any], ...]:
-    """Return ``evaluation``, the observations it is concluded from and what is learned for both."""
+    """The evaluation, its observations and the fits of both."""
     return (evaluation, *parts(evaluation.observation()), *learning(evaluation))
 
 
 def lacks_bank(evaluation: Evaluation) -> bool:
-    """Return whether ``evaluation`` measures nothing without a bank: not if all that it learns is learned elsewhere."""
+    """True if ``evaluation`` measures nothing without a reference set."""
     if not evaluation.needs_bank:
         return False
     fits = learning(evaluation)
@@ -343,9 +365,14 @@ def lacks_bank(evaluation: Evaluation) -> bool:
 
 
 def answerable(evaluation: Evaluation, encoder: Encoder, images: Images) -> bool:
-    """Return whether ``evaluation`` can be asked of ``encoder``: of codes computed elsewhere, what looks at these alone.
+    """True if ``evaluation`` can be measured on ``encoder``: for stored embeddings, not always.
 
-    With what they were computed from, also what compares the two.
+    Stored embeddings answer what reads embeddings alone and, with their inputs, what compares the two.
+
+    Args:
+        evaluation: Evaluation.
+        encoder: Encoder.
+        images: Images to measure.
     """
     looking: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
     known = ("codes",) if images.inputs is None else ("codes", "inputs")

@@ -102,7 +102,7 @@ def population_warnings(population: Population, divergences: Sequence[Divergence
     warnings: list[str] = []
     count = len(population.images)
     twins = count - len(population.originals.unique())
-    # Of copies of one image nobody can tell whether the encoder tells images apart.
+    # Of copies of one image no one can tell whether the encoder tells images apart.
     if count - twins > 1 and collapsed(population.codes):
         sentence = (
             "Collapsed: all images have the same embedding up to rounding. Every comparison then reads as perfect "

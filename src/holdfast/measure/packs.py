@@ -239,7 +239,7 @@ def _ids(shard: bytes) -> str:
 
 
 def _write_index(path: Path, stamp: Stamp, members: Sequence[Member]) -> None:
-    """Write what ``path`` holds beside it, as JSON; without a word if that cannot be: it is read anew next time."""
+    """Write what ``path`` holds beside it, as JSON; without a word if that cannot be: it is read again next time."""
     content = {"stamp": stamp, "members": [member[1:] for member in members]}
     with suppress(OSError):
         write_whole(path.with_suffix(INDEX), sealed(json.dumps(content).encode()))
@@ -261,7 +261,7 @@ def mapped(folder: Path) -> Tensor | None:
     for path in sorted(folder.glob("[!.]*.npy")):
         with suppress(OSError, ValueError):
             if checksum_of(path) == path.stem:
-                # Copied when written to, so that torch need not warn: nobody writes.
+                # Copied when written to, so that torch need not warn: no one writes.
                 return torch.from_numpy(np.load(path, mmap_mode="c"))
     return None
 

@@ -339,7 +339,7 @@ def versions() -> dict[str, str]:
 def checkout() -> dict[str, str]:
     """Return the commit of the source tree the library runs from and whether it has changes; nothing if installed."""
     home = Path(__file__).parent
-    # An installed copy may lie inside somebody else's repository, whose commit would say nothing.
+    # An installed copy may lie inside someone else's repository, whose commit would say nothing.
     if _git(home, "ls-files", "--error-unmatch", "__init__.py") is None:
         return {}
     commit, changes = _git(home, "rev-parse", "HEAD"), _git(home, "status", "--porcelain", "--", ".")

@@ -121,7 +121,12 @@ def taught(bank: Population) -> Int[Tensor, "n"]:
 
 
 def class_names(population: Population, labels: Int[Tensor, "c"]) -> list[str]:
-    """Return what classes are called: by their names if the images have them, else by their numbers."""
+    """Names of classes, or their numbers as text if the images name none.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        labels: Labels, shape (c,).
+    """
     names = population.images.classes
     return [names[label] if 0 <= label < len(names) else str(label) for label in labels.tolist()]
 
@@ -139,7 +144,12 @@ NAMED = 5
 
 
 def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
-    """Return the accuracy of answering the most common class of the images measured, without looking."""
+    """Accuracy of always answering the most common class of the measured images.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+    """
     most, n = int(population.labels[list(rows)].unique(return_counts=True)[1].max()), len(rows)
     low, high = share_interval(most, n)
     return Estimate(
@@ -149,7 +159,7 @@ def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
         high=high,
         n=n,
         method="mid-P",
-        unit="share of samples",
+        unit="fraction of samples",
         claim=Claim.ESTIMATE,
         of="accuracy of the most common class as the only answer",
         better="neither",
@@ -159,9 +169,14 @@ def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
 def accuracy_warnings(
     population: Population, rows: Sequence[int], learned: Sequence[FittedProbe], clean: Sequence[Estimate], vain: str
 ) -> tuple[str, ...]:
-    """Return the sentences that a reader must see beside the numbers of probes whose ``clean`` accuracies these are.
+    """Warnings to read beside the numbers of probes.
 
-    ``vain`` says which of them mean nothing where a probe is at chance.
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        learned: Fitted probes.
+        clean: Clean accuracy of each probe.
+        vain: Which numbers mean nothing where a probe is no better than random choice.
     """
     warnings = [probe.caution for probe in learned if probe.caution]
     labels = population.labels[list(rows)]

@@ -39,7 +39,7 @@ from holdfast.synthetic.score import SAMPLES, suggested_budget
 @final
 @dataclass(frozen=True)
 class RobustProbe(Probe):
-    """A linear head that learns from images attacked within ``ball``."""
+    """Linear head trained on images attacked within ``ball``."""
 
     ball: Ball
     """Perturbation set of adversarial training."""
@@ -106,7 +106,7 @@ class RobustProbe(Probe):
 @final
 @dataclass(frozen=True)
 class NoiseProbe(Probe):
-    """A linear head that learns from ``draws`` noisy copies of each image of the bank."""
+    """Linear head trained on noisy copies of the images of the reference set."""
 
     sigma: float = 0.25
     """Standard deviation of the noise, in pixel units."""
@@ -154,10 +154,7 @@ class NoiseProbe(Probe):
 @final
 @dataclass(frozen=True)
 class SynBenchRobustProbe(Probe):
-    """A linear head that learns from images attacked in l2, within the radius that SynBench suggests.
-
-    ``samples`` are the synthetic inputs of each set of each scale, which decide the radius.
-    """
+    """Linear head trained on images attacked in ℓ2, within the radius that SynBench suggests."""
 
     epochs: int = 10
     """Training epochs."""

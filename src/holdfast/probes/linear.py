@@ -35,7 +35,9 @@ class LinearScores(FittedProbe):
     """The logits ``A f + b``, in float64."""
 
     weight: Float[Tensor, "c d"]
+    """Weight, shape (c, d)."""
     bias: Float[Tensor, "c"]
+    """Bias, shape (c,)."""
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         return codes.double() @ self.weight.T + self.bias
@@ -46,14 +48,16 @@ class LinearScores(FittedProbe):
 
 @dataclass(frozen=True)
 class Recipe:
-    """A published schedule: the learning rate is divided by ten where each of ``drops`` epochs are done."""
+    """Published training schedule of a linear head."""
 
     optimiser: Callable[[list[Tensor]], torch.optim.Optimizer]
     """Optimiser and its settings, as in `sgd:rate=0.1`."""
     drops: tuple[int, ...]
+    """Epochs after which the learning rate is divided by ten."""
     epochs: int
     """Passes over the images."""
     batch: int = 256
+    """Images per training step."""
 
 
 RECIPES = {
@@ -65,7 +69,7 @@ RECIPES = {
 @final
 @dataclass(frozen=True)
 class Linear(Probe):
-    """A linear head; ``recipe`` is ``lbfgs`` (to convergence), ``rvcl`` or ``moco`` (as published)."""
+    """Linear head: multinomial logistic regression on embeddings."""
 
     recipe: str = "lbfgs"
     """`lbfgs` (converged), `rvcl` or `moco` (recipes of two papers)."""
@@ -92,7 +96,14 @@ class Linear(Probe):
 
 
 def linear_scores(encoder: Encoder, learned: Observed, device: str, caution: str = "") -> LinearScores:
-    """Return the head that was ``learned`` for codes of ``encoder``, and what a reader must know of it."""
+    """Load a linear head for embeddings of ``encoder``.
+
+    Args:
+        encoder: Encoder whose embeddings are scored.
+        learned: ``weight``, ``bias`` and ``classes``.
+        device: Device of the head.
+        caution: Sentence that a reader must know; empty if none.
+    """
     classes, weight, bias = (learned[name].to(device) for name in ("classes", "weight", "bias"))
     return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias, caution=caution)
 
@@ -100,7 +111,15 @@ def linear_scores(encoder: Encoder, learned: Observed, device: str, caution: str
 def logistic_regression(
     codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], tolerance: float = TOLERANCE
 ) -> Observed:
-    """Return the ``weight``, ``bias`` and ``classes`` of multinomial logistic regression on standardised codes.
+    """Fit multinomial logistic regression on standardised embeddings.
+
+    Args:
+        codes: Embeddings, shape (n, d).
+        labels: Labels, shape (n,).
+        tolerance: Tolerance of the optimiser, above 0.
+
+    Returns:
+        ``weight``, ``bias`` and ``classes``.
 
     Example:
         >>> learned = logistic_regression(torch.tensor([[0.0], [1.0], [4.0], [5.0]]), torch.tensor([3, 3, 8, 8]))
@@ -121,7 +140,17 @@ def logistic_regression(
 
 
 def descended(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], recipe: Recipe, noise: Noise) -> Observed:
-    """Return the head that ``recipe`` leads to from zero; ``noise``, one stream per code, decides the batches."""
+    """Train a linear head from zero with a published schedule.
+
+    Args:
+        codes: Embeddings, shape (n, d).
+        labels: Labels, shape (n,).
+        recipe: Training schedule.
+        noise: Random streams, one per embedding, which decide the batches.
+
+    Returns:
+        ``weight``, ``bias`` and ``classes``.
+    """
     classes, places = labels.unique(return_inverse=True)
     head = nn.Linear(codes.shape[1], len(classes), dtype=codes.dtype, device=codes.device)
     for weight in head.parameters():
@@ -138,5 +167,11 @@ def descended(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], recipe: Rec
 
 
 def batches(noise: Noise, epoch: int, size: int) -> tuple[Int[Tensor, "b"], ...]:
-    """Return the samples of each batch of an epoch: an order that their streams alone decide, whatever their order is."""
+    """Batches of an epoch, in an order that depends on the random streams alone.
+
+    Args:
+        noise: Random streams, one per sample.
+        epoch: Number of the epoch.
+        size: Samples per batch.
+    """
     return noise.fork("order", epoch).uniform((1,), torch.float64)[:, 0].argsort().split(size)

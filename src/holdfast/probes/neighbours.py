@@ -33,14 +33,16 @@ COLDEST = 0.02
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Neighbours(FittedProbe):
-    """The bank, searched."""
+    """Reference set to search, with the class of each image."""
 
     bank: Float[Tensor, "n d"]
-    """Unit codes."""
+    """Unit embeddings of the reference set, shape (n, d)."""
     columns: Int[Tensor, "n"]
-    """The class of each image of the bank, as a column of the scores."""
+    """Class of each image of the reference set, as a column of the scores, shape (n,)."""
     k: int
+    """Neighbours that vote."""
     temperature: float
+    """Temperature of the votes."""
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         size = max(1, BLOCK // len(self.bank))
@@ -52,7 +54,10 @@ class Neighbours(FittedProbe):
         return votes.scatter_add(1, self.columns[neighbours], (cosines / self.temperature).exp())
 
     def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        """Return the logarithm of what all of the bank votes: among k alone, most classes have neither vote nor slope."""
+        """Logarithm of the votes of the whole reference set.
+
+        Among k neighbours alone, most classes have neither a vote nor a slope.
+        """
         weights = (unit(codes.to(self.bank.dtype)) @ self.bank.T / self.temperature).exp()
         votes = torch.zeros(len(codes), len(self.classes), dtype=weights.dtype, device=weights.device)
         return votes.index_add(1, self.columns, weights).log()
@@ -61,7 +66,7 @@ class Neighbours(FittedProbe):
 @final
 @dataclass(frozen=True)
 class Knn(Probe):
-    """The ``k`` nearest images of the bank under cosine vote, the nearer the more."""
+    """Weighted vote of the nearest images of the reference set under cosine."""
 
     k: int = 200
     """Nearest images that vote."""
@@ -99,7 +104,7 @@ class Knn(Probe):
 
 
 def unit(codes: Codes) -> Codes:
-    """Return codes on the unit sphere; a zero code, which has no direction, stays zero: all of the bank is as far."""
+    """Embeddings on the unit sphere; a zero embedding stays zero, equally far from all."""
     # Scaled by their largest entry first, so that squares neither overflow nor vanish.
     tiny = torch.finfo(codes.dtype).tiny
     scaled = codes / codes.detach().abs().amax(-1, keepdim=True).clamp_min(tiny)
@@ -107,10 +112,14 @@ def unit(codes: Codes) -> Codes:
 
 
 def largest(products: Float[Tensor, "b n"], k: int) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """Return the ``k`` largest of each row and where they stand, in no particular order.
+    """Largest entries of each row and their columns, in no particular order.
 
-    They stand in the k groups of entries whose own largest is largest, so the other groups need not be searched: sorting
-    whole rows takes longer than the products themselves.
+    They lie in the k groups of entries with the largest maxima, so that other groups need no search: sorting whole rows
+    takes longer than the products themselves.
+
+    Args:
+        products: Values, shape (b, n).
+        k: Entries per row.
     """
     groups = products.shape[1] // WIDTH
     if groups <= 2 * k:

@@ -41,7 +41,7 @@ ENCODER = "encoder."
 @final
 @dataclass(frozen=True)
 class FineTuned(Probe):
-    """A linear head with an encoder tuned to the classes of the bank."""
+    """Linear head, trained together with the encoder on the reference set."""
 
     optimiser: str = "sgd"
     """`sgd` (0.002, momentum 0.9) or `adamw` (0.001)."""
@@ -106,7 +106,12 @@ class FineTuned(Probe):
 
 
 class Behind(nn.Module):
-    """``module`` behind a low-pass filter of ``radius``."""
+    """``module`` after a low-pass filter.
+
+    Args:
+        module: Network.
+        radius: Cycles per image that the filter keeps.
+    """
 
     def __init__(self, module: nn.Module, radius: float) -> None:
         super().__init__()
@@ -120,7 +125,7 @@ class Behind(nn.Module):
 @final
 @dataclass(frozen=True)
 class LowPassProbe(Probe):
-    """A linear head on images without their frequencies of ``radius`` cycles per image and more, whenever it is asked."""
+    """Linear head on images without high frequencies, in training and in use."""
 
     radius: float
     """Radius of the low-pass filter, in cycles per image."""

@@ -28,13 +28,15 @@ from holdfast.probes.base import FittedProbe, Probe
 @final
 @dataclass(frozen=True)
 class Answers(Observation):
-    """For each of ``samples`` images: the ``rank`` of its label among the probe's scores, and its ``margin``.
+    """Rank of the correct class among a probe's scores, and its margin.
 
-    The margin is that of the label's logit over the best other one: the log-odds of the label.
+    The margin is the logit of the correct class minus the best other logit: log-odds.
     """
 
     probe: Probe
+    """Probe to ask."""
     samples: int
+    """Images to ask about."""
     name = "answers"
     version = 1
     uses_labels = True
@@ -57,15 +59,19 @@ class Answers(Observation):
 @final
 @dataclass(frozen=True)
 class AttackedAnswers(Observation):
-    """The same of images attacked by an attacker who knows everything: on the probe's margin, through the encoder.
+    """Rank and margin under a white-box attack on the probe's margin, through the encoder.
 
     Entries are ``k.name`` of attack k.
     """
 
     probe: Probe
+    """Probe under attack."""
     ball: Ball
+    """Perturbation set."""
     attacks: tuple[Attack, ...]
+    """Attacks to run."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "attacked-answers"
     version = 2
     uses_labels = True
@@ -89,11 +95,21 @@ class AttackedAnswers(Observation):
         return joined(answers)
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
-        """Return ``rank`` and ``margin`` after ``attack``, from what was ``observed``."""
+        """Rank and margin after one attack.
+
+        Args:
+            attack: One of ``attacks``.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+        """
         return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
-        """Return the images at ``rows`` after each of the attacks."""
+        """Images at ``rows`` after each of the attacks.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+        """
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
         objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("misclassification")
@@ -103,16 +119,21 @@ class AttackedAnswers(Observation):
 @final
 @dataclass(frozen=True)
 class TransferredAnswers(Observation):
-    """The same of images attacked without labels or probes: away from their own code.
+    """Rank and margin under attacks without labels or probes: away from the own embedding.
 
     Entries are ``k.j.name`` of attack k and probe j.
     """
 
     probes: tuple[Probe, ...]
+    """Probes to ask."""
     ball: Ball
+    """Perturbation set."""
     attacks: tuple[Attack, ...]
+    """Attacks to run."""
     divergence: Divergence
+    """Distance between embeddings that attacks maximise."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "transferred-answers"
     version = 2
     uses_labels = True
@@ -131,7 +152,13 @@ class TransferredAnswers(Observation):
         return joined([self._answers(population, rows, pixels) for pixels in self.pixels(population, rows)])
 
     def of_attack(self, attack: Attack, probe: Probe, observed: Observed) -> Observed:
-        """Return ``rank`` and ``margin`` of ``probe`` after ``attack``, from what was ``observed``."""
+        """Rank and margin of one probe after one attack.
+
+        Args:
+            attack: One of ``attacks``.
+            probe: One of ``probes``.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+        """
         return entries(entries(observed, self.attacks.index(attack)), self.probes.index(probe))
 
     def _answers(self, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
@@ -144,7 +171,12 @@ class TransferredAnswers(Observation):
         return joined(answers)
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
-        """Return the images at ``rows`` after each of the attacks."""
+        """Images at ``rows`` after each of the attacks.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+        """
         context = population.context(rows)
         # A divergence without gradients is climbed as l2, as everywhere.
         objective = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
@@ -153,7 +185,15 @@ class TransferredAnswers(Observation):
 
 
 def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:
-    """Return rank and margin of each label; a label that the bank does not show has no margin."""
+    """Rank and margin of the correct class of each image.
+
+    A label that the reference set lacks has no margin.
+
+    Args:
+        probe: Fitted probe.
+        codes: Embeddings, shape (b, d).
+        labels: Correct labels, shape (b,).
+    """
     columns = probe.places(labels)
     margin = -misclassification.margin_of_logits(probe.logits, columns)(codes)
     return {"rank": probe.ranks(codes, labels), "margin": margin.double().masked_fill(columns < 0, torch.nan)}
@@ -165,10 +205,23 @@ ABSENT = "the bank shows no image of its class"
 
 
 def right_series(conditions: Conditions, right: Bool[Tensor, "n"], quantity: str = "classified_right") -> Series:
-    """Return which clean images are classified right as a series."""
+    """Series of the clean images that a probe classifies correctly.
+
+    Args:
+        conditions: Conditions of the series.
+        right: Mask of correct answers, shape (n,).
+        quantity: Name of the metric.
+    """
     return series_of(quantity, conditions, right, "yes or no", Claim.ESTIMATE, CLEAN, ABSENT)
 
 
 def margin_series(conditions: Conditions, margin: Float[Tensor, "n"], quantity: str, claim: Claim) -> Series:
-    """Return margins as a series; labels that the bank does not show have none."""
+    """Series of margins; labels that the reference set lacks have none.
+
+    Args:
+        conditions: Conditions of the series.
+        margin: Margins, shape (n,).
+        quantity: Name of the metric.
+        claim: Bound type of the margins.
+    """
     return series_of(quantity, conditions, margin, "log-odds", claim, MARGIN, ABSENT)

@@ -65,15 +65,16 @@ def content(path: str) -> tuple[list[str], str]:
 
 
 def by_class(prompts: Sequence[str], names: Sequence[str], shown: Sequence[str], path: str) -> dict[str, list[str]]:
-    """Return what is said of each class that is spoken of, those of ``names`` first and in their order.
+    """Prompts of each class, with the classes of the images first.
 
     Args:
-        prompts: the lines of the file ``path``.
-        names: the classes of the images.
-        shown: those of them of which there are images.
+        prompts: Lines of the file.
+        names: Classes of the images.
+        shown: Classes that occur among the images.
+        path: Name of the file in errors.
 
     Raises:
-        HoldfastError: nothing is said of a class that is shown, or two names differ in capitals alone.
+        HoldfastError: A class that occurs has no prompt, or two names differ in capitals alone.
 
     Example:
         >>> by_class(["a photo of a {}", "Cat: my pet", "fox: a fox"], ["cat", "dog"], ["cat"], "prompts.txt")
@@ -112,11 +113,12 @@ def by_class(prompts: Sequence[str], names: Sequence[str], shown: Sequence[str],
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextScores(FittedProbe):
-    """Codes compared with those of texts, in float64."""
+    """Comparison of embeddings with those of texts, in float64."""
 
     texts: Float[Tensor, "c d"]
-    """Unit codes, one for each class."""
+    """Unit text embeddings, one per class, shape (c, d)."""
     scale: float
+    """Factor from cosine similarities to logits."""
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         return self.scale * unit(codes.double()) @ self.texts.T
@@ -184,7 +186,7 @@ class TextProbe(Probe):
 
 
 def numbers_of_classes(population: Population) -> Int[Tensor, "c"]:
-    """Return the labels that images may have: one for each class that they name, else those that there are."""
+    """Labels that images may have: one per named class, else those that occur."""
     named = population.images.classes
     return torch.arange(len(named)) if named else population.labels.unique().cpu()
 

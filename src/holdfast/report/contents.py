@@ -104,7 +104,7 @@ class RunState:
     share: float
     """Of its time, what has passed."""
     left: float
-    """Seconds that it will take yet, infinite if nobody knows."""
+    """Seconds that it will take yet, infinite if no one knows."""
     written: str
     """When that was."""
 

@@ -49,7 +49,7 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
         raise UnknownName("encoder of the run", name, set(labels_of.values()))
     if any(result.findings.collapsed for result in results_of_encoder):
         raise HoldfastError(
-            f"{name} has collapsed: one code for all images is useless, so its numbers are not published"
+            f"{name} has collapsed: one embedding for all images is useless, so its numbers are not published"
         )
     first: dict[str, Result] = {}
     for result in results_of_encoder:
@@ -163,7 +163,7 @@ def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
 def numbers(results: Sequence[Result]) -> dict[str, float]:
     """Return every finite number of ``results`` and the ends of its interval, by name; the table holds the others.
 
-    Where two would have one name, the second is told apart by its place.
+    Where two would have one name, the second is distinguished by its place.
 
     Example:
         >>> numbers([])

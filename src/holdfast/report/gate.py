@@ -167,7 +167,7 @@ def check(
     """Return for each encoder whether its worst matching value keeps the bound.
 
     ``catalogue`` says which evaluations report a quantity, of those without a result too: what it names was not measured,
-    what nobody knows is a mistake. ``strict``: the whole interval must keep the bound. ``allow_partial``: results that a
+    what no one knows is a mistake. ``strict``: the whole interval must keep the bound. ``allow_partial``: results that a
     budget ended count as others do.
 
     An encoder that was to be measured but has no matching value fails, for a gate must not open on silence; so does one
@@ -206,7 +206,7 @@ def check(
 
     def answer(name: str, matching: Sequence[tuple[Estimate, Result]]) -> Answer:
         if name in collapsed:
-            return Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless")
+            return Answer(gate, name, False, f"{name} has collapsed: one embedding for all images is useless")
         if name in gaps or not matching:
             where = f" on {gaps[name]}" if name in gaps else f"; {reasons.get(name, 'no result matches')}"
             return Answer(gate, name, False, f"{name}: {gate.number} was not measured{where}")
@@ -462,7 +462,7 @@ def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> str:
 
 
 def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:
-    """Return which evaluations have no result, for nobody knows all that these would report; empty if all have."""
+    """Return which evaluations have no result, for no one knows all that these would report; empty if all have."""
     names = sorted({failure.evaluation for failure in failures} - {result.evaluation for result in results})
     return f"; what else {text.listed(names)} would report is not known, for want of a result" if names else ""
 

@@ -127,7 +127,7 @@ def markdown(tables: Sequence[Table], screens: Sequence[FirstScreen] = ()) -> st
 
 
 COMMENT = 60_000
-"""So many characters fit into a comment on a pull request (65,536) beside what else stands there."""
+"""Characters of a table that fit into a comment on a pull request (65,536) with its other text."""
 
 
 def gates_markdown(answers: Sequence[Answer], results: Sequence[Result], warnings: Sequence[str] = ()) -> str:

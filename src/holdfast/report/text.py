@@ -106,16 +106,29 @@ def name_of(record: Series | Estimate | Curve) -> str:
 
 
 def ball(text: str) -> str:
-    """Return the text form of a ball as mathematics; other text as it is.
+    """Return the text form of a ball as mathematics, l_inf in grey levels; other text as it is.
 
     Example:
-        >>> ball("linf:8/255"), ball("linf"), ball("everything")
-        ('ℓ∞ ≤ 8/255', 'ℓ∞', 'everything')
+        >>> ball("linf:8/255"), ball("linf:0.05"), ball("l2:0.5"), ball("linf"), ball("everything")
+        ('ℓ∞ ≤ 8/255', 'ℓ∞ ≤ 12.75/255', 'ℓ2 ≤ 0.5', 'ℓ∞', 'everything')
     """
     name, _, radius = text.partition(":")
     if name not in NORMS:
         return text
-    return f"{NORMS[name]} ≤ {radius}" if radius else NORMS[name]
+    return f"{NORMS[name]} ≤ {chosen(name, radius)}" if radius else NORMS[name]
+
+
+def chosen(norm: str, radius: str) -> str:
+    """Return the written ``radius`` of a ball in the one unit that its ``norm`` has in print.
+
+    Example:
+        >>> chosen("linf", "8/255"), chosen("linf", "0.1"), chosen("l2", "0.25")
+        ('8/255', '25.5/255', '0.25')
+    """
+    times, behind = in_print(norm)
+    if not behind or radius.endswith(behind):
+        return radius
+    return f"{times * convert(radius, float, 'radius'):.5g}{behind}"
 
 
 def condition(key: str, value: str, aim: str = "") -> str:
@@ -140,7 +153,7 @@ def conditions(values: Mapping[str, str], without: tuple[str, ...] = (), aim: st
 
     Example:
         >>> conditions({"ball": "linf:0.05", "attack": "u-pgd", "divergence": "cosine"})
-        'ℓ∞ ≤ 0.05 · u-pgd · cosine'
+        'ℓ∞ ≤ 12.75/255 · u-pgd · cosine'
     """
     return " · ".join(condition(key, value, aim) for key, value in values.items() if key not in without)
 
@@ -178,7 +191,7 @@ def among(names: Sequence[str], everyone: Collection[str]) -> str:
 
 
 def have(names: Sequence[str]) -> str:
-    """Return the verb for so many subjects.
+    """Return the verb for these subjects.
 
     Example:
         >>> have(["a"]), have(["a", "b"])

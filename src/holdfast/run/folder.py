@@ -48,7 +48,7 @@ def claim(store: Store, command: str, key: Key) -> None:
         previous = json.loads(unsealed((store.folder / REQUEST).read_bytes()))
     except ValueError as error:
         raise HoldfastError(
-            f"{store.folder / REQUEST} is damaged, or of an earlier version of holdfast, so nobody knows what the folder "
+            f"{store.folder / REQUEST} is damaged, or of an earlier version of holdfast, so no one knows what the folder "
             "answers; choose another --out, or delete what is in it"
         ) from error
     if previous != request:

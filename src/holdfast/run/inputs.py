@@ -94,7 +94,7 @@ class Inputs:
             stored = [each for each in encoders if isinstance(each, Embeddings)]
             if not stored:
                 raise HoldfastError(
-                    f"no encoder stands for stored codes, whose rows {OWN} names; name images, as in {TOUR}"
+                    f"no encoder stands for stored embeddings, whose rows {OWN} names; name images, as in {TOUR}"
                 )
             _warn_of_other_rows(stored)
         return cls(request, encoders, images, bank, remembered)
@@ -254,8 +254,8 @@ def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
     if loaded.recorded:
         raise HoldfastError(
-            f"{loaded.name} holds codes alone, and this takes the encoder that made them; only evaluate, parity, "
-            "drift and threshold can do with codes"
+            f"{loaded.name} holds embeddings alone, and this takes the encoder that made them; only evaluate, parity, "
+            "drift and threshold can do with embeddings"
         )
     if isinstance(encoder, str):
         return loaded
@@ -267,7 +267,7 @@ def _require_as_loaded(name: str, options: Options) -> None:
     """Raise if ``options`` say how to load the encoder ``name``, which is at hand."""
     if options != AS_LOADED:
         raise HoldfastError(
-            f"arch, size and trust_remote_code say how to load an encoder, and {name} is at hand; leave them out"
+            f"arch, size and trust_remote_code say how to load an encoder, and {name} is in memory; leave them out"
         )
 
 
@@ -307,7 +307,8 @@ def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
         shared = len(known & set(other.stored.ids))
         if not shared == len(known) == len(other.stored):
             warnings.warn(
-                f"{first.name} and {other.name} hold codes of different images ({shared} ids are in both, of {len(known)} "
+                f"{first.name} and {other.name} hold embeddings of different images ({shared} ids are in both, of "
+                f"{len(known)} "
                 f"and {len(other.stored)}), so their numbers stand apart and are not compared",
                 HoldfastWarning,
                 stacklevel=2,
@@ -369,7 +370,7 @@ def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
         if without:
             warnings.warn(
                 f"random baseline: left out for {listed(without)}, which {'has' if len(without) == 1 else 'have'} no "
-                "weights to draw anew",
+                "weights to draw again",
                 HoldfastWarning,
                 stacklevel=2,
             )

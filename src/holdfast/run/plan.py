@@ -56,7 +56,7 @@ def drop_unlabelled(
         raise HoldfastError(
             f"{', '.join(without)} {'needs' if len(without) == 1 else 'need'} labels, and {' and '.join(lacking)} "
             f"{'has' if len(lacking) == 1 else 'have'} none; give them as in photos?labels=folders, or as the array labels "
-            "beside the images or codes"
+            "beside the images or embeddings"
         )
     return [evaluation for evaluation in evaluations if evaluation.name not in without]
 
@@ -72,7 +72,7 @@ def set_tags(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> 
     )
     if len(files) > 1:
         raise HoldfastError(
-            f"tags are of images, not of codes, and two files of them are named ({', '.join(files)}); keep one"
+            f"tags are of images, not of embeddings, and two files of them are named ({', '.join(files)}); keep one"
         )
     return [
         build(type(each), {**settings(each), "tags": files[0]}) if files and getattr(each, "tags", "") is None else each

@@ -226,7 +226,7 @@ def _warn_of_damage(store: Store) -> None:
     if damaged := store.damaged():
         warnings.warn(
             f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; what "
-            "this command asks for is computed anew from what else is kept, delete the others",
+            "this command asks for is computed again from what else is kept, delete the others",
             HoldfastWarning,
             stacklevel=2,
         )

@@ -4,7 +4,7 @@
 other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
 same ones in both distances, so that which these are nearly cancels, while what is divided by is the distance of all.
 
-There is a share only of a change that is told from chance: of a distance near zero, every number is a share. Which edit
+A change has a fraction only if it differs from random variation: any number is a fraction of about zero. Which edit
 comes closest is the order of the numerators alone, so the closest edit of a change is named even without a share.
 """
 
@@ -27,7 +27,7 @@ from holdfast.transforms.base import Transform
 Share = tuple[float, float, float]
 """A share of the change, and its interval."""
 NOT_SHOWN = "no difference was shown that an edit could explain"
-NO_DISTANCE = "the energy distance of both sets is not told from chance, so there is no share of it to explain"
+NO_DISTANCE = "the energy distance of both sets is not told from chance, so there is no fraction of it to explain"
 TOO_FEW = f"fewer than {FEWEST} images before, or groups of them, were edited"
 INAPPLICABLE = "it cannot change inputs of this encoder"
 CHANCE = "; above 100% by chance, which no edit can be, and printed as 100%"
@@ -146,7 +146,7 @@ def _estimate(edit: str, share: Share | None, n: int, reason: str | None) -> Est
         high=min(high, 1.0),
         n=n,
         method="Fieller's, by the jackknife over images before and after" + (CHANCE if value > 1 else ""),
-        unit="share of the change",
+        unit="fraction of the change",
         claim=Claim.ESTIMATE,
         of="part of the energy distance that this edit of the images before takes away, at its best strength",
         better="neither",

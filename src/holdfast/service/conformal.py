@@ -26,7 +26,11 @@ Scores = Float[np.ndarray, "n"]
 
 
 def support_distances(points: Float[Tensor, "n d"], support: Float[Tensor, "m d"]) -> Float[Tensor, "n"]:
-    """Return the distance of each point to the nearest one of ``support``.
+    """Distance of each point to the nearest point of a reference.
+
+    Args:
+        points: Points, shape (n, d).
+        support: Points of the reference, shape (m, d).
 
     Example:
         >>> support_distances(torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [3.0]]))
@@ -43,7 +47,11 @@ def support_distances(points: Float[Tensor, "n d"], support: Float[Tensor, "m d"
 
 
 def conformal_p_values(scores: Scores, reference: Float[np.ndarray, "m"]) -> Scores:
-    """Return for each of ``scores`` how usual it is among ``reference``: small where it is larger than nearly all.
+    """Conformal p-value of each score: small if it is larger than nearly all references.
+
+    Args:
+        scores: Scores of new images, shape (n,).
+        reference: Scores of the reference, shape (m,).
 
     Example:
         >>> conformal_p_values(np.array([0.5, 9.0]), np.array([1.0, 2.0, 3.0]))
@@ -54,7 +62,11 @@ def conformal_p_values(scores: Scores, reference: Float[np.ndarray, "m"]) -> Sco
 
 
 def discovered(p_values: Scores, rate: float) -> Bool[np.ndarray, "n"]:
-    """Return which to declare new, of which in expectation at most ``rate`` falsely (Benjamini and Hochberg 1995).
+    """Mask of images to declare new at a false discovery rate (Benjamini and Hochberg 1995).
+
+    Args:
+        p_values: p-value of each image, shape (n,).
+        rate: Expected fraction of false discoveries, 0 to 1.
 
     Example:
         >>> discovered(np.array([0.01, 0.02, 0.9]), 0.1)
@@ -66,9 +78,14 @@ def discovered(p_values: Scores, rate: float) -> Bool[np.ndarray, "n"]:
 
 
 def share_beyond(scores: Scores, reference: Float[np.ndarray, "m"], alpha: float) -> tuple[float, float, float]:
-    """Return the share of ``scores`` above all but ``alpha`` of the reference distribution, and the ends of its interval.
+    """Fraction of scores in the upper tail of the reference, with its interval.
 
-    Chance enters through the scores and through the quantile of the reference, and adds up in squares (Zou and Donner 2008).
+    Variation in both sets adds up in squares (Zou and Donner 2008).
+
+    Args:
+        scores: Scores of new images, shape (n,).
+        reference: Scores of the reference, shape (m,).
+        alpha: Probability of the tail, 0 to 1.
     """
     p_values = conformal_p_values(scores, reference)
     beyond = int((p_values <= alpha).sum())
@@ -93,13 +110,18 @@ def share_beyond(scores: Scores, reference: Float[np.ndarray, "m"], alpha: float
 
 BETS = np.array([-1.0, 0.0, 1.0])
 JUMPING = 0.01
-"""Share of the capital that is divided anew before every bet."""
+"""Share of the capital that is divided again before every bet."""
 
 
 def ranks_among_earlier(
     reference: Float[np.ndarray, "m"], arriving: Float[np.ndarray, "n"], uniform: Float[np.ndarray, "n"]
 ) -> Float[np.ndarray, "n"]:
-    """Return for each of ``arriving`` scores the share of larger ones among all earlier, ties broken by ``uniform``.
+    """Fraction of larger scores among all earlier ones, for each arriving score.
+
+    Args:
+        reference: Scores of the reference, shape (m,).
+        arriving: New scores in order, shape (n,).
+        uniform: Uniform draws that break ties, shape (n,).
 
     Example:
         >>> ranks_among_earlier(np.array([1.0, 2.0, 3.0]), np.array([9.0, 2.5]), np.array([0.5, 0.5]))

@@ -39,7 +39,13 @@ NORMAL = 1.959964
 
 
 def by_energy(result: Energies, whole: Linearised, sets: TwoSets) -> tuple[Estimate, Estimate]:
-    """Return the energy distance in mean distances between images, and the p-value of its permutation test."""
+    """Energy distance in mean distances between images, and its permutation p-value.
+
+    Args:
+        result: Energy distances under all assignments.
+        whole: Energy distance of the true assignment.
+        sets: Both sets of embeddings.
+    """
     others, clusters = result.statistics[1:], sets.clusters
     chance, as_large = p_value(result.statistics)
     spread, value = result.spread or nan, whole.value
@@ -54,10 +60,10 @@ def by_energy(result: Energies, whole: Linearised, sets: TwoSets) -> tuple[Estim
         method="normal, of each image's part, and the distance of random assignments; added in squares",
         unit="mean distance of images",
         claim=Claim.ESTIMATE,
-        of="energy distance of both distributions of codes",
+        of="energy distance of both distributions of embeddings",
         better="lower",
         statistic="whole",
-        reason=None if result.spread else "all codes are one point",
+        reason=None if result.spread else "all embeddings are one point",
     )
     return distance, _chance(
         "energy_p_value",
@@ -69,7 +75,7 @@ def by_energy(result: Energies, whole: Linearised, sets: TwoSets) -> tuple[Estim
 
 
 def decided(chances: Sequence[Estimate]) -> Estimate:
-    """Return the p-value of several tests together: that of the smallest, times their number (Bonferroni)."""
+    """p-value of several tests together (Bonferroni)."""
     least = min(chances, key=lambda chance: chance.value)
     value, low, high = (min(1.0, len(chances) * end) for end in (least.value, least.low, least.high))
     method = f"{len(chances)} times the smaller of {' and '.join(chance.quantity for chance in chances)}"
@@ -80,7 +86,12 @@ def decided(chances: Sequence[Estimate]) -> Estimate:
 
 
 def moved(chance: Estimate, alpha: float) -> Verdict:
-    """Return the answer that a gate asks for."""
+    """Verdict on whether the two sets differ.
+
+    Args:
+        chance: p-value.
+        alpha: Significance level, 0 to 1.
+    """
     shown = chance.value <= alpha
     return Verdict(
         question="Do both sets of images look alike to the encoder?",
@@ -93,7 +104,13 @@ def moved(chance: Estimate, alpha: float) -> Verdict:
 def by_classifier(
     sets: TwoSets, scores: Float[np.ndarray, "q"], statistics: Float[Tensor, "r"]
 ) -> tuple[Estimate, Estimate]:
-    """Return how well a linear classifier tells both sets apart, and the p-value of that."""
+    """Area under the curve of a linear classifier, and its p-value.
+
+    Args:
+        sets: Both sets of embeddings.
+        scores: Score of each image that the classifier did not learn from, shape (q,).
+        statistics: Statistic under each assignment, the true one first, shape (r,).
+    """
     area = classifier.area(scores, sets.first[~sets.learning].numpy())
     chance, as_large = p_value(statistics)
     estimate = Estimate(
@@ -103,7 +120,7 @@ def by_classifier(
         high=area.high,
         n=len(scores),
         method="Gaffke's bounds of each set's shares; added in squares",
-        unit="share of pairs",
+        unit="fraction of pairs",
         claim=Claim.ESTIMATE,
         of="pairs of one image of each set that a linear classifier orders right; 0.5 is chance",
         better="lower",
@@ -119,7 +136,13 @@ def by_classifier(
 
 
 def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate, ...]:
-    """Return for each principal direction how far both distributions are apart along it, and a corrected p-value."""
+    """Difference of both sets along each principal direction, with corrected p-values.
+
+    Args:
+        sets: Both sets of embeddings.
+        weights: Weights of the assignments.
+        count: Number of directions.
+    """
     coordinates, shares = principal(sets.points, count)
     gaps = [largest_gaps(values.float(), weights) for values in coordinates.T]
     chances, estimates = holm([p_value(statistics)[0] for statistics in gaps]), list[Estimate]()
@@ -137,7 +160,7 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
             high=min(1.0, gap + slack),
             n=len(sets.points),
             method="Dvoretzky, Kiefer and Wolfowitz's band of each distribution function; the direction as it is",
-            unit="share of images",
+            unit="fraction of images",
             claim=Claim.ESTIMATE,
             of=f"largest difference of both distribution functions along a direction with {share:.0%} of the variance",
             better="lower",
@@ -180,14 +203,20 @@ LARGEST = 700.0
 def beyond_support(
     sets: TwoSets, alpha: float, rate: float
 ) -> tuple[tuple[Estimate, ...], tuple[Series, Series, Series]]:
-    """Return the shares of images that are farther from the bank than its own are, and what was measured of each."""
+    """Fractions of images far from the reference set, and distances of each image.
+
+    Args:
+        sets: Both sets of embeddings.
+        alpha: Significance level, 0 to 1.
+        rate: Expected fraction of images falsely declared new, 0 to 1.
+    """
     scores, reference = _scores(sets)
     chances = conformal_p_values(scores, reference)
     new = discovered(chances, rate)
     distance = series_of(
         "support_distance", {}, torch.from_numpy(scores / (np.median(reference) or nan)),
         "median distance of images before", Claim.ESTIMATE, "distance to the nearest image before",
-        "all images before have one code",
+        "all images before have one embedding",
     )  # fmt: skip
     usual = series_of(
         "novelty_p_value", {}, torch.from_numpy(chances), "probability", Claim.ESTIMATE,
@@ -206,8 +235,8 @@ def beyond_support(
         low=low,
         high=high,
         n=len(scores),
-        method=f"share of images, and the quantile of {len(reference)} images before; added in squares",
-        unit="share of samples",
+        method=f"fraction of images, and the quantile of {len(reference)} images before; added in squares",
+        unit="fraction of samples",
         claim=Claim.ESTIMATE,
         of=f"images farther from those before than all but {alpha:.0%} of these are",
         better="lower",
@@ -234,15 +263,24 @@ def _share_of_new(new_images: Series, reference: int, rate: float) -> Estimate:
 
 @dataclass(frozen=True)
 class Bet:
-    """What a bet against *nothing has changed* has won."""
+    """Result of a bet against *nothing has changed*."""
 
     evidence: Estimate
+    """Capital that the bet has won."""
     curve: Curve
+    """Capital over time."""
     verdict: Verdict
+    """Verdict."""
 
 
 def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
-    """Return what a bet against *nothing has changed* has won, in the order of the images' names, and what follows."""
+    """Bet against *nothing has changed*, in the order of the images' names.
+
+    Args:
+        sets: Both sets of embeddings.
+        alpha: Significance level, 0 to 1.
+        seed: Seed that breaks ties.
+    """
     scores, reference = _scores(sets)
     order = sorted(range(len(scores)), key=lambda k: sets.after_ids[k])
     ids = [sets.after_ids[k] for k in order]
@@ -304,13 +342,17 @@ class Comparison:
     """Both sets, and the statistics of the tests that decide."""
 
     sets: TwoSets
+    """Both sets of embeddings."""
     energies: Energies
+    """Energy distances under all assignments."""
     scores: Float[np.ndarray, "q"]
     """What the classifier says of each point that it did not learn from."""
     rank_statistics: Float[Tensor, "r"]
     """Its statistic under each assignment of these."""
     permutations: int
+    """Random divisions of the images."""
     seed: int
+    """Seed of the divisions."""
 
     @cached_property
     def weights(self) -> Weights:
@@ -347,10 +389,14 @@ class Comparison:
         return sequential(self.sets, alpha, self.seed)
 
     def verdict(self, alpha: float, after_every_image: bool) -> Verdict:
-        """Return whether a change is shown: *refuted* if it is.
+        """Verdict on whether a change is shown.
+
+        Args:
+            alpha: Significance level, 0 to 1.
+            after_every_image: True for the test that is valid after every image.
 
         Raises:
-            HoldfastError: the sets are so small that no change could ever be shown.
+            HoldfastError: The sets are too small for any change to be shown.
         """
         if after_every_image:
             return self.bet(alpha).verdict
@@ -364,7 +410,13 @@ class Comparison:
 
 
 def compare(sets: TwoSets, permutations: int, seed: int) -> Comparison:
-    """Return the statistics of both tests, in one pass over all pairs of points for all assignments."""
+    """Statistics of both tests, in one pass over all pairs of points.
+
+    Args:
+        sets: Both sets of embeddings.
+        permutations: Random divisions of the images.
+        seed: Seed of the divisions.
+    """
     scores = classifier.scores(sets.points, sets.first, sets.learning)
     ranks = classifier.rank_statistics(scores, sets.assignments(permutations, seed, ~sets.learning))
     distances = energies(sets.points, sets.assignments(permutations, seed))
@@ -374,10 +426,12 @@ def compare(sets: TwoSets, permutations: int, seed: int) -> Comparison:
 @final
 @dataclass(frozen=True)
 class Compared(Fit[Comparison]):
-    """The statistics of both tests under every assignment: the expensive part of drift once codes are known."""
+    """Statistics of both tests under every assignment: the expensive part of drift."""
 
     divergence: Divergence
+    """Distance between embeddings."""
     permutations: int
+    """Random divisions of the images."""
     name = "two-samples"
     version = 1
     uses_groups = True

@@ -25,10 +25,12 @@ from holdfast.transforms.severity import changed
 @final
 @dataclass(frozen=True)
 class EditedImages(Observation):
-    """Codes of images under each edit, shape (b, edits, d); nan for edits that cannot change images of this encoder."""
+    """Embeddings of images under each edit, shape (b, edits, d); nan if an edit cannot apply."""
 
     edits: tuple[Transform, ...]
+    """Edits to apply."""
     samples: int
+    """Images to edit, chosen at random."""
     name = "edited-images"
     version = 1
 
@@ -48,16 +50,21 @@ class EditedImages(Observation):
 @final
 @dataclass(frozen=True)
 class EditedBank(Observation):
-    """The same of randomly chosen images of the bank, whose rows are its own; nan unless a change is shown.
+    """Embeddings of reference images under each edit; nan unless drift is shown.
 
     Edits may only explain a change, and there is none to explain on most days.
     """
 
     edits: tuple[Transform, ...]
+    """Edits to apply."""
     samples: int
+    """Images of the reference set to edit."""
     comparison: Compared
+    """Comparison that decides whether drift is shown."""
     alpha: float
+    """Significance level, 0 to 1."""
     sequential: bool
+    """True for the test that is valid after every image."""
     name = "edited-bank"
     version = 1
     uses_bank = True
@@ -87,11 +94,14 @@ class EditedBank(Observation):
 @final
 @dataclass(frozen=True)
 class AttackedMatches(Observation):
-    """Codes of images moved ``away`` from their own, and ``toward`` that of a rival, under cosine."""
+    """Embeddings of images attacked away from themselves and towards another image."""
 
     ball: Ball
+    """Perturbation set."""
     attack: Attack
+    """Attack to run."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "attacked-matches"
     version = 1
     uses_groups = True
@@ -114,9 +124,13 @@ class AttackedMatches(Observation):
 
 
 def rivals(population: Population, count: int) -> dict[int, int]:
-    """Return up to ``count`` images that measure thresholds, each with one of another group that chooses them.
+    """Images that measure thresholds, each with one of another group that chooses them.
 
     No image is in two of the pairs.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        count: Largest number of pairs, 1 or more.
     """
     if count < 1:
         raise OutOfRange("the number of samples", count, "at least 1")
@@ -125,7 +139,16 @@ def rivals(population: Population, count: int) -> dict[int, int]:
 
 
 def edited(population: Population, rows: Sequence[int], edits: Sequence[Transform]) -> Observed:
-    """Return the ``codes`` of the images at ``rows`` under each of ``edits``."""
+    """Embeddings of the images at ``rows`` under each edit.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        edits: Edits to apply.
+
+    Returns:
+        ``codes``, shape (b, edits, d).
+    """
     run, clean = population.run, population.codes[list(rows)].cpu()
     # Interpolation and Fourier transforms want more digits than half precision has.
     precise = torch.promote_types(run.dtype, torch.float32)

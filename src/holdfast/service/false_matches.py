@@ -237,7 +237,7 @@ def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
         high=high,
         n=int(pairs.sizes.sum()),
         method=METHOD if value == value else "undefined",
-        unit="share of pairs",
+        unit="fraction of pairs",
         claim=Claim.ESTIMATE,
         of="pairs of different images at least as similar as the threshold",
         better="lower",
@@ -283,7 +283,7 @@ def curves(copies: Float[Tensor, "n edits"], pairs: Pairs) -> tuple[Curve, ...]:
             y=tuple(values),
         )
         for quantity, label, values in (
-            ("missed_copies", "share of everyday copies missed", missed),
-            ("false_match_rate", "share of pairs of different images that match", matched),
+            ("missed_copies", "fraction of everyday copies missed", missed),
+            ("false_match_rate", "fraction of pairs of different images that match", matched),
         )
     )

@@ -23,10 +23,10 @@ from holdfast.service.parity_maps import GROUPS, UNSEEN, Answers, Gallery, Kept,
 #
 # same to rounding    every image's code moved by at most ``ROUNDING`` of the median distance between images: use either
 # same directions     every direction did, and norms differ: the index can stay for search by cosine
-# same neighbours     ``NEIGHBOURS`` of the nearest images stay, in an index encoded anew and in the old one: keep it
-# a rotated copy      ``NEIGHBOURS`` stay in an index encoded anew, and a shift, a scale and a rotation leave at most
-#                     ``ROTATED`` of the held-out variance: encode the index anew
-# another space       none of these: encode the index anew, and expect other answers
+# same neighbours     ``NEIGHBOURS`` of the nearest images stay, in an index encoded again and in the old one: keep it
+# a rotated copy      ``NEIGHBOURS`` stay in an index encoded again, and a shift, a scale and a rotation leave at most
+#                     ``ROTATED`` of the held-out variance: encode the index again
+# another space       none of these: encode the index again, and expect other answers
 #
 # By cosine *same to rounding* asks for directions, too: a code near zero may turn round within the distance of
 # rounding.
@@ -44,8 +44,8 @@ ADVICE = {
     SAME: "either may stand for the other",
     DIRECTIONS: "search by cosine, or scale both sides to norm 1: the index can stay, its answers are the same",
     ALIKE: "the index can stay, its answers are nearly the same",
-    TURNED: "encode the index anew, its answers stay the same",
-    OTHER: "encode the index anew, and expect other answers",
+    TURNED: "encode the index again, its answers stay the same",
+    OTHER: "encode the index again, and expect other answers",
 }
 
 
@@ -77,10 +77,10 @@ def verdict(numbers: Numbers, divergence: str) -> Verdict:
         reason=f"{word}: {reason}; {ADVICE[word]}{unsure}",
         witness={
             "verdict": word,
-            "same to rounding": f"every code within {ROUNDING:g} of the median distance between images",
-            "same directions": f"every code at norm 1 within {ROUNDING:g} of the median distance between images",
+            "same to rounding": f"every embedding within {ROUNDING:g} of the median distance between images",
+            "same directions": f"every embedding at norm 1 within {ROUNDING:g} of the median distance between images",
             "same neighbours": f"at least {NEIGHBOURS:g} of the nearest images kept, in the old index, too",
-            "a rotated copy": f"at least {NEIGHBOURS:g} of the nearest images kept in an index encoded anew, and at most "
+            "a rotated copy": f"at least {NEIGHBOURS:g} of the nearest images kept in an index encoded again, and at most "
             f"{ROTATED:g} of the held-out variance left by a rotation",
         },
     )
@@ -94,11 +94,11 @@ def _decided(numbers: Numbers, divergence: str) -> tuple[str, str]:
     if rounding is not None and rounding.value == 1 and (alike or divergence != "cosine"):
         return (
             SAME,
-            f"all {rounding.n} codes are within {ROUNDING:.0%} of the distance between images{_of_all(rounding)}",
+            f"all {rounding.n} embeddings are within {ROUNDING:.0%} of the distance between images{_of_all(rounding)}",
         )
     if directions is not None and norms is not None and alike:
         return DIRECTIONS, (
-            f"all {directions.n} codes at norm 1 are within {ROUNDING:.0%} of the distance between images"
+            f"all {directions.n} embeddings at norm 1 are within {ROUNDING:.0%} of the distance between images"
             f"{_of_all(directions)}, and norms are {_shown(norms)} times those of the reference"
         )
     if mixed is not None and min(kept.value, mixed.value) >= NEIGHBOURS:
@@ -142,8 +142,8 @@ def _shown(estimate: Estimate) -> str:
 NAME, VERSION = "parity", 5
 TITLE = "Parity"
 MEANING = (
-    "Whether the candidate still has the space of the reference: how far each code moved, beside the distance between "
-    "images; which nearest images stay, in an index encoded anew and in the old one (mixed); and what a rotation leaves of "
+    "Whether the candidate still has the space of the reference: how far each embedding moved, beside the distance between "
+    "images; which nearest images stay, in an index encoded again and in the old one (mixed); and what a rotation leaves of "
     "the difference on images that it was not fitted to. Numbers describe these images, not any attack on them."
 )
 HEADLINE = ("neighbours_kept", "distance")
@@ -224,15 +224,25 @@ class Pair:
 
 
 def distances(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n d"], scale: Scale) -> Float[Tensor, "n"]:
-    """Return how far each code moved, as a share of the median distance between images."""
+    """Distance that each embedding moved, relative to the median distance between images.
+
+    Args:
+        reference: Embeddings by the reference, shape (n, d).
+        candidate: Embeddings by the candidate, shape (n, d).
+        scale: Median distance between images.
+    """
     return L2Distance()(reference.double(), candidate.double()) / scale.value
 
 
 def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
-    """Return everything that is said of a pair of codes, and what a search answers.
+    """Findings about a pair of embeddings of each image, and what a search answers.
+
+    Args:
+        pair: Embeddings by reference and candidate.
+        k: Neighbours to compare.
 
     Raises:
-        HoldfastError: there are too few images for ``k`` neighbours, or the reference tells none apart.
+        HoldfastError: There are too few images for ``k`` neighbours, or the reference is collapsed.
     """
     require_neighbours(k, len(pair.gallery.reference) - (not pair.gallery.is_bank))
     seen = pair.embedded(pair.divergence)
@@ -246,7 +256,15 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
 
 
 def require_neighbours(k: int, count: int) -> None:
-    """Raise unless ``count`` images that may answer are enough for ``k`` neighbours."""
+    """Check that there are enough images for ``k`` neighbours.
+
+    Args:
+        k: Neighbours to compare.
+        count: Images that may be neighbours.
+
+    Raises:
+        HoldfastError: There are too few.
+    """
     if count < 1:
         raise HoldfastError("parity compares neighbours, and no image has another beside it; add images")
     if not 0 < k <= count:
@@ -258,17 +276,23 @@ def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:
     a, b = pair.reference.double(), pair.candidate.double()
     before, after = torch.linalg.vector_norm(a, dim=1), torch.linalg.vector_norm(b, dim=1)
     cosine = ((a * b).sum(1) / (before * after)).clamp(-1, 1)
-    similar = series_of("cosine", {}, cosine, "cosine", Claim.ESTIMATE, "similarity of the two codes", "a zero code")
+    similar = series_of(
+        "cosine", {}, cosine, "cosine", Claim.ESTIMATE, "similarity of the two embeddings", "a zero embedding"
+    )
     yield similar.model_copy(update={"limits": (-1.0, 1.0)})
     ratio = torch.where(before > 0, after / before, torch.nan)
-    yield series_of("norm_ratio", {}, ratio, "ratio", Claim.ESTIMATE, "norm of the candidate's code", "a zero code")
+    yield series_of(
+        "norm_ratio", {}, ratio, "ratio", Claim.ESTIMATE, "norm of the candidate's embedding", "a zero embedding"
+    )
     moved = distances(seen.reference, seen.candidate, scale)
-    yield series_of("distance", {}, moved, "share of the clean distance", Claim.ESTIMATE, "how far codes moved", "")
-    of = "codes that moved by rounding alone"
+    yield series_of(
+        "distance", {}, moved, "fraction of the clean distance", Claim.ESTIMATE, "how far embeddings moved", ""
+    )
+    of = "embeddings that moved by rounding alone"
     within = (distances(a, b, pair.scale()) <= ROUNDING).double()
     yield series_of("within_rounding", {}, within, "yes or no", Claim.ESTIMATE, of, "")
     if (alike := _same_direction(a, b, pair.order)) is not None:
-        of = "codes whose direction moved by rounding alone"
+        of = "embeddings whose direction moved by rounding alone"
         yield series_of("same_direction", {}, alike, "yes or no", Claim.ESTIMATE, of, "")
 
 
@@ -321,7 +345,7 @@ def _unexplained(pair: Pair) -> Iterator[Series]:
         every[chosen] = values
         return every
 
-    missing = f"not among the {MAPPED} images that maps are fitted to, or no code around the mean"
+    missing = f"not among the {MAPPED} images that maps are fitted to, or no embedding around the mean"
     for name, attribute in MAPS.items():
         values = getattr(left, attribute)
         if values is not None:
@@ -406,7 +430,12 @@ def _numbers(conclusion: Findings) -> Numbers:
 
 
 def worst(conclusion: Findings, count: int) -> Sequence[int]:
-    """Return the positions of the images that moved most; of codes of different widths, that kept least."""
+    """Positions of the images that moved most or, at different widths, kept fewest neighbours.
+
+    Args:
+        conclusion: Findings.
+        count: Number of images.
+    """
     series = {each.quantity: each.values for each in conclusion.series}
     values = series["distance"] if "distance" in series else tuple(-value for value in series["neighbours_kept"])
     return sorted(range(len(values)), key=lambda position: (-values[position], position))[:count]

@@ -168,7 +168,7 @@ def _hsic(k: Float[Tensor, "n n"], l: Float[Tensor, "n n"], left_out: Float[Tens
 #
 # Image by image, by the l2 distance, the image itself left out:
 #
-#     neighbours_kept(x)       = |N_k(b; B) & N_k(a; A)| / k       the gallery encoded anew by the candidate
+#     neighbours_kept(x)       = |N_k(b; B) & N_k(a; A)| / k       the gallery encoded again by the candidate
 #     neighbours_kept_mixed(x) = |N_k(b; A) & N_k(a; A)| / k       questions by the candidate, the gallery as it was
 #     ranks_kept(x)            = Spearman's correlation of the distances of x to the gallery, before and after
 #

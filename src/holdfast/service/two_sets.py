@@ -96,7 +96,13 @@ class TwoSets:
         return torch.from_numpy(numbered(np.array(names)))
 
     def assignments(self, permutations: int, seed: int, of: Bool[Tensor, "s"] | None = None) -> Weights:
-        """Return the weights of random assignments of the samples, or of those alone."""
+        """Weights of random assignments of the samples to both sets.
+
+        Args:
+            permutations: Random divisions.
+            seed: Seed of the divisions.
+            of: Mask of samples to assign, shape (s,); None for all.
+        """
         of = torch.ones(len(self.points), dtype=torch.bool) if of is None else of
         chosen = of.nonzero()[:, 0].tolist()
         ids = [*(f"before/{name}" for name in self.before_ids), *(f"after/{name}" for name in self.after_ids)]
@@ -106,10 +112,14 @@ class TwoSets:
 
 
 def two_sets(population: Population, divergence: Divergence) -> TwoSets:
-    """Return the bank's images and those measured as points whose Euclidean distance is ``divergence``, or grows with it.
+    """Reference set and measured images as points for tests of drift.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        divergence: Distance between embeddings.
 
     Raises:
-        HoldfastError: one of the sets is too small, or the divergence has no such points.
+        HoldfastError: A set is too small, or the divergence has no such points.
     """
     bank, divergence = population.bank, population.fitted(divergence)
     names = [_groups(each) for each in (bank, population)]
@@ -162,13 +172,21 @@ def _not_euclidean(divergence: Divergence) -> HoldfastError:
 
 
 def placed(codes: Codes, divergence: Divergence) -> Codes:
-    """Return where codes are compared by Euclidean distance."""
+    """Points whose Euclidean distance grows with a divergence.
+
+    Args:
+        codes: Embeddings, shape (n, d).
+        divergence: Distance between embeddings.
+
+    Raises:
+        HoldfastError: The divergence has no such points, or an embedding is zero and needs a direction.
+    """
     require_euclidean(divergence)
     points = divergence.embed(codes.double())
     if points is None:
         raise _not_euclidean(divergence)
     if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
-        raise HoldfastError(f"a code is zero, which {divergence} gives no direction; use l2")
+        raise HoldfastError(f"an embedding is zero, which {divergence} gives no direction; use l2")
     return points
 
 
@@ -189,7 +207,11 @@ def without_endings(names: Sequence[str]) -> list[str]:
 
 
 def half(names: Sequence[str], seed: int) -> Bool[Tensor, "n"]:
-    """Return which samples are in a random half: all of one name together, the same whatever their order.
+    """Mask of a random half of the samples, equal names together, whatever their order.
+
+    Args:
+        names: Name of each sample.
+        seed: Seed of the choice.
 
     Example:
         >>> int(half(["a", "b", "c", "d"], seed=0).sum())

@@ -39,7 +39,7 @@ _LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("listener", def
 
 @contextmanager
 def listening(listener: Callable[[int], None]) -> Iterator[None]:
-    """Let ``listener`` be told of every batch of copies that is encoded in this process, how many it held."""
+    """Report the size of every batch of noisy copies that this process encodes."""
     token = _LISTENER.set(listener)
     try:
         yield
@@ -49,16 +49,26 @@ def listening(listener: Callable[[int], None]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Copies:
-    """Noisy copies of one image, numbered: any of them can be drawn again, in any blocks."""
+    """Numbered noisy copies of one image, which can be drawn again in any blocks."""
 
     population: Population
+    """Images of the run."""
     row: int
+    """Row of the image."""
     sigma: float
+    """Standard deviation of the noise in pixel units."""
     noise: Noise
+    """Random stream of the image."""
 
     @classmethod
     def of(cls, population: Population, row: int, sigma: float) -> Copies:
-        """Return the copies of the image at ``row``."""
+        """Noisy copies of the image at ``row``.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            row: Row of the image.
+            sigma: Standard deviation of the noise in pixel units, above 0.
+        """
         return cls(population, row, sigma, population.run.noise([population.images.ids[row]]).fork("smoothing"))
 
     def reduced(
@@ -69,9 +79,14 @@ class Copies:
         centre: Tensor | None = None,
         drawn: int = 0,
     ) -> Observed:
-        """Return what ``work`` makes of the codes of ``count`` copies, block by block, joined.
+        """Apply ``work`` to the embeddings of noisy copies, block by block.
 
-        ``centre`` are other pixels to draw them around; the first ``drawn`` copies are left out.
+        Args:
+            purpose: Name of the random stream.
+            count: Number of copies.
+            work: Function from embeddings (b, d) to tensors.
+            centre: Pixels to draw copies around; None for the image.
+            drawn: Copies to skip, from the first on.
         """
         population = self.population
         pixels = population.pixels([self.row]) if centre is None else centre
@@ -91,7 +106,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class View:
-    """An image's noisy copies as one divergence sees them."""
+    """Noisy copies of an image under one divergence."""
 
     embed: Callable[[Codes], Codes]
     clean: Float[Tensor, "1 d"]
@@ -103,10 +118,17 @@ class View:
 
     @classmethod
     def of(cls, population: Population, row: int, smoothing: Smoothing, divergence: Divergence, first: Codes) -> View:
-        """Return the view of the image at ``row``, whose first set of copies has the codes ``first``.
+        """Noisy copies of the image at ``row`` under one divergence.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            row: Row of the image.
+            smoothing: Settings of the noise and of the copies.
+            divergence: Distance between embeddings.
+            first: Embeddings of the first set of copies, shape (n, d).
 
         Raises:
-            HoldfastError: the divergence is no metric of points.
+            HoldfastError: The divergence is no metric of points.
         """
         embed = embedding(population, divergence)
         samples = embed(first)
@@ -117,11 +139,11 @@ class View:
         return cls(embed, clean, samples[central.index], central.radius, index, int(votes.bincount().argmax()))
 
     def distances(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b"]:
-        """Return how far each point lies from the centre; a code that cannot be embedded lies infinitely far."""
+        """Distance of each point from the centre; infinite if it cannot be embedded."""
         return torch.nan_to_num(torch.linalg.vector_norm(points - self.centre, dim=1), nan=torch.inf, posinf=torch.inf)
 
     def finds(self, points: Float[Tensor, "b d"]) -> Bool[Tensor, "b"]:
-        """Return whether the neighbour is nearest to each point; where there is none, nothing is found."""
+        """Mask of points whose nearest entry is the neighbour; false where there is no neighbour."""
         return (self.index.neighbours(points) == self.neighbour) & (self.neighbour > 0)
 
     def in_ball(self, codes: Codes) -> Observed:
@@ -129,7 +151,7 @@ class View:
         return {"held": self.distances(self.embed(codes)) <= self.radius}
 
     def counted(self, codes: Codes) -> Observed:
-        """Return of each copy its distance and its votes, and of the block how many are nearer to their own entry."""
+        """Distance and votes of each copy, and counts of copies nearer to their own entry."""
         points = self.embed(codes)
         nearer = self.index.nearer(points)
         return {
@@ -140,7 +162,13 @@ class View:
         }
 
     def summary(self, second: Observed, third: Observed, copies: int) -> Observed:
-        """Return what is kept of the image, from its second set of copies and those of at most ``copies`` in the third."""
+        """Tensors to keep of the image.
+
+        Args:
+            second: Counts of the second set of copies.
+            third: Counts of the third set of copies.
+            copies: Largest number of copies in the third set.
+        """
         distances = third["distances"].sort().values
         return {
             "centre": self.centre,
@@ -156,16 +184,23 @@ class View:
 
 
 def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
-    """Return of how many codes ``probe`` says each class; of a tie, or of a code that is not finite, it says none."""
+    """Number of embeddings that a probe assigns to each class; ties count for none.
+
+    Args:
+        probe: Fitted probe.
+        codes: Embeddings, shape (n, d).
+    """
     best, classes = probe.scores(codes).topk(2, dim=1)
     sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)
     return classes[sure, 0].bincount(minlength=len(probe.classes))
 
 
 def kept_ranks(draws: int, copies: int | None = None) -> Int[Tensor, "g"]:
-    """Return which order statistics of the distances are kept, from the median on; rank 1 is the least.
+    """Ranks of the order statistics of distances to keep, from the median on.
 
-    As many as of ``copies`` distances, some twice where there are fewer.
+    Args:
+        draws: Number of distances.
+        copies: Number of distances that decides how many ranks to keep; None for ``draws``.
 
     Example:
         >>> kept_ranks(6)
@@ -194,7 +229,12 @@ class MeanOfCopies(nn.Module):
 
 
 def mean_encoder(encoder: Encoder, noise: Tensor) -> Encoder:
-    """Return the encoder of the mean code over these noises; its weights are shared, not copied."""
+    """Encoder of the mean embedding over given noises, with shared weights.
+
+    Args:
+        encoder: Encoder to smooth.
+        noise: Noises to add, shape (k, *pixels).
+    """
     smoothed = copy(encoder)
     smoothed.module = MeanOfCopies(encoder.module, noise)
     return smoothed
@@ -212,9 +252,12 @@ def mean_encoder(encoder: Encoder, noise: Tensor) -> Encoder:
 
 
 def least_share(count: Int[Tensor, "*b"], draws: int | Int[Tensor, "*#b"], alpha: float) -> Float[Tensor, "*b"]:
-    """Return the lower end, with confidence ``1 - alpha``, of the chance of what happened in ``count`` of ``draws``.
+    """Lower confidence bound of a probability (Clopper and Pearson 1934, one-sided).
 
-    Clopper and Pearson 1934, one-sided.
+    Args:
+        count: Draws in which the event happened.
+        draws: Draws in all.
+        alpha: Probability that the certificate fails, in (0, 0.5).
 
     Example:
         >>> least_share(torch.tensor([0, 90, 100]), 100, 0.001)
@@ -229,7 +272,11 @@ def least_share(count: Int[Tensor, "*b"], draws: int | Int[Tensor, "*#b"], alpha
 
 
 def radius(share: Float[Tensor, "*b"], sigma: float) -> Float[Tensor, "*b"]:
-    """Return within which l2 radius the event keeps the majority; nan where it may not have it at all.
+    """ℓ2 radius within which an event keeps the majority; nan without a majority.
+
+    Args:
+        share: Lower bound of the probability of the event, 0 to 1.
+        sigma: Standard deviation of the noise in pixel units, above 0.
 
     Example:
         >>> radius(torch.tensor([0.4, 0.8413]), 0.25)
@@ -239,7 +286,12 @@ def radius(share: Float[Tensor, "*b"], sigma: float) -> Float[Tensor, "*b"]:
 
 
 def needed_draws(eps: float, sigma: float, alpha: float) -> int:
-    """Return how many draws, all for the event, certify the radius ``eps``: ``alpha^(1/N) > Phi(eps / sigma)``.
+    """Draws, all for the event, that certify a radius: ``alpha^(1/N) > Phi(eps / sigma)``.
+
+    Args:
+        eps: ε in ℓ2, in pixel units.
+        sigma: Standard deviation of the noise in pixel units, above 0.
+        alpha: Probability that the certificate fails, in (0, 0.5).
 
     Example:
         >>> needed_draws(0.25, 0.25, 0.001)
@@ -251,7 +303,12 @@ def needed_draws(eps: float, sigma: float, alpha: float) -> int:
 
 
 def farthest(draws: int, sigma: float, alpha: float) -> float:
-    """Return the largest radius that this number of draws can certify: when all are for the event.
+    """Largest ℓ2 radius that a number of draws can certify.
+
+    Args:
+        draws: Number of noisy copies.
+        sigma: Standard deviation of the noise in pixel units, above 0.
+        alpha: Probability that the certificate fails, in (0, 0.5).
 
     Example:
         >>> round(farthest(100_000, 0.25, 0.001), 4)
@@ -305,9 +362,15 @@ class Stopping(SharedSettings):
         return tuple(looks)
 
     def decided(self, counts: Int[Tensor, "e"], draws: int, copies: int, sigma: float) -> bool:
-        """Return whether of each event, of which ``draws`` copies showed ``counts``, every wanted radius is decided.
+        """True if every wanted radius is decided for every event.
 
-        A radius that not even ``copies`` copies, all for an event, could certify is not waited for.
+        A radius that not even ``copies`` copies could certify is not waited for.
+
+        Args:
+            counts: Copies that showed each event, shape (e,).
+            draws: Number of noisy copies.
+            copies: Largest number of copies.
+            sigma: Standard deviation of the noise in pixel units, above 0.
         """
         alpha = self.certainty / len(self.looks(copies))
         lower, upper = least_share(counts, draws, alpha), 1 - least_share(draws - counts, draws, alpha)
@@ -317,12 +380,24 @@ class Stopping(SharedSettings):
         return bool(((lower[:, None] > thresholds) | (upper[:, None] < thresholds)).all())
 
     def fewest(self, copies: int, sigma: float) -> int:
-        """Return after how many of ``copies`` one stops at an image whose copies all agree."""
+        """Copies after which drawing stops at an image whose copies all agree.
+
+        Args:
+            copies: Largest number of copies.
+            sigma: Standard deviation of the noise in pixel units, above 0.
+        """
         looks = self.looks(copies)
         return next((n for n in looks[:-1] if self.decided(torch.tensor([n]), n, copies, sigma)), looks[-1])
 
 
 def counts_of(third: Observed, views: int, stopping: Stopping, chosen: dict[int, int]) -> Int[Tensor, "e"]:
-    """Return how often each event was seen: those of each view, and the class ``chosen`` by each probe."""
+    """Counts of each event: of every view, and of the chosen class of every probe.
+
+    Args:
+        third: Counts of the third set of copies.
+        views: Number of divergences.
+        stopping: Events and radii that decide when to stop.
+        chosen: Column of the chosen class, by number of the probe.
+    """
     events = [third[f"{k}.{event}"].sum() for k in range(views) for event in stopping.events]
     return torch.stack([*events, *(third[f"probe {k}"].sum(0)[place] for k, place in chosen.items())]).long()

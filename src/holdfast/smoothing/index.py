@@ -25,13 +25,18 @@ COPIES = 16
 @final
 @dataclass(frozen=True)
 class Smoothing(SharedSettings):
-    """How much noise, how many copies and how many images: the settings that all smoothing certificates share."""
+    """Settings that all smoothing certificates share: noise, copies and images."""
 
     sigma: float
+    """Standard deviation of the noise in pixel units, above 0."""
     selection: int
+    """Noisy copies per image that choose the answer, 1 or more."""
     copies: int
+    """Largest number of noisy copies per image that certify."""
     samples: int
+    """Images to certify, chosen at random."""
     others: int
+    """Other images that each image is compared with, 1 or more."""
 
     @property
     def index(self) -> NoisyIndex:
@@ -47,18 +52,21 @@ class Smoothing(SharedSettings):
 @final
 @dataclass(frozen=True)
 class NoisyIndex(Fit[Observed]):
-    """The index that noisy copies are looked up in: for each image the mean code of a few noisy copies.
+    """Index that noisy copies are looked up in: mean noisy embedding of each image.
 
-    ``codes`` of the ``samples`` images that are looked at and of those that they are told from, by their places in
-    ``shuffled``, and ``bank`` of the images of the bank that they are told from instead, if there is one.
+    ``codes`` of the ``samples`` images that are looked at and of those that they are compared with, by their places in
+    ``shuffled``, and ``bank`` of the images of the bank that they are compared with instead, if there is one.
 
     Clean codes would do as well, and certificates hold for any; but where noise moves all codes one way, as it does in
     encoders that never saw any, noisy copies are nearer to each other's than to any clean code.
     """
 
     sigma: float
+    """Standard deviation of the noise in pixel units, above 0."""
     samples: int
+    """Images to certify, chosen at random."""
     others: int
+    """Other images that each image is compared with, 1 or more."""
     name = "noisy-index"
     version = 1
     uses_bank = True
@@ -103,17 +111,24 @@ class NoisyIndex(Fit[Observed]):
 
 @dataclass(frozen=True)
 class Index:
-    """What an image's noisy copies are looked up in: its own entry first, then those of other images."""
+    """Entries that noisy copies of an image are compared with: its own first, then others."""
 
     entries: Float[Tensor, "m1 d"]
     """Relative to its own."""
     origin: Float[Tensor, "d"]
     half: Float[Tensor, "m1"]
-    """Half the squared length of each entry; infinite for copies of the image itself, which are nobody's neighbour."""
+    """Half the squared length of each entry; infinite for copies of the image itself, which are no one's neighbour."""
 
     @classmethod
     def of(cls, population: Population, row: int, embed: Callable[[Codes], Codes], smoothing: Smoothing) -> Index:
-        """Return the index of the image at ``row``."""
+        """Index of the image at ``row``.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            row: Row of the image.
+            embed: Function from embeddings to points.
+            smoothing: Settings of the noise and of the copies.
+        """
         learned = population.learned(smoothing.index)
         codes, places = learned["codes"], population.places
         entry = codes[places[[row]]]
@@ -125,9 +140,9 @@ class Index:
         return cls(torch.nan_to_num(entries), origin, half)
 
     def levels(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b m1"]:
-        """Return what orders the entries by their distance from each point: half its square, less the same for all of them.
+        """Values that order the entries by distance from each point, nan if it is not finite.
 
-        A point that is not finite has no distances, and hence no neighbour: nan.
+        The value is half the squared distance, minus the same number for all entries.
         """
         return torch.addmm(self.half, points - self.origin, self.entries.T, alpha=-1)
 
@@ -137,7 +152,7 @@ class Index:
         return levels[:, 1:] > levels[:, :1]
 
     def neighbours(self, points: Float[Tensor, "b d"]) -> Int[Tensor, "b"]:
-        """Return which other entry each point is nearest to; 0 if it is nearest to none, or to several alike."""
+        """Nearest other entry of each point; 0 if there is none or a tie."""
         levels = self.levels(points)
         levels[:, 0] = torch.inf
         least, entry = levels.min(1)
@@ -146,10 +161,14 @@ class Index:
 
 
 def embedding(population: Population, divergence: Divergence) -> Callable[[Codes], Codes]:
-    """Return the embedding in which ``divergence`` grows with the Euclidean distance: a metric, which certificates need.
+    """Function from embeddings to points whose Euclidean distance grows with a divergence.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        divergence: Distance between embeddings.
 
     Raises:
-        HoldfastError: it has none.
+        HoldfastError: The divergence has no such points.
     """
     fitted = population.fitted(divergence)
 
@@ -166,14 +185,23 @@ def embedding(population: Population, divergence: Divergence) -> Callable[[Codes
 
 
 def others_of(population: Population, row: int, count: int) -> list[int]:
-    """Return up to ``count`` other images to tell the image at ``row`` from; none if there is only one image."""
+    """Other images to compare an image with; none if there is only one image.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        row: Row of the image.
+        count: Largest number of other images.
+    """
     return population.others([row], count)[0].tolist() if len(population.images) > 1 else []
 
 
 def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"]:
-    """Return which of the others the image at ``row`` can be told from: no copies of it, none of its group.
+    """Mask of the other images that are no copies of an image and not of its group.
 
-    The bank holds no copies.
+    Args:
+        population: Images of the run with their clean embeddings.
+        row: Row of the image.
+        count: Largest number of other images.
     """
     device = population.run.device
     if population.bank_images:
@@ -212,10 +240,12 @@ class Centre:
 
 
 def central_sample(samples: Float[Tensor, "n d"]) -> Centre:
-    """Return the sample of least median distance: the ball around it holds half of all, and is at most twice the smallest.
+    """Sample with the smallest median distance to all samples.
 
     One blocked matrix product in float32 counts how many others lie within the least distance known, up to rounding; only
     samples with enough of them are looked at in float64. Samples that are not finite are infinitely far from all others.
+
+    The ball around it holds half of all samples, and is at most twice the smallest such ball.
 
     Example:
         >>> central_sample(torch.tensor([[0.0], [1.0], [1.5], [9.0]]))
@@ -264,12 +294,22 @@ def _not_ruled_out(points: Float[Tensor, "n d"], within: float, majority: int) -
 
 
 def deviation(alpha: float, draws: int) -> float:
-    """Return how far a fraction of the draws exceeds its mean, except with probability ``alpha`` (Hoeffding 1963)."""
+    """Excess of a fraction over its mean, except with probability ``alpha`` (Hoeffding 1963).
+
+    Args:
+        alpha: Probability that the certificate fails, in (0, 0.5).
+        draws: Number of noisy copies.
+    """
     return sqrt(log(1 / alpha) / (2 * draws))
 
 
 def mass(eps: float, sigma: float, slack: float) -> float:
-    """Return ``p``, the mass a ball must hold at ``x`` so as to hold ``1/2 + slack`` at any point within ``eps``.
+    """Probability that a ball must hold at ``x`` to hold ``1/2 + slack`` within ``eps``.
+
+    Args:
+        eps: ε in ℓ2, in pixel units.
+        sigma: Standard deviation of the noise in pixel units, above 0.
+        slack: Distance from one half, in (0, 0.5).
 
     Example:
         >>> round(mass(0.25, 0.25, 0.05), 4)
@@ -281,9 +321,16 @@ def mass(eps: float, sigma: float, slack: float) -> float:
 
 
 def quantile(eps: float, sigma: float, slack: float, draws: int, alpha: float) -> float:
-    """Return ``q``: the ball that holds this share of the draws holds the mass ``p`` with confidence ``1 - alpha``.
+    """Fraction of draws in a ball that proves the probability ``mass`` with confidence.
 
     Above 1 there is no such ball, and more draws are needed.
+
+    Args:
+        eps: ε in ℓ2, in pixel units.
+        sigma: Standard deviation of the noise in pixel units, above 0.
+        slack: Distance from one half, in (0, 0.5).
+        draws: Number of noisy copies.
+        alpha: Probability that the certificate fails, in (0, 0.5).
 
     Example:
         >>> round(quantile(0.25, 0.25, 0.05, 100_000, 0.005), 4)
@@ -293,9 +340,16 @@ def quantile(eps: float, sigma: float, slack: float, draws: int, alpha: float) -
 
 
 def abstains(share: Float[Tensor, "b"], selection: int, slack: float, alpha: float) -> Tensor:
-    """Return where the ball around the centre may hold less than ``1/2 - slack``: ``share`` is that of fresh draws in it.
+    """Mask of images at which center smoothing abstains.
 
-    Both the ball's own mass and that of the smallest one are allowed for: hence ``alpha`` is divided by two.
+    The ball around the centre may hold less than ``1/2 - slack``. ``alpha`` is divided by two, for the ball and for the
+    smallest one.
+
+    Args:
+        share: Fraction of fresh draws in the ball, shape (b,).
+        selection: Number of fresh draws.
+        slack: Distance from one half, in (0, 0.5).
+        alpha: Probability that the certificate fails, in (0, 0.5).
     """
     off = deviation(alpha / 2, selection)
     return (0.5 - (share - off) > slack) | (off > slack)

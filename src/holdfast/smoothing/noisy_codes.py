@@ -48,9 +48,13 @@ class NoisyCodes(Observation):
     """
 
     smoothing: Smoothing
+    """Settings of the noise and of the copies."""
     divergences: tuple[Divergence, ...]
+    """Distances between embeddings."""
     probes: tuple[Probe, ...]
+    """Probes to ask about the copies."""
     stopping: Stopping = Stopping()
+    """Rule that decides when copies suffice."""
     name = "noisy-codes"
     version = 3
     uses_bank = True
@@ -112,15 +116,25 @@ class NoisyCodes(Observation):
         return drawn, third
 
     def of_divergence(self, divergence: Divergence, observed: Observed) -> Observed:
-        """Return what copies say under ``divergence``, from what was ``observed``."""
+        """Part of ``observed`` that belongs to one divergence.
+
+        Args:
+            divergence: One of ``divergences``.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+        """
         return {**entries(observed, self.divergences.index(divergence)), "copies": observed["copies"]}
 
     def of_probe(self, probe: Probe, observed: Observed) -> Observed:
-        """Return the counts of ``probe``, ``first`` and ``votes``, and the ``copies``, from what was ``observed``."""
+        """Counts ``first`` and ``votes`` of one probe, and ``copies``.
+
+        Args:
+            probe: One of ``probes``.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+        """
         return {**entries(observed, f"probe {self.probes.index(probe)}"), "copies": observed["copies"]}
 
     def _answering(self, population: Population) -> dict[int, FittedProbe]:
-        """Return the probes that could be learned, by their places; without labels nobody asks them.
+        """Return the probes that could be learned, by their places; without labels no one asks them.
 
         An evaluation that needs a failed one gets the reason when it concludes; the others do not fail with it.
 
@@ -152,9 +166,13 @@ class AttackedCentres(Observation):
     """
 
     smoothing: Smoothing
+    """Settings of the noise and of the copies."""
     radius: float
+    """ε in ℓ2, in pixel units."""
     divergence: Divergence
+    """Distance between embeddings."""
     attack: Attack
+    """Attack to run."""
     name = "attacked-centres"
     version = 2
     uses_bank = True
@@ -177,7 +195,12 @@ class AttackedCentres(Observation):
         return {name: torch.stack([values[name] for values in observations]) for name in observations[0]}
 
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
-        """Return the attacked images at ``rows``."""
+        """Attacked images at ``rows``.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+        """
         context = population.context(rows)
         # One set of copies for all images: sharing a batch changes nothing.
         drawn = population.run.noise(["copies"] * COPIES)

@@ -99,16 +99,14 @@ class SmoothedEvaluation(Evaluation):
         return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
 
 
-ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
+ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy embeddings"
 
-SIMILAR = (
-    "cosine similarity between the smoothed code of an image after the worst change of this l2 size and the one before"
-)
+SIMILAR = "cosine similarity of the smoothed embeddings of an image before and after the worst change of this l2 size"
 WITH_NOISE = Question(
     place=85,
     text="What is certified once noise is added?",
     quantities=("certified_cosine_similarity",),
-    meaning="cosine similarity that smoothed codes keep after any change of this size",
+    meaning="cosine similarity that smoothed embeddings keep after any change of this size",
     select="best",
 )
 """Center smoothing and feature-space smoothing both answer it; the tighter one leads."""

@@ -91,7 +91,7 @@ class Graph:
         return int(self.component.max()) + 1
 
     def within(self, nodes: Bool[np.ndarray, "n"]) -> Graph:
-        """Return the graph on ``nodes`` alone, numbered anew in their order."""
+        """Return the graph on ``nodes`` alone, numbered again in their order."""
         number = np.cumsum(nodes) - 1
         kept = nodes[self.edges].all(axis=1)
         return Graph(int(nodes.sum()), number[self.edges[kept]], self.weights[kept])

@@ -175,7 +175,7 @@ def assembled(
         ids: of the samples.
         scores: of the map.
         subsets: the numbers of random subsets.
-        baselines: the numbers of maps that have learned nothing, draw by draw.
+        baselines: the numbers of untrained maps, draw by draw.
         groups: samples by label or cluster.
         others: scores of inner layers, by name.
         kind: what the groups are, ``label`` or ``cluster``.

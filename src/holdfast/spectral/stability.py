@@ -23,7 +23,7 @@ from holdfast.spectral.graphs import GraphConstruction
 from holdfast.spectral.neighbours import neighbours
 from holdfast.spectral.resistance import edge_hops
 
-# How much a spectral score means: the same numbers on random subsets, and for maps that have learned nothing.
+# How much a spectral score means: the same numbers on random subsets, and for untrained maps.
 #
 # ``lambda_max`` varies by 11 to 51% between random subsets and drifts with n, and degenerate maps have small ones (a
 # random projection 2 to 3), so the number alone says little. Subsets are drawn without replacement: a bootstrap's
@@ -139,7 +139,7 @@ def _choices(n: int, size: int, count: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def projection(x: Points, features: int, seed: int) -> Points:
-    """Return a random projection of the inputs to ``features`` dimensions, a map that has learned nothing."""
+    """Return a random projection of the inputs to ``features`` dimensions, an untrained map."""
     streams = Noise.of(seed, [f"feature {j}" for j in range(features)]).fork("projection")
     total = torch.zeros(len(x), features, dtype=torch.float64)
     for start in range(0, x.features, CHUNK):
@@ -189,7 +189,7 @@ DRAWS = 3
 def baselines(
     x: Points, features: int, first: GraphPair, manifold: GraphConstruction, seed: int
 ) -> dict[str, list[Numbers]]:
-    """Return the numbers of maps that have learned nothing, at the n, k and inputs of the graphs ``first``."""
+    """Return the numbers of untrained maps, at the n, k and inputs of the graphs ``first``."""
     x = x.subset(first.rows)
     moved = coordinates(x) if len(x) < min(x.features, DRAWS * features) else x
     near = neighbours(manifold.view(x), first.k, seed)  # once for all draws: of images this takes seconds

@@ -135,8 +135,8 @@ def estimates(inputs: ScoringInputs) -> tuple[Estimate, ...]:
     whole, extrapolated = inputs.scores(WHOLE), inputs.scores(EXTRAPOLATED)
     return (
         *_means(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
-        *_means(inputs, whole, "", "with so many samples"),
-        *_scores(inputs, whole, "", "with so many samples"),
+        *_means(inputs, whole, "", "at this number of samples"),
+        *_scores(inputs, whole, "", "at this number of samples"),
         *_scores(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
         *_suggestions(inputs, whole, ""),
         *_suggestions(inputs, extrapolated, "_extrapolated"),
@@ -189,7 +189,7 @@ def _score(
         high=value + Z * error if error else max(value, ceiling),
         n=inputs.n,
         method=f"{how}; {inputs.n} samples per set, {inputs.crowding:.2g} features per sample",
-        unit="share of the reference area",
+        unit="fraction of the reference area",
         claim=Claim.ESTIMATE,
         of=f"separability kept {of}",
         better="higher",
@@ -216,7 +216,7 @@ def _suggestions(inputs: ScoringInputs, scores: Scores, kind: str) -> Iterator[E
             high=max(alike),
             n=inputs.n,
             method="highest score; the interval spans the budgets whose score is not significantly lower",
-            unit="share of the distance between classes",
+            unit="fraction of the distance between classes",
             claim=Claim.ESTIMATE,
             of="budget for robust linear probing",
             better="neither",

@@ -28,7 +28,15 @@ READERS, AHEAD = 4, 4
 
 
 class Feed:
-    """Batches of the training images, this process's part of each."""
+    """Batches of the training images, this process's part of each.
+
+    Args:
+        images: Training images.
+        domain: Shape and range of the inputs.
+        batch: Images in a batch, over all processes.
+        seed: Seed of the order.
+        device: Device of the pixels.
+    """
 
     def __init__(self, images: Images, domain: Domain, batch: int, seed: int, device: torch.device) -> None:
         if len(images) < batch:
@@ -65,11 +73,16 @@ class Feed:
 
     @property
     def steps(self) -> int:
-        """Return how many whole batches an epoch has; the images left over wait for another epoch's order."""
+        """Whole batches per epoch; images left over wait for the order of another epoch."""
         return len(self.images) // self.batch
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Int[Tensor, "b"], Pixels]]:
-        """Yield rows and pixels of this process's part of each batch from the ``first`` on."""
+        """Rows and pixels of this process's part of each batch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            first: Batch to start from.
+        """
         order = self.noise.fork("order", epoch).uniform((1,), torch.float64)[:, 0].argsort(stable=True)
         share = self.batch // processes()
         parts = [order[step * self.batch + rank() * share :][:share] for step in range(first, self.steps)]

@@ -56,15 +56,17 @@ def recipe_for(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> Recipe:
-    """Return how ``encoder`` is hardened on ``count`` images.
+    """Training recipe of ``harden`` for an encoder and a number of images.
 
     Args:
-        ball: the changes to resist; None, with ``noise``: none but the noise.
-        epochs, rate: instead of what suits the encoder and the number of images.
-        certified: train against the worst codes that bounds allow, instead of those that an attack finds.
-        noise: deviation of the noise that codes are held still under, for the smoothed encoder.
-        seed: of the recipe.
-        settings: of the recipe by name, instead of all others; the warm-up follows the epochs.
+        encoder: Encoder to harden.
+        count: Training images.
+        ball: Perturbation set to resist; None with ``noise``: noise alone.
+        epochs, rate: Epochs and learning rate; None chooses them by encoder and number of images.
+        certified: True for certified training instead of attacks.
+        noise: Standard deviation of the noise for the smoothed encoder, in pixel units; None without noise.
+        seed: Seed of the recipe.
+        settings: Settings of the recipe by name, which replace all others; the warm-up follows the epochs.
     """
     batch = batch_of(count)
     epochs = epochs_of(count, batch) if epochs is None else epochs
@@ -86,7 +88,13 @@ def recipe_for(
 
 
 def adversary_of(ball: Ball | None, certified: bool, noise: float | None) -> Adversary:
-    """Return what makes training hard."""
+    """Adversary for a ball, certified training or noise.
+
+    Args:
+        ball: Perturbation set; None with ``noise``: noise alone.
+        certified: True for certified training.
+        noise: Standard deviation of the noise in pixel units; None without noise.
+    """
     if noise is not None:
         return GaussianNoise(sigma=noise) if ball is None else GaussianNoise(ball, ATTACK_STEPS, sigma=noise)
     assert ball is not None
@@ -94,7 +102,7 @@ def adversary_of(ball: Ball | None, certified: bool, noise: float | None) -> Adv
 
 
 def batch_of(count: int) -> int:
-    """Return how many of ``count`` training images a batch has: a power of two, so that an epoch has several steps.
+    """Batch size for ``count`` training images: a power of two, for several steps per epoch.
 
     Example:
         >>> [batch_of(count) for count in (16, 116, 160, 800, 100_000)]
@@ -105,7 +113,11 @@ def batch_of(count: int) -> int:
 
 
 def epochs_of(count: int, batch: int) -> int:
-    """Return how often training sees each of ``count`` images.
+    """Epochs of a training on ``count`` images.
+
+    Args:
+        count: Training images.
+        batch: Images per step.
 
     Example:
         >>> epochs_of(116, 32), epochs_of(100_000, 128)
@@ -121,6 +133,11 @@ def rate_of(module: nn.Module) -> float:
 
 
 def crops_of(domain: Domain, epochs: int) -> Transform | None:
-    """Return what makes other images of those that training sees often; nothing where it sees many, as in FARE."""
+    """Random crops where training sees each image often; None where it sees many images.
+
+    Args:
+        domain: Shape and range of the inputs.
+        epochs: Epochs of the training.
+    """
     images = len(domain.shape) == 3 and min(domain.shape[1:]) >= LEAST_SIDE and (domain.low, domain.high) == (0, 1)
     return Transform.read(CROPS) if images and epochs > LEAST_EPOCHS else None

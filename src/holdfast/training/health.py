@@ -45,20 +45,23 @@ LOST = 0.5
 
 @dataclass(frozen=True)
 class Health:
-    """RankMe and uniformity, larger is better for both, and the spread."""
+    """Health of embeddings in training: RankMe, uniformity and spread."""
 
     rankme: float
+    """RankMe of the embeddings; larger is better."""
     uniformity: float
+    """Uniformity of the embeddings; larger is better."""
     spread: float
+    """Spread of the embeddings."""
 
     @property
     def collapsed(self) -> bool:
-        """Whether all images have one code."""
+        """True if all images have one embedding."""
         return not self.spread >= COLLAPSED  # nan, too
 
 
 def health(codes: Codes) -> Health:
-    """Return how codes (n, d) of images in random order lie.
+    """Health of embeddings (n, d) of images in random order.
 
     Example:
         >>> health(torch.ones(8, 4)).collapsed, health(torch.eye(8)).collapsed
@@ -71,10 +74,10 @@ def health(codes: Codes) -> Health:
 
 
 def lost(measured: Mapping[str, float]) -> bool:
-    """Return whether codes are no longer what they were, as far as that was measured.
+    """True if embeddings no longer agree with the original ones, as far as measured.
 
-    Either they point elsewhere, or they are farther from the original ones than the mean of these is (a relative distance
-    above 1), so that one code for all images would be nearer.
+    They point elsewhere, or a relative distance above 1 puts them farther from the original ones than the mean
+    embedding is.
 
     Example:
         >>> lost({"agreement": 0.3, "relative_distance": 0.9}), lost({"agreement": 0.9, "relative_distance": 0.4}), lost({})
@@ -84,7 +87,14 @@ def lost(measured: Mapping[str, float]) -> bool:
 
 
 def neighbour_accuracy(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], k: int = NEIGHBOURS) -> float:
-    """Return the share of codes whose ``k`` nearest others by cosine, each with weight exp(cos / 0.1), vote for their class.
+    """Fraction of embeddings whose nearest others, by weighted vote, have the same class.
+
+    The weight of a neighbour is exp(cos / 0.1).
+
+    Args:
+        codes: Embeddings, shape (n, d).
+        labels: Labels, shape (n,).
+        k: Neighbours that vote.
 
     Example:
         >>> neighbour_accuracy(torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]), torch.tensor([0, 0, 1, 1]), k=1)
@@ -100,7 +110,12 @@ def neighbour_accuracy(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], k:
 
 @torch.no_grad()
 def eval_codes(module: nn.Module, pixels: Tensor) -> Codes:
-    """Return the codes of ``pixels`` in eval mode, the mode put back afterwards."""
+    """Embeddings in eval mode; the mode is restored afterwards.
+
+    Args:
+        module: Network from pixels to embeddings.
+        pixels: Images, shape (n, *pixels).
+    """
     was = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -119,10 +134,15 @@ FILE = CHECKPOINT
 
 
 def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Write ``state`` of the training by ``recipe``.
+    """Write a checkpoint.
+
+    Args:
+        folder: Folder of the checkpoint.
+        recipe: Settings that identify the training.
+        state: State to save.
 
     Raises:
-        HoldfastError: it cannot be written; the checkpoint before it stays.
+        HoldfastError: It cannot be written; the checkpoint before it stays.
     """
     content = BytesIO()
     torch.save({ASKED: json.dumps(recipe), **state}, content)
@@ -136,10 +156,14 @@ def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> N
 
 
 def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the state that was saved, or None if there is none.
+    """Read a checkpoint; None if there is none.
+
+    Args:
+        folder: Folder of the checkpoint.
+        recipe: Settings that identify the training.
 
     Raises:
-        HoldfastError: it is damaged, or of a training with other settings or images.
+        HoldfastError: The checkpoint is damaged, or of a training with other settings or images.
     """
     path = folder / FILE
     try:
@@ -160,7 +184,16 @@ def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def require_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
-    """Raise unless the recipe ``before`` is the ``recipe`` now; the sentence names the differences."""
+    """Check that a checkpoint is of the same training.
+
+    Args:
+        folder: Folder of the checkpoint.
+        before: Settings of the checkpoint.
+        recipe: Settings now.
+
+    Raises:
+        HoldfastError: Settings differ; the sentence names them.
+    """
     other = [
         f"{name} was {before.get(name, 'not there')!r} and is {recipe.get(name, 'not there')!r}"
         for name in sorted({*before, *recipe})
@@ -180,14 +213,17 @@ STOPPING = "stopping as soon as this step is done; Ctrl-C again stops at once, w
 
 @final
 class Interruption:
-    """Whether this process was asked to stop while signals were ``deferred``; ``say`` is told so at once."""
+    """Request to stop this process, made by a signal while signals were ``deferred``."""
 
     def __init__(self, say: Callable[[str], None] | None = None) -> None:
         self.requested, self.say = False, say
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let signals request an interruption, so that a checkpoint can be written; outside the main thread none arrive."""
+        """Let signals request a stop, so that a checkpoint can be written first.
+
+        Outside the main thread no signals arrive.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return

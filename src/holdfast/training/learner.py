@@ -73,7 +73,7 @@ class Setting:
 
 
 class OfRows(nn.Module, ABC):
-    """A network that treats each image of a batch in its own way, such as by hiding patches of it."""
+    """Network that treats each image of a batch differently, such as by hiding patches."""
 
     @abstractmethod
     def among(self, rows: Int[Tensor, "r"]) -> nn.Module:
@@ -182,7 +182,12 @@ def require_two_images(objective: TrainingObjective, setting: Setting) -> None:
 
 
 def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "n d"]:
-    """Return the codes of all views, below one another; those of one size pass together, for batch norm to see one batch."""
+    """Embeddings of all views, stacked; views of one size pass together, for batch norm.
+
+    Args:
+        encoder: Network from pixels to embeddings.
+        views: Views, each of shape (b, *pixels).
+    """
     by_view: dict[int, Codes] = {}
     for shape in dict.fromkeys(view.shape for view in views):
         same = [place for place, view in enumerate(views) if view.shape == shape]
@@ -192,16 +197,24 @@ def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) 
 
 
 def codes_of(module: nn.Module, pixels: Pixels) -> Codes:
-    """Return one code per image."""
+    """One embedding per image.
+
+    Args:
+        module: Network from pixels to embeddings.
+        pixels: Images, shape (b, *pixels).
+    """
     codes: Codes = module(pixels)
     return codes
 
 
 def mlp(widths: Sequence[int], norm: bool = False, last_norm: bool = False, bias: bool = True) -> nn.Sequential:
-    """Return linear layers from each width to the next with ReLU between, and batch norm before it if asked.
+    """Linear layers with ReLU between, and optional batch norm.
 
-    ``last_norm`` adds one without weights after the last layer. ``bias`` is that of the last layer; a layer that batch
-    norm follows needs none.
+    Args:
+        widths: Features before, between and after the layers.
+        norm: True for batch norm before each ReLU.
+        last_norm: True for batch norm without weights after the last layer.
+        bias: True for a bias of the last layer, unless batch norm follows.
 
     Example:
         >>> mlp((4, 8, 2))
@@ -231,13 +244,22 @@ def follow(copies: Iterable[nn.Parameter], originals: Iterable[nn.Parameter], mo
     """Move each copy to ``momentum * copy + (1 - momentum) * original``.
 
     Parameters alone: the copy's batch norms keep the running statistics of what they saw themselves.
+
+    Args:
+        copies: Parameters to move.
+        originals: Parameters to follow, in the same order.
+        momentum: Weight of the copy, 0 to 1.
     """
     for copy, original in zip(copies, originals, strict=True):
         copy.lerp_(original, 1 - momentum)
 
 
 def rising(start: float, progress: float) -> float:
-    """Return a momentum that rises from ``start`` to 1 along half a cosine (BYOL, MoCo v3, DINO).
+    """Momentum that rises from ``start`` to 1 along half a cosine (BYOL, MoCo v3, DINO).
+
+    Args:
+        start: Momentum at the beginning, 0 to 1.
+        progress: Fraction of the training that is done, 0 to 1.
 
     Example:
         >>> [round(rising(0.99, progress), 4) for progress in (0.0, 0.5, 1.0)]

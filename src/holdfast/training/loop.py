@@ -37,7 +37,15 @@ SEARCHED = 2000
 
 
 def classes_of(images: Images, recipe: Recipe) -> tuple[Int[Tensor, "n"] | None, int]:
-    """Return the labels as 0, 1, ... and how many classes there are, if the images have labels."""
+    """Labels as 0, 1, ... and the number of classes; None and 0 without labels.
+
+    Args:
+        images: Training images.
+        recipe: Recipe, whose objective may need labels.
+
+    Raises:
+        HoldfastError: The objective needs labels that the images lack, or they do not suffice.
+    """
     if images.labels is None:
         if recipe.objective.needs_labels:
             raise HoldfastError(
@@ -54,7 +62,12 @@ def classes_of(images: Images, recipe: Recipe) -> tuple[Int[Tensor, "n"] | None,
 
 
 def watched_bank(bank: Images | None, domain: Domain) -> tuple[Pixels, Int[Tensor, "n"]] | None:
-    """Return pixels and labels of the images of the bank among which neighbours are looked for, always the same ones."""
+    """Pixels and labels of a fixed part of the reference set, for neighbour accuracy.
+
+    Args:
+        bank: Reference set; None without.
+        domain: Shape and range of the inputs.
+    """
     if bank is None or bank.labels is None:
         return None
     order = Noise.of(0, bank.ids).fork("watched").uniform((1,))[:, 0].argsort()[:SEARCHED]
@@ -62,10 +75,15 @@ def watched_bank(bank: Images | None, domain: Domain) -> tuple[Pixels, Int[Tenso
 
 
 def width_of(encoder: nn.Module, pixels: Pixels, crop_size: int | None = None) -> int:
-    """Return how many features the codes have.
+    """Features of an embedding.
+
+    Args:
+        encoder: Network from pixels to embeddings.
+        pixels: Images, shape (b, *pixels).
+        crop_size: Height and width of small crops; None without crops.
 
     Raises:
-        HoldfastError: they are no vectors, or the network does not take crops of this size.
+        HoldfastError: The embeddings are no vectors, or the network does not accept crops of this size.
     """
     anchor = next(encoder.parameters(), pixels)
     pixels = pixels.to(anchor.device, anchor.dtype)
@@ -89,7 +107,15 @@ def width_of(encoder: nn.Module, pixels: Pixels, crop_size: int | None = None) -
 
 
 def check_batch_norm(learner: nn.Module, share: int) -> None:
-    """Raise where batch norm would have to take the variance of one image."""
+    """Check that batch norm never sees a single image.
+
+    Args:
+        learner: Learner with its batch norms.
+        share: Images per process and step.
+
+    Raises:
+        HoldfastError: Batch norm would take the variance of one image.
+    """
     norms = [part for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     if share == 1 and any(norm.training or norm.running_var is None for norm in norms):
         raise HoldfastError("batch norm needs at least 2 images in a batch of each process, got 1; raise batch")
@@ -99,7 +125,7 @@ def check_batch_norm(learner: nn.Module, share: int) -> None:
 #
 # Lightning Fabric places the work: the same loop alone, as one of several processes of torchrun, on GPUs, in mixed
 # precision.
-# Torch's generator is seeded anew for each step, so nothing random has to be kept.
+# Torch's generator is seeded again for each step, so nothing random has to be kept.
 
 SECONDS = 60.0
 """At least this often a checkpoint is written."""
@@ -133,7 +159,7 @@ class Training:
         watch: measures the encoder before the first and after each epoch, beside its health. Where it returns an
             ``agreement`` with the original codes, training ends when that is lost.
         until: when the last step should have ended, by ``time.monotonic``.
-        say: is told, as soon as somebody asks to stop, what that waits for.
+        say: called with what a stop waits for, as soon as one is requested.
     """
 
     def __init__(
@@ -203,7 +229,7 @@ class Training:
 
     @property
     def encoder(self) -> nn.Module:
-        """Return the encoder that training is for: the average of its weights over the steps, where that is asked for."""
+        """Encoder to be trained: the average of its weights over the steps if the recipe asks."""
         if self.averaged is None:
             return self.learner.encoder
         inner: nn.Module = self.averaged.module
@@ -222,7 +248,7 @@ class Training:
 
     @property
     def progress(self) -> float:
-        """Return the share of all steps that are done."""
+        """Fraction of all steps that are done, 0 to 1."""
         return (self.epoch * self.feed.steps + self.step) / (self.recipe.epochs * self.feed.steps)
 
     @property
@@ -260,7 +286,7 @@ class Training:
                 stopped = somewhere(self._stops, self.fabric.device)
                 self._require_finite(total)
             elif self.fabric.world_size == 1:
-                stopped = self._stops  # with nobody to agree with, at once
+                stopped = self._stops  # with no one to agree with, at once
             self.show_progress(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
             if stopped or (kept_long and self.step < self.feed.steps):
                 self._require_finite(total)

@@ -19,7 +19,7 @@ from holdfast.core.settings import Spelled, read, require_not_negative, require_
 
 @dataclass(frozen=True)
 class Optimiser(Spelled):
-    """How weights follow gradients. Weight decay spares biases and the weights of norms, as everybody's recipes do."""
+    """Optimiser and its settings; weight decay spares biases and weights of norms."""
 
     name: ClassVar[str]
     rate: float
@@ -54,7 +54,9 @@ class SGD(Optimiser):
     """Stochastic gradient descent with momentum."""
 
     rate: float = 0.06
+    """Learning rate, above 0."""
     weight_decay: float = 5e-4
+    """Weight decay, 0 or more; biases and weights of norms have none."""
     momentum: float = 0.9
     """Momentum, in [0, 1)."""
     nesterov: bool = False
@@ -76,7 +78,9 @@ class Adam(Optimiser):
     """Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980)."""
 
     rate: float = 1e-3
+    """Learning rate, above 0."""
     weight_decay: float = 0.0
+    """Weight decay, 0 or more; biases and weights of norms have none."""
     name = "adam"
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
@@ -86,10 +90,15 @@ class Adam(Optimiser):
 @final
 @dataclass(frozen=True)
 class AdamW(Optimiser):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101)."""
+    """Adam with decoupled weight decay.
+
+    Paper: Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101.
+    """
 
     rate: float = 1e-3
+    """Learning rate, above 0."""
     weight_decay: float = 0.05
+    """Weight decay, 0 or more; biases and weights of norms have none."""
     beta2: float = 0.999
     """Decay of the second moment."""
     name = "adamw"
@@ -105,10 +114,15 @@ class AdamW(Optimiser):
 @final
 @dataclass(frozen=True)
 class Lars(Optimiser):
-    """SGD whose rate adapts to each layer (You et al. 2017, https://arxiv.org/abs/1708.03888), for batches of thousands."""
+    """SGD whose rate adapts to each layer, for batches of thousands.
+
+    Paper: You et al. 2017, https://arxiv.org/abs/1708.03888.
+    """
 
     rate: float = 0.3
+    """Learning rate, above 0."""
     weight_decay: float = 1e-6
+    """Weight decay, 0 or more; biases and weights of norms have none."""
     momentum: float = 0.9
     """Momentum, in [0, 1)."""
     trust: float = 0.001
@@ -137,7 +151,7 @@ class Lars(Optimiser):
 
 @dataclass(frozen=True)
 class Schedule(Spelled):
-    """The learning rate over time, as a share of the optimiser's."""
+    """Learning rate over time, as a fraction of the optimiser's rate."""
 
     name: ClassVar[str]
 
@@ -147,7 +161,12 @@ class Schedule(Spelled):
 
     @abstractmethod
     def factor(self, epoch: float, epochs: int) -> float:
-        """Return the learning rate's fraction after a number of epochs; the current epoch counts by its steps."""
+        """Fraction of the learning rate at a time.
+
+        Args:
+            epoch: Epochs that are done, with the fraction of the current one.
+            epochs: Epochs of the training.
+        """
 
 
 @final
@@ -164,7 +183,7 @@ class Constant(Schedule):
 @final
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Up along a line for ``warmup`` epochs, then down along half a cosine to ``final`` of the rate.
+    """Linear warm-up, then half a cosine down to a fraction of the rate.
 
     Example:
         >>> cosine = Cosine(warmup=1.0)
@@ -211,7 +230,10 @@ class Steps(Schedule):
 @final
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """Up from 1/25 within the first 0.3 of the training, then down to nothing (Smith and Topin 2018, https://arxiv.org/abs/1708.07120)."""
+    """Rise from 1/25 within the first 0.3 of the training, then fall to 0.
+
+    Paper: Smith and Topin 2018, https://arxiv.org/abs/1708.07120.
+    """
 
     name = "one-cycle"
 
@@ -233,6 +255,11 @@ def kinds_of(base: type) -> dict[str, type]:
 
 
 def averaged(encoder: nn.Module, decay: float) -> AveragedModel:
-    """Return the moving average of an encoder's weights, with the running statistics that the encoder has itself."""
+    """Moving average of an encoder's weights, with the encoder's running statistics.
+
+    Args:
+        encoder: Network from pixels to embeddings.
+        decay: Weight of the old average, 0 to 1.
+    """
     average = AveragedModel(encoder, multi_avg_fn=get_ema_multi_avg_fn(decay))
     return average.requires_grad_(False)

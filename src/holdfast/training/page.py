@@ -13,14 +13,14 @@ from holdfast.report.figures.svg import Line, draw
 SAID = {
     "loss": "Mean training loss of each epoch",
     "rate": "Learning rate",
-    "rankme": "RankMe of the codes: how many dimensions they fill",
-    "uniformity": "Uniformity of the codes: larger is more spread out",
-    "spread": "Spread of the codes: near 0 they have collapsed",
-    "knn_accuracy": "Share of bank images whose nearest others show their class",
+    "rankme": "RankMe of the embeddings: how many dimensions they fill",
+    "uniformity": "Uniformity of the embeddings: larger is more spread out",
+    "spread": "Spread of the embeddings: near 0 they have collapsed",
+    "knn_accuracy": "Fraction of bank images whose nearest others show their class",
     "images_per_second": "Images per second",
-    "agreement": "Mean cosine similarity to the codes of the original encoder",
-    "relative_distance": "Distance to the codes of the original encoder, beside the spread of these",
-    "neighbours_kept": "Share of images whose nearest other is the same as for the original encoder",
+    "agreement": "Mean cosine similarity to the embeddings of the original encoder",
+    "relative_distance": "Distance to the embeddings of the original encoder, beside the spread of these",
+    "neighbours_kept": "Fraction of images whose nearest other is the same as for the original encoder",
 }
 STYLE = (
     ":root{color-scheme:light dark;--e0:#2a8c78;--rule:#8886}"

@@ -36,12 +36,22 @@ def gathered(values: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "n ..."]:
 
 
 def own_rows(count: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return where this process's ``count`` samples stand among those of all."""
+    """Positions of this process's samples among those of all processes.
+
+    Args:
+        count: Samples of this process.
+        device: Device of the result.
+    """
     return torch.arange(count, device=device) + rank() * count
 
 
 def somewhere(flag: bool, device: torch.device) -> bool:
-    """Return whether it is so in any process; all must ask."""
+    """True if a flag is true in any process; all processes must call it.
+
+    Args:
+        flag: Flag of this process.
+        device: Device of the exchange.
+    """
     if processes() == 1:
         return flag
     flags = torch.tensor(int(flag), device=device)

@@ -162,7 +162,13 @@ def read_settings(name: str | Path) -> dict[str, Any]:
 
 
 def views_of(pixels: Pixels, recipe: Recipe, noise: Noise) -> tuple[Float[Tensor, "b ..."], ...]:
-    """Return as many views of each image as the objective asks for, then its small crops."""
+    """Views of each image that the objective needs, then its small crops.
+
+    Args:
+        pixels: Images, shape (b, *pixels).
+        recipe: Recipe with objective and augmentations.
+        noise: Random streams, one per image.
+    """
     count = recipe.objective.views
     augmentations = [recipe.augmentation] * count
     if count > 1 and recipe.second_augmentation is not None:
@@ -176,14 +182,26 @@ def views_of(pixels: Pixels, recipe: Recipe, noise: Noise) -> tuple[Float[Tensor
 
 
 def resized(pixels: Pixels, size: int | None) -> Float[Tensor, "b ..."]:
-    """Return images of this height and width; None leaves them as they are."""
+    """Images of another size, bilinear; None keeps the size.
+
+    Args:
+        pixels: Images, shape (b, channels, height, width).
+        size: Height and width in pixels.
+    """
     return pixels if size is None else interpolate(pixels, (size, size), mode="bilinear", antialias=True)
 
 
 def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:
-    """Raise where augmentations cannot change such images, or an adversary could make anything of them.
+    """Check that augmentations and adversary fit the images.
 
-    In training augmentations do not look at what they are given.
+    Args:
+        recipe: Recipe to check.
+        domain: Shape and range of the inputs.
+        pixels: Some images, shape (b, *pixels).
+        noise: Random streams, one per image.
+
+    Raises:
+        HoldfastError: A transform does not apply, or the ball holds every input.
     """
     if recipe.adversary is not None:
         recipe.adversary.ball.check(domain)

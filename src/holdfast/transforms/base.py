@@ -144,6 +144,7 @@ class Chain(Transform):
     """Several transforms, one after the other: ``jpeg:30 + gamma:0.5``."""
 
     parts: tuple[Transform, ...]
+    """Transforms in the order in which they run."""
     name = "chain"
 
     def __post_init__(self) -> None:
@@ -164,7 +165,7 @@ class Chain(Transform):
 
 @dataclass(frozen=True)
 class View(Transform):
-    """A chain with a name and settings of its own: what a paper makes of an image before it is encoded for training."""
+    """Named chain of transforms: how a paper augments an image for training."""
 
     draws = True
 

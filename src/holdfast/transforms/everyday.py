@@ -24,7 +24,7 @@ from holdfast.transforms.filters import gaussian_kernel, mapped, smoothed
 @final
 @dataclass(frozen=True)
 class Blur(Transform):
-    """Gaussian blur with a standard deviation of ``sigma`` times the shorter side, the border repeated."""
+    """Gaussian blur, with the border repeated."""
 
     sigma: float
     """Standard deviation of the blur, as a fraction of the shorter side."""
@@ -42,7 +42,7 @@ class Blur(Transform):
 @final
 @dataclass(frozen=True)
 class Brightness(Transform):
-    """``amount`` added to each value, in the range from 0 to 1; a negative one darkens."""
+    """Add ``amount`` to each value; a negative amount darkens."""
 
     amount: float
     """Value added to every pixel, from -1 to 1."""
@@ -60,7 +60,7 @@ class Brightness(Transform):
 @final
 @dataclass(frozen=True)
 class Contrast(Transform):
-    """Differences from the image's mean times ``factor``: 1 changes nothing, 0 leaves plain grey."""
+    """Scale differences from the image's mean: 1 changes nothing, 0 leaves plain gray."""
 
     factor: float
     """Factor of each pixel's distance from the mean, at least 0; 1 changes nothing."""
@@ -81,7 +81,7 @@ class Contrast(Transform):
 @final
 @dataclass(frozen=True)
 class Crop(Transform):
-    """``share`` of each side cut away and the rest enlarged; a negative one pads by so much with black."""
+    """Cut away part of each side and enlarge the rest; a negative fraction pads with black."""
 
     share: float
     """Fraction of each side that is cut away, from -1 to below 1; negative values pad with black."""
@@ -152,7 +152,7 @@ YIQ = ((0.299, 0.587, 0.114), (0.595716, -0.274453, -0.321263), (0.211456, -0.52
 @final
 @dataclass(frozen=True)
 class HueSaturation(Transform):
-    """Hue turned by ``amount`` quarters of a circle and saturation less by half of ``amount``; gray images stay."""
+    """Turn the hue and lower the saturation; gray images stay."""
 
     amount: float
     """Quarter circles by which the hue turns, from 0 to 1; saturation falls by half of it."""
@@ -192,7 +192,7 @@ def turned(amount: float) -> Float[Tensor, "3 3"]:
 @final
 @dataclass(frozen=True)
 class Jpeg(Transform):
-    """Rounded to 8 bits, and compressed by Pillow's JPEG encoder at ``quality`` 1..100; ``none`` changes nothing."""
+    """Round to 8 bits and compress with Pillow's JPEG encoder; ``none`` changes nothing."""
 
     quality: int | None
     """Quality of the JPEG encoder, 1 to 100; none changes nothing."""
@@ -209,10 +209,14 @@ class Jpeg(Transform):
 
 
 def compressed(pixels: ImagePixels, quality: int) -> ImagePixels:
-    """Return images as they are after JPEG compression.
+    """Images after JPEG compression.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        quality: Quality, 1 to 100.
 
     Raises:
-        HoldfastError: they have neither one channel nor three.
+        HoldfastError: The images have neither one channel nor three.
     """
     if pixels.shape[1] not in (1, 3):
         raise HoldfastError(f"JPEG holds images of 1 or 3 channels, got {pixels.shape[1]}; use another transform")
@@ -234,7 +238,7 @@ def _again(image: UInt8[Tensor, "channels height width"], quality: int) -> UInt8
 @final
 @dataclass(frozen=True)
 class GaussianNoise(Transform):
-    """Normal draws of standard deviation ``std`` added; the same draws at every ``std``."""
+    """Add normal noise; the draws are the same at every ``std``."""
 
     std: float
     """Standard deviation of the noise, in pixel units."""
@@ -253,7 +257,7 @@ class GaussianNoise(Transform):
 @final
 @dataclass(frozen=True)
 class Resize(Transform):
-    """Both sides times ``scale`` and back, bilinear, with antialiasing on the way down."""
+    """Shrink both sides and enlarge them again, bilinear, with antialiasing."""
 
     scale: float
     """Size in between, as a fraction of the original size."""
@@ -276,7 +280,7 @@ class Resize(Transform):
 @final
 @dataclass(frozen=True)
 class Rotation(Transform):
-    """Turned counter-clockwise about the middle, bilinear, the corners black."""
+    """Rotate counter-clockwise about the middle, bilinear, with black corners."""
 
     degrees: float
     """Angle, in degrees."""

@@ -28,7 +28,7 @@ from holdfast.transforms.base import ImagePixels, Transform
 @final
 @dataclass(frozen=True)
 class LowPass(Transform):
-    """Frequencies below ``radius`` cycles per image; one so large that it holds all changes nothing."""
+    """Keep frequencies below ``radius``."""
 
     radius: float
     """Radius of the kept low frequencies, in cycles per image."""
@@ -47,9 +47,10 @@ class LowPass(Transform):
 @final
 @dataclass(frozen=True)
 class HighPass(Transform):
-    """Frequencies from ``radius`` cycles per image on, and the mean of each channel, without which nothing is in range.
+    """Keep frequencies from ``radius`` on, and the mean of each channel.
 
-    Wang et al. drop the mean as well and leave the range; ``high-pass:0`` and ``high-pass:1`` change nothing.
+    Departure: Wang et al. drop the mean as well and leave the range. ``high-pass:0`` and ``high-pass:1`` change
+    nothing.
     """
 
     radius: float
@@ -68,7 +69,7 @@ class HighPass(Transform):
 
 
 def distances(pixels: ImagePixels) -> Tensor:
-    """Return how far each entry of the spectrum is from frequency zero, in cycles per image, shape (height, width)."""
+    """Frequency of each entry of the spectrum in cycles per image, shape (height, width)."""
     height, width = pixels.shape[-2:]
     vertical = torch.fft.fftfreq(height, 1 / height, device=pixels.device)
     horizontal = torch.fft.fftfreq(width, 1 / width, device=pixels.device)
@@ -96,7 +97,7 @@ def sampled(pixels: ImagePixels, rows: Places, columns: Places, beyond: str = "e
 
 
 def centred(pixels: ImagePixels) -> tuple[Tensor, Tensor]:
-    """Return the rows, shape (height, 1), and columns, shape (1, width), of the pixels as seen from the middle."""
+    """Rows, shape (height, 1), and columns, shape (1, width), relative to the middle."""
     height, width = pixels.shape[-2:]
     rows = torch.arange(height, dtype=torch.float64, device=pixels.device) - (height - 1) / 2
     columns = torch.arange(width, dtype=torch.float64, device=pixels.device) - (width - 1) / 2
@@ -104,7 +105,12 @@ def centred(pixels: ImagePixels) -> tuple[Tensor, Tensor]:
 
 
 def mapped(pixels: ImagePixels, matrix: tuple[float, float, float, float]) -> ImagePixels:
-    """Return the images read at ``matrix`` times (row, column), both seen from the middle, with black around them."""
+    """Read images at linearly mapped places, with black around them.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        matrix: Four entries of the map of (row, column), relative to the middle.
+    """
     rows, columns = centred(pixels)
     height, width = pixels.shape[-2:]
     a, b, c, d = matrix
@@ -113,7 +119,11 @@ def mapped(pixels: ImagePixels, matrix: tuple[float, float, float, float]) -> Im
 
 
 def symmetric(places: Tensor, size: int) -> Tensor:
-    """Return fractional places in a row of ``size`` pixels, reflected at the outer edges of the first and the last.
+    """Reflect places at the outer edges of the first and the last pixel.
+
+    Args:
+        places: Fractional places in a row.
+        size: Pixels in the row.
 
     Example:
         >>> symmetric(torch.tensor([-1.25, 1.0, 4.5]), 4).tolist()
@@ -124,7 +134,11 @@ def symmetric(places: Tensor, size: int) -> Tensor:
 
 
 def mirrored(places: Tensor, size: int) -> Tensor:
-    """Return fractional places in a row of ``size`` pixels, reflected at the centres of the first and the last.
+    """Reflect places at the centres of the first and the last pixel.
+
+    Args:
+        places: Fractional places in a row.
+        size: Pixels in the row.
 
     Example:
         >>> mirrored(torch.tensor([-1.25, 1.0, 3.25, 4.5]), 4).tolist()
@@ -141,7 +155,11 @@ def mirrored(places: Tensor, size: int) -> Tensor:
 
 
 def gaussian_kernel(sigma: float, truncate: float = 4.0) -> tuple[float, ...]:
-    """Return the weights of a sampled Gaussian, cut off at ``truncate`` standard deviations as scipy does.
+    """Weights of a sampled Gaussian, cut off as scipy does.
+
+    Args:
+        sigma: Standard deviation in pixels, 0 or more.
+        truncate: Reach in standard deviations.
 
     Example:
         >>> gaussian_kernel(0.1), [round(weight, 3) for weight in gaussian_kernel(0.5, truncate=2.0)]
@@ -155,7 +173,12 @@ def gaussian_kernel(sigma: float, truncate: float = 4.0) -> tuple[float, ...]:
 
 
 def folded(places: Int[Tensor, "..."], size: int, border: str) -> Int[Tensor, "..."]:
-    """Return the pixel of a row of ``size`` that stands for each of ``places``, which may lie beyond its ends.
+    """Pixel that stands for each place, also beyond the ends of the row.
+
+    Args:
+        places: Whole places, possibly beyond the ends.
+        size: Pixels in the row.
+        border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
 
     Example:
         >>> beyond = torch.tensor([-2, -1, 0, 3, 4])
@@ -171,7 +194,13 @@ def folded(places: Int[Tensor, "..."], size: int, border: str) -> Int[Tensor, ".
 
 @cache
 def smoothing_matrix(size: int, kernel: tuple[float, ...], border: str) -> Float[Tensor, "size size"]:
-    """Return the matrix that correlates a row of ``size`` pixels with ``kernel``."""
+    """Matrix that correlates a row with ``kernel``, shape (size, size).
+
+    Args:
+        size: Pixels in the row.
+        kernel: Weights of the filter, odd in number.
+        border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
+    """
     reach = len(kernel) // 2
     matrix = torch.zeros(size, size, dtype=torch.float64)
     places = torch.arange(size)[:, None] + torch.arange(-reach, reach + 1)
@@ -180,7 +209,13 @@ def smoothing_matrix(size: int, kernel: tuple[float, ...], border: str) -> Float
 
 
 def smoothed(pixels: ImagePixels, kernel: tuple[float, ...], border: str = "edge") -> ImagePixels:
-    """Return images correlated with ``kernel`` along both axes."""
+    """Correlate images with ``kernel`` along both axes.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        kernel: Weights of the filter, odd in number.
+        border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
+    """
     if len(kernel) == 1:
         return pixels
     down, across = (smoothing_matrix(size, kernel, border).to(pixels) for size in pixels.shape[-2:])
@@ -188,7 +223,13 @@ def smoothed(pixels: ImagePixels, kernel: tuple[float, ...], border: str = "edge
 
 
 def window(pixels: ImagePixels, kernel: Float[Tensor, "side side"], border: str = "mirror") -> ImagePixels:
-    """Return images correlated with a small square ``kernel`` that need not be a product of two rows."""
+    """Correlate images with a small square kernel.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        kernel: Weights, shape (side, side) with odd side.
+        border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
+    """
     reach = len(kernel) // 2
     rows, columns = (
         folded(torch.arange(-reach, side + reach, device=pixels.device), side, border) for side in pixels.shape[-2:]

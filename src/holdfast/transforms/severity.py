@@ -22,10 +22,14 @@ SEVERITIES = (1, 3, 5)
 
 
 def rungs(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
-    """Return each family of edits from mild to severe: a ladder without its first rung, or severities of a corruption.
+    """Edits of each family from mild to severe, without the identity.
+
+    Args:
+        evaluation: Name of the evaluation in errors.
+        names: Names of families of edits or of common corruptions.
 
     Raises:
-        HoldfastError: a name is that of neither.
+        HoldfastError: A name is unknown.
     """
     known, chosen = {name: kind for name, kind in transforms().items() if graded(kind)}, list[Transform]()
     for name in names:
@@ -45,7 +49,13 @@ def graded(kind: type[Transform]) -> bool:
 
 
 def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
-    """Return the edited images; None if inputs are no images in [0, 1], or too small for this edit."""
+    """Edited images; None if the inputs are no images in [0, 1], or too small.
+
+    Args:
+        edit: Transform to apply.
+        pixels: Inputs, shape (b, *pixels).
+        noise: Random streams, one per image.
+    """
     try:
         return edit(pixels, noise)
     except HoldfastError:

@@ -26,7 +26,7 @@ from holdfast.transforms.base import ImagePixels, Transform
 @final
 @dataclass(frozen=True)
 class GlobalShuffle(Transform):
-    """The ``grid`` x ``grid`` patches of an image in another order, one for the whole data set."""
+    """Shuffle the patches of an image, in one order for the whole data set."""
 
     grid: int = 4
     """Patches per side."""
@@ -47,7 +47,7 @@ class GlobalShuffle(Transform):
 @final
 @dataclass(frozen=True)
 class LocalShuffle(Transform):
-    """The pixels inside each of ``grid`` x ``grid`` patches in another order, one for all patches and images."""
+    """Shuffle the pixels inside each patch, in one order for all patches and images."""
 
     grid: int = 4
     """Patches per side."""
@@ -66,7 +66,15 @@ class LocalShuffle(Transform):
 
 
 def require_grid(grid: int, patch: int) -> None:
-    """Raise unless an image can be cut into ``grid`` patches per side, or into patches of ``patch`` pixels, at all."""
+    """Check the sizes of patches.
+
+    Args:
+        grid: Patches per side, 1 or more.
+        patch: Pixels per side of a patch, 0 or more.
+
+    Raises:
+        HoldfastError: A size is out of range.
+    """
     if grid < 1 or patch < 0:
         raise HoldfastError(
             "grid counts the patches per side and must be at least 1, patch their pixels and is 0 where grid decides; "
@@ -75,10 +83,15 @@ def require_grid(grid: int, patch: int) -> None:
 
 
 def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
-    """Return how many patches a side has.
+    """Patches per side.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        grid: Patches per side where ``patch`` is 0.
+        patch: Pixels per side of a patch, or 0.
 
     Raises:
-        HoldfastError: the shorter side is no multiple of ``patch``.
+        HoldfastError: The shorter side is no multiple of ``patch``.
     """
     side = min(pixels.shape[-2:])
     if not patch:
@@ -92,10 +105,17 @@ def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
 
 
 def cut(pixels: ImagePixels, grid: int) -> Tensor:
-    """Return the patches, shape (b, channels, grid * grid, pixels of a patch).
+    """Cut images into patches.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        grid: Patches per side.
+
+    Returns:
+        Patches, shape (b, channels, grid * grid, pixels of a patch).
 
     Raises:
-        HoldfastError: the sides cannot be divided so.
+        HoldfastError: The sides are no multiples of ``grid``.
     """
     batch, channels, height, width = pixels.shape
     if height % grid or width % grid:
@@ -110,7 +130,12 @@ def cut(pixels: ImagePixels, grid: int) -> Tensor:
 
 
 def joined(patches: Tensor, like: ImagePixels) -> ImagePixels:
-    """Return the images, of the shape of ``like``, that ``patches`` make up."""
+    """Join patches to images.
+
+    Args:
+        patches: Patches, shape (b, channels, grid * grid, pixels of a patch).
+        like: Images whose shape the result takes.
+    """
     batch, channels, height, width = like.shape
     grid = round(patches.shape[2] ** 0.5)
     blocks = patches.reshape(batch, channels, grid, grid, height // grid, width // grid)
@@ -119,7 +144,11 @@ def joined(patches: Tensor, like: ImagePixels) -> ImagePixels:
 
 @cache
 def permutation(count: int, seed: int) -> Int[Tensor, "count"]:
-    """Return an order of ``count`` things, drawn by ``seed`` among all but the one that changes nothing.
+    """Random order that is not the identity.
+
+    Args:
+        count: Number of things to order.
+        seed: Seed of the order.
 
     Example:
         >>> permutation(1, seed=0), {tuple(permutation(2, seed).tolist()) for seed in range(9)}

@@ -26,13 +26,14 @@ MANY, FEW = 100, 20
 
 @dataclass(frozen=True)
 class LongTail:
-    """A long-tailed subset, and which class has which rank in it."""
+    """Long-tailed subset of labelled images."""
 
     images: Images
+    """The subset."""
     classes: tuple[int, ...]
     """Classes from the most frequent to the rarest."""
     counts: tuple[int, ...]
-    """Their numbers of images."""
+    """Images of each class, in the order of ``classes``."""
 
     def shots(self) -> dict[str, tuple[int, ...]]:
         """Return the classes with many, medium and few images."""
@@ -43,7 +44,12 @@ class LongTail:
 
 
 def long_tail_counts(classes: int, most: int, least: int) -> tuple[int, ...]:
-    """Return the number of images of each rank.
+    """Number of images of each rank of a long tail.
+
+    Args:
+        classes: Number of classes.
+        most: Images of the most frequent class.
+        least: Images of the rarest class, 1 or more.
 
     Example:
         >>> counts = long_tail_counts(1000, most=1280, least=5)
@@ -58,10 +64,16 @@ def long_tail_counts(classes: int, most: int, least: int) -> tuple[int, ...]:
 
 
 def long_tail(images: Images, most: int, least: int, seed: int = 0) -> LongTail:
-    """Return a subset in which the class of the first rank has ``most`` images and that of the last ``least``.
+    """Long-tailed subset of labelled images.
+
+    Args:
+        images: Labelled images.
+        most: Images of the most frequent class.
+        least: Images of the rarest class, 1 or more.
+        seed: Seed of the ranks and of the choice.
 
     Raises:
-        HoldfastError: there are no labels, or a class has too few images for its rank.
+        HoldfastError: There are no labels, or a class has too few images for its rank.
     """
     classes = sorted(set(labels_of(images)), key=lambda label: hashed(seed, "rank", label))
     counts = long_tail_counts(len(classes), most, least)
@@ -69,10 +81,15 @@ def long_tail(images: Images, most: int, least: int, seed: int = 0) -> LongTail:
 
 
 def uniform_subset(images: Images, total: int, seed: int = 0) -> Images:
-    """Return a subset of at most ``total`` images with equally many of each class.
+    """Subset with equally many images of each class.
+
+    Args:
+        images: Labelled images.
+        total: Largest number of images, at least one per class.
+        seed: Seed of the choice.
 
     Raises:
-        HoldfastError: there are no labels, or a class has too few images.
+        HoldfastError: There are no labels, or a class has too few images.
     """
     classes = set(labels_of(images))
     if total < len(classes):
@@ -81,10 +98,14 @@ def uniform_subset(images: Images, total: int, seed: int = 0) -> Images:
 
 
 def substituted(images: Images, others: Images) -> Images:
-    """Return ``others``, synthesised images say, which shall be learned from instead of ``images``.
+    """Replace ``images`` by others, such as synthesised images, with the same class counts.
+
+    Args:
+        images: Labelled images.
+        others: Labelled images to learn from instead.
 
     Raises:
-        HoldfastError: the two do not hold equally many images of each class.
+        HoldfastError: The two do not hold equally many images of each class.
     """
     if images.classes and others.classes and images.classes != others.classes:
         raise HoldfastError(
@@ -111,7 +132,16 @@ def labels_of(images: Images) -> list[int]:
 
 
 def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
-    """Return ``counts[label]`` images of each class, chosen by ``seed`` and their ids, in the order they are in."""
+    """Random images of each class, in their order.
+
+    Args:
+        images: Labelled images.
+        counts: Number of images per label.
+        seed: Seed of the choice.
+
+    Raises:
+        HoldfastError: A class has too few images.
+    """
     of: dict[int, list[int]] = {}
     for row, label in enumerate(labels_of(images)):
         of.setdefault(label, []).append(row)

@@ -34,6 +34,6 @@ def test_codes_that_lie_far_out_are_said_and_others_are_not() -> None:
     assert far_out(codes) == far_out(codes, centred=True) == ""
     assert far_out(codes + 5) == far_out(codes[:20]) == ""
     codes[:2] *= 30
-    assert "1% of the codes lie far out" in far_out(codes)
-    assert "1% of the codes lie far out" in far_out(codes + 5, centred=True)
+    assert "1%" in far_out(codes)
+    assert "1%" in far_out(codes + 5, centred=True)
     assert far_out(torch.zeros(5, 2)) == ""

@@ -28,7 +28,7 @@ def test_a_share_has_the_mid_p_interval():
 
 @pytest.mark.parametrize("values", [[0.5, 1, 0], [2, 0], [-1, 1], [inf, 0]])
 def test_a_share_is_of_zeros_and_ones(values: list[float]):
-    with pytest.raises(HoldfastError, match="share of samples needs values 0 and 1, got"):
+    with pytest.raises(HoldfastError, match=r"samples.*0 and 1"):
         summarise(series(values), "share", "lower")
 
 

@@ -313,7 +313,7 @@ def test_the_winner_is_told_its_own_worst_number():
     weak, robust = breakaway("digits-random"), breakaway("digits-robust")
     bad = of(robust, ball="linf:0.1", attack="adaptive", divergence="l2", to={"value": 0.91, "low": 0.9, "high": 0.92})
     said = told([weak, bad])
-    assert "breakaway risk is 0.910 [0.900, 0.920] (ℓ∞ ≤ 0.1 · adaptive · ℓ2); 0" in said
+    assert "breakaway risk is 0.910 [0.900, 0.920] (ℓ∞ ≤ 25.5/255 · adaptive · ℓ2); 0" in said
     accuracy = min(e.value for e in weak.estimates if e.better == "higher")
     assert f"nearest neighbour accuracy is {number(accuracy)} [" in told([weak])
     assert "1 would be perfect" in told([weak])
@@ -462,7 +462,9 @@ def test_rows_keep_attacks_on_one_divergence_together():
     results = [breakaway("a"), breakaway("b")]
     (table,) = summary(groups(results), compare(results))
     rows = [(row.first, row.rest) for row in table.sections[0].rows]
-    assert rows[:4] == [("ℓ∞ ≤ 0.05", f"{attack} · {d}") for d in ("ℓ2", "cosine") for attack in ("u-pgd", "adaptive")]
+    assert rows[:4] == [
+        ("ℓ∞ ≤ 12.75/255", f"{attack} · {d}") for d in ("ℓ2", "cosine") for attack in ("u-pgd", "adaptive")
+    ]
     assert [row.span for row in table.sections[0].rows] == [4, 0, 0, 0] * 2
 
 

@@ -205,7 +205,14 @@ def test_words_of_our_own_are_replaced_and_those_that_stay_are_explained(whole):
     for strange in ("headline row", "holds fastest", "at retrieval", "share of others"):
         assert strange not in words
     legend = words[words.index("How to read this", words.index("What was measured")) :]
-    for explained in ("condition", "objective: another nearest neighbour", "share of other images", "u-pgd", "A − B"):
+    for explained in (
+        "setting",
+        "objective: another nearest neighbour",
+        "of other images",
+        "u-pgd",
+        "A − B",
+        "12.75/255",
+    ):
         assert explained in legend
 
 

@@ -94,8 +94,8 @@ class Breakaway(Evaluation):
     uses_bank = True
     title = "Breakaway risk"
     meaning = (
-        "The breakaway risk is the chance that an attacked image lies closer to a random other image than to its own "
-        "clean self; nearest-neighbour accuracy is the share of attacked images whose own clean image is still the "
+        "The breakaway risk is the probability that an attacked image lies closer to a random other image than to its own "
+        "clean self; nearest-neighbour accuracy is the fraction of attacked images whose own clean image is still the "
         "nearest. Both show what attacks achieved: the true risk is at least as high, the true accuracy at most as high."
     )
     headline = ("breakaway_risk", "nearest_neighbour_accuracy")
@@ -198,7 +198,13 @@ class Neighbourhood:
 
     def shares_closer(self) -> Series:
         return series_of(
-            "breakaway_share", self.case.conditions, self.shares, "share of other images", Claim.LOWER, RISK, LEFT_OUT
+            "breakaway_share",
+            self.case.conditions,
+            self.shares,
+            "fraction of other images",
+            Claim.LOWER,
+            RISK,
+            LEFT_OUT,
         )
 
     def nearest_kept(self) -> Series:
@@ -253,7 +259,7 @@ def influence(case: Case, shares: Tensor, passed: Tensor, images: int) -> Series
     rival = weight * passed / max(1, attacked - 1)
     mean = float(rival.nanmean())
     series = series_of(
-        "breakaway_influence", case.conditions, shares + rival - mean, "share of others", Claim.LOWER, RISK, LEFT_OUT
+        "breakaway_influence", case.conditions, shares + rival - mean, "fraction of others", Claim.LOWER, RISK, LEFT_OUT
     )
     return series.model_copy(update={"limits": (-mean, 1 - mean)})
 

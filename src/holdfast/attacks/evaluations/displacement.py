@@ -135,7 +135,7 @@ class Displacement(Evaluation):
     partial = True
     title = "Displacement under attack"
     meaning = (
-        "The universal quantile says what share of pairs of different images lie no farther apart than an attack moves "
+        "The universal quantile says what fraction of pairs of different images lie no farther apart than an attack moves "
         "one image: 0.01 is a nudge, 0.5 turns an image into a typical other one. An attack only shows what is possible, "
         "so the worst case is at least this bad."
     )
@@ -189,7 +189,7 @@ class Displacement(Evaluation):
             for case, move in zip(self._cases(), moved, strict=True)
         ]
         quantiles = [
-            series_of("universal_quantile", case.conditions, share, "share of pairs", Claim.LOWER, LARGEST, LEFT_OUT)
+            series_of("universal_quantile", case.conditions, share, "fraction of pairs", Claim.LOWER, LARGEST, LEFT_OUT)
             for case, share in zip(self._cases(), shares, strict=True)
         ]
         influences = [

@@ -226,7 +226,7 @@ def numbers_of(harm: Harm) -> tuple[list[Series], list[Estimate]]:
         "nearest_neighbour_kept", case.conditions, 1 - harm.lost, "yes or no", Claim.UPPER, KEPT, ELSEWHERE
     )
     broken = series_of(
-        "breakaway_share", case.conditions, shares, "share of other images", Claim.LOWER, RISK, ELSEWHERE
+        "breakaway_share", case.conditions, shares, "fraction of other images", Claim.LOWER, RISK, ELSEWHERE
     )
     moves = series_of(
         "displacement",

@@ -7,7 +7,7 @@ whose nearest clean image is the target.
 
 With a labelled bank, the paper's success rate as well: of pairs of two classes that a probe both gets right, how often it
 takes one attacked image for the other's class, both ways averaged. The attack knows neither labels nor probe, and the ball
-stays around the clean image (the authors' program centres it anew at every reporting step).
+stays around the clean image (the authors' program centres it again at every reporting step).
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Impersonation(Evaluation):
     uses_bank = True
     title = "Impersonation"
     meaning = (
-        "The relative quantile is the distance to a target image that is left after the attack, as a share of the clean "
+        "The relative quantile is the distance to a target image that is left after the attack, as a fraction of the clean "
         "distance: 1 means the attack got nowhere, 0 that it imitates the target perfectly. The impersonation rate is "
-        "the share of attacked images whose nearest clean image is now the target; a stronger attack may get further."
+        "the fraction of attacked images whose nearest clean image is now the target; a stronger attack may get further."
     )
     headline = ("relative_quantile", "impersonation_rate")
     questions = (
@@ -117,7 +117,7 @@ class Impersonation(Evaluation):
                     "relative_quantile",
                     case.conditions,
                     left,
-                    "share of clean distance",
+                    "fraction of clean distance",
                     Claim.UPPER,
                     "smallest reachable",
                     UNDEFINED,
@@ -183,7 +183,7 @@ class Impersonation(Evaluation):
                     "impersonation_success",
                     Case(case.ball, case.attack, case.divergence, probe=str(self.probe)).conditions,
                     share.masked_fill(~counted, torch.nan),
-                    "share of both ways",
+                    "fraction of both ways",
                     Claim.LOWER,
                     "rate under the best attack",
                     UNCOUNTED,

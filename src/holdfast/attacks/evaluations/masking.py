@@ -135,7 +135,9 @@ class Masking(Evaluation):
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
         """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""
         defined = values.double().masked_fill(~of.isfinite(), torch.nan)
-        return series_of(quantity, case.conditions, defined, "yes or no", Claim.ESTIMATE, "share of images", UNDEFINED)
+        return series_of(
+            quantity, case.conditions, defined, "yes or no", Claim.ESTIMATE, "fraction of images", UNDEFINED
+        )
 
 
 QUESTIONS = {

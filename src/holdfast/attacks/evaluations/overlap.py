@@ -63,7 +63,7 @@ class Overlap(Evaluation):
     meaning = (
         "Two images overlap when each can be changed so that the impostor looks more like the first image than the first "
         "image's own changed version does; then no search by nearest neighbour can serve both. The adversarial margin says "
-        "by how much, as a share of their clean distance: negative means overlap, 1 means untouched."
+        "by how much, as a fraction of their clean distance: negative means overlap, 1 means untouched."
     )
     headline = ("overlap_risk", "adversarial_margin")
     questions = (
@@ -104,7 +104,7 @@ class Overlap(Evaluation):
                     "adversarial_margin",
                     case.conditions,
                     margin,
-                    "share of clean distance",
+                    "fraction of clean distance",
                     Claim.UPPER,
                     "smallest margin",
                     UNDEFINED,

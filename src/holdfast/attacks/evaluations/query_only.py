@@ -1,4 +1,4 @@
-"""Query-only attacks: what somebody finds who sees codes, or distances of codes, and has no gradient.
+"""Query-only attacks: what an attacker finds who sees embeddings, or their distances, and has no gradient.
 
 Random search (Andriushchenko et al. 2020, https://arxiv.org/abs/1912.00049) and estimated gradients (Ilyas et al. 2018,
 https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients. And, for who sees

@@ -1,6 +1,6 @@
 """Transfer: images attacked on another encoder, the surrogate, and shown to this one.
 
-Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often carry over between networks, so that somebody without
+Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often carry over between networks, so that someone without
 access to a service attacks another network in its place. Every encoder of a run is a surrogate for every other one: the rows
 of one quantity, a surrogate each, and its columns, an encoder each, are the transfer matrix.
 
@@ -117,8 +117,9 @@ class Transfer(Evaluation):
     robustness = False  # each encoder is its own worst surrogate
     title = "Transfer"
     meaning = (
-        "Images attacked on one encoder, the surrogate, are shown to another, as by somebody who cannot attack that one. "
-        "Harm kept says how far they carry its codes, as a share of how far an attack on itself does: near 1 the surrogate "
+        "Images attacked on one encoder, the surrogate, are shown to another, as by someone who cannot attack that one. "
+        "Harm kept says how far they carry its embeddings, as a fraction of how far an attack on itself does: near 1 "
+        "the surrogate "
         "serves as well. Random noise of the same size stands beside it; attacks made to carry over may do more."
     )
     headline = ("harm_kept", "nearest_neighbour_accuracy")

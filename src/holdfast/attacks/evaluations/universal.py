@@ -250,7 +250,8 @@ class UniversalRisk(Evaluation):
     title = "Universal perturbations"
     meaning = (
         "One perturbation for all images needs no knowledge of the image that it is added to. Harm kept says how far it "
-        "carries images, as a share of how far an attack on each of them does; on images that it was not learned from it is "
+        "carries images, as a fraction of how far an attack on each of them does; on images that it was not learned "
+        "from it is "
         "what is left to an attacker who learned it elsewhere. Random noise of the same size stands beside it."
     )
     headline = ("harm_kept", "nearest_neighbour_accuracy")

@@ -69,7 +69,7 @@ class OwnMatchBounds(Observation):
         return {"certified": certified, "entered": (entered & (certified > 0)).double()}
 
     def match(self, population: Population, rows: Sequence[int]) -> OwnMatch:
-        """Return the images at ``rows`` and the others that each is told from."""
+        """Return the images at ``rows`` and the others that each is compared with."""
         certified = self.certification.encoder(population, population.pixels(rows).double())
         return OwnMatch.of(population, rows, certified, self.divergence)
 

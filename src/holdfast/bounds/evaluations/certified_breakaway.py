@@ -37,8 +37,8 @@ from holdfast.measure.evaluation import Sizes
 from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 
-RISK = "share of other images that some allowed change carries the image past"
-UNDEFINED = "no other image, or a zero code, or an exact copy, which is counted once"
+RISK = "fraction of other images that some allowed change carries the image past"
+UNDEFINED = "no other image, or a zero embedding, or an exact copy, which is counted once"
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class CertifiedBreakaway(BracketEvaluation):
         flags = certified, attacked
         staying = "staying the nearest to oneself, whatever the allowed change"
         risk, nearest, accuracy = "breakaway_risk", "nearest_neighbour", "nearest_neighbour_accuracy"
-        unit = "share of other images"
+        unit = "fraction of other images"
         return (
             Bracket("breakaway", shares, unit, Claim.UPPER, RISK, UNDEFINED, "mean", "lower", risk),
             Bracket(nearest, flags, "yes or no", Claim.LOWER, staying, UNDEFINED, "share", "higher", accuracy),

@@ -31,7 +31,7 @@ from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 
 WORST = "displacement of the representation by the worst allowed change"
-UNDEFINED = "a zero code has no direction, or all codes are one"
+UNDEFINED = "a zero embedding has no direction, or all embeddings are one"
 ROUNDING = 1e-9
 """Share of a bound, and of 1, by which an attack may exceed it in float64 before it counts as refuted."""
 
@@ -87,7 +87,7 @@ class CertifiedDisplacement(BracketEvaluation):
     title = "Certified displacement"
     meaning = (
         "The certified displacement is a distance that the representation provably never moves beyond, whatever the allowed "
-        "change; the attacked one is a distance that it was moved. Both are medians over images, as shares of the median "
+        "change; the attacked one is a distance that it was moved. Both are medians over images, as fractions of the median "
         "distance between two clean ones: at 1 an image can become as unlike itself as it is unlike another one."
     )
     headline = ("certified_displacement", "attacked_displacement")

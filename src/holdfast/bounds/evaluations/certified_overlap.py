@@ -37,7 +37,7 @@ from holdfast.measure.population import Population
 
 OVERLAP = "overlap under the worst allowed changes"
 MARGIN = "smallest adversarial margin"
-UNDEFINED = "the two images have one code, or one has a zero code"
+UNDEFINED = "the two images have one embedding, or one has a zero embedding"
 
 
 @final
@@ -148,7 +148,7 @@ class CertifiedOverlap(BracketEvaluation):
             (lower.double().masked_fill(undefined, torch.nan), other.double().masked_fill(undefined, torch.nan))
             for lower, other in ((certified <= 0, attacked < 0), (certified, attacked))
         )
-        unit, risk = "share of clean distance", "overlap_risk"
+        unit, risk = "fraction of clean distance", "overlap_risk"
         return (
             Bracket("overlaps", flags, "yes or no", Claim.UPPER, OVERLAP, UNDEFINED, "share", "lower", risk),
             Bracket("margin", both, unit, Claim.LOWER, MARGIN, UNDEFINED, "median", "higher"),

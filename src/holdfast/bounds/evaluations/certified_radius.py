@@ -143,7 +143,7 @@ class CertifiedRadius(Evaluation):
         by_bounds: Conditions = {**self._certification.by_bounds(self.norm), **arithmetic}
         by_attack: Conditions = {**self._certification.by_attack(self.norm), **arithmetic}
         both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
-        share = "certified share of the robust radius"
+        share = "certified fraction of the robust radius"
         return [
             series("certified_radius", by_bounds, certified, unit, Claim.LOWER, RADIUS, UNDEFINED),
             series("attacked_radius", by_attack, attacked, unit, Claim.UPPER, RADIUS, UNDEFINED),

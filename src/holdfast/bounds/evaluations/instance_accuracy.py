@@ -143,7 +143,7 @@ class InstanceAccuracy(Evaluation):
         kinds = [("certified_pairs", Claim.LOWER), ("robust_pairs", Claim.UPPER), ("robust_pairs", Claim.UPPER)]
         conditions = [{**condition, **arithmetic} for condition in conditions]
         return [
-            series(quantity, condition, right(values[name]), "share of negatives", claim, OF, UNDEFINED)
+            series(quantity, condition, right(values[name]), "fraction of negatives", claim, OF, UNDEFINED)
             for name, condition, (quantity, claim) in zip(OBSERVED, conditions, kinds, strict=True)
         ]
 

@@ -123,7 +123,7 @@ def theorem_verdict(question: str, counts: TheoremCounts, sides: int = 1) -> Ver
 
 OTHERS = 10_000
 """Other images that margin distances are taken from, at most."""
-NO_FIT = "fewer distinct margin distances than the tail, or a zero code"
+NO_FIT = "fewer distinct margin distances than the tail, or a zero embedding"
 NO_PAIR = "no two images of which both have radii against one other image"
 NO_LABEL = "no labels, the head is wrong, or all others looked at are of the image's own class"
 
@@ -206,9 +206,10 @@ class MarginDistribution(Evaluation):
     uses_labels = True
     title = "Margin distribution"
     meaning = (
-        "The distances of an image's nearest others in code space follow a Weibull law, if the theory of extreme values "
+        "The distances of an image's nearest others in embedding space follow a Weibull law, if the theory of extreme "
+        "values "
         "applies; shape and scale say how abruptly and how far away its neighbourhood ends. Two theorems say that certified "
-        "radii follow from it: reported is the share of comparisons that provably obey, and that which may still obey."
+        "radii follow from it: reported is the fraction of comparisons that provably obey, and that which may still obey."
     )
     headline = ("margin_scale", "order_obeyed")
     questions = (CONTRADICTIONS,)
@@ -294,7 +295,7 @@ class MarginDistribution(Evaluation):
 
     @staticmethod
     def _shares(name: str, counts: TheoremCounts, where: Conditions, reason: str) -> list[Series]:
-        of, unit = f"share of comparisons that obey theorem {THEOREMS[name]}", "share of comparisons"
+        of, unit = f"fraction of comparisons that obey theorem {THEOREMS[name]}", "fraction of comparisons"
         n = counts.count.double().masked_fill(counts.count == 0, torch.nan)
         least, most = counts.holds / n, 1 - counts.fails / n
         return [

@@ -192,7 +192,7 @@ class Program:
         sizes, scale = np.where(sizes > 0, sizes, 1.0), float(np.abs(cost * half).max(initial=0.0)) or 1.0
         if not all(np.isfinite(part).all() for part in (cost, half, matrix, limits, scale)):
             raise HoldfastError(OVERFLOW.format("the program to solve"))
-        with silent():  # HiGHS prints some lines whatever it is told
+        with silent():  # HiGHS prints some lines whatever its settings
             solved: Any = milp(  # a result whose fields depend on how it ended
                 cost * half / scale,
                 integrality=binary.astype(int),

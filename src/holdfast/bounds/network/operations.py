@@ -211,7 +211,7 @@ def _batch_norm_in_eval(
     momentum: Number,
     eps: Number,
 ) -> list[Var]:
-    """The first of the results that torch's own form has, the others of which nobody asks for."""
+    """The first of the results that torch's own form has, the others of which no one asks for."""
     return [_batch_norm(builder, x, weight, bias, mean, variance, False, momentum, eps, False)]
 
 

@@ -52,7 +52,7 @@ ENTRIES = 2**25  # of nodes in a batch: encoders of up to a hundred thousand are
 FEW = 32
 """The largest batch that is tried of a copy, which attacks and witnesses alone are computed with."""
 TENSOR_CORES = 2.0**-11
-"""The rounding of factors in float32 on GPUs, unless torch is told otherwise."""
+"""The rounding of factors in float32 on GPUs, unless torch is set otherwise."""
 
 Execute = Callable[[Encoder, Pixels], Codes]
 
@@ -102,7 +102,7 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     sizes = [size for size in SIZES if size <= max(len(pixels), largest)]
     for mode, rows, execute in _executions(len(pixels), ALONE if calls_one_by_one(encoder.module) else sizes):
         executed = codes[rows]
-        with suppress(Exception):  # nobody takes a failure for a code
+        with suppress(Exception):  # no one takes a failure for a code
             executed = execute(encoder, pixels[rows])
         _compare(encoder, executed, codes[rows], room, mode)
 

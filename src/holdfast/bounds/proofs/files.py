@@ -37,7 +37,7 @@ NETWORK = "proofs/network.npz"
 
 
 def check_proofs(proofs: bool, ball: Ball, smoothing: bool, out: str | Path | None) -> None:
-    """Raise unless proofs of such a run can be kept, or nobody asked for them."""
+    """Raise unless proofs of such a run can be kept, or no one asked for them."""
     if not proofs:
         return
     if smoothing:

@@ -374,7 +374,7 @@ def rounds(name: str, owner: str, place: str, sources: Sequence[torch.dtype], dt
     """Return whether an operation may round.
 
     Raises:
-        HoldfastError: nobody knows by how much.
+        HoldfastError: no one knows by how much.
     """
     if name in EXACT:
         return False

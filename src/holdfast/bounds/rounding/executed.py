@@ -216,7 +216,7 @@ def _check_convolutions(executed: ExecutedEncoder, precision: torch.dtype, devic
 
 
 def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: torch.dtype | None) -> None:
-    """Raise if torch is told, or by default allowed, to sum or multiply in less on this device."""
+    """Raise if torch is set, or by default allowed, to sum or multiply in less on this device."""
     backends = torch.backends
     if device.type == "cuda" and precision == torch.float32 and factors_are_rounded():
         raise HoldfastError(

@@ -4,7 +4,7 @@ Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is
 ``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
 cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
 decided again from the codes themselves in float64, so counts are exact. A code that cannot be embedded (zero
-under cosine) is nobody's neighbour.
+under cosine) is no one's neighbour.
 """
 
 from __future__ import annotations
@@ -39,33 +39,43 @@ Groups = Int[Tensor, "n"]
 
 @dataclass(frozen=True)
 class Kin:
-    """Groups of codes that are compared with others: a code of the same group is not another one, and never counts."""
+    """Groups of embeddings and of the embeddings they are compared with.
+
+    An embedding of the same group is not another one, and never counts.
+    """
 
     mine: Int[Tensor, "m"]
+    """Group of each embedding, shape (m,)."""
     theirs: Groups
+    """Group of each embedding of the gallery, shape (n,)."""
 
     @property
     def fewest(self) -> int:
-        """Number of others that each code has at least."""
+        """Smallest number of others that an embedding has."""
         counts = self.theirs.bincount(minlength=int(self.mine.max()) + 1)
         return len(self.theirs) - int(counts[self.mine].max())
 
     def among(self, rows: slice, columns: slice) -> Bool[Tensor, "b k"]:
-        """Return which of the others at ``columns`` belong to the same group as each code at ``rows``."""
+        """Mask of the others that belong to the same group.
+
+        Args:
+            rows: Embeddings.
+            columns: Embeddings of the gallery.
+        """
         return self.mine[rows, None] == self.theirs[None, columns]
 
 
 def closer_counts(
     divergence: Divergence, moved: Moved, originals_of: Int[Tensor, "m"], clean: Clean, kin: Kin | None = None
 ) -> Int[Tensor, "m"]:
-    """Return for each moved code how many clean codes other than its original are strictly closer than its own.
+    """For each attacked embedding: other clean embeddings strictly closer than its original.
 
     Args:
-        divergence: fitted, if it needs to be.
-        moved: codes of perturbed samples, shape (m, d); rows that are not finite count nobody.
-        originals_of: row of ``clean`` that each belongs to.
-        clean: the population's codes, shape (n, d).
-        kin: groups of both, if images have any; codes of the own group are not counted.
+        divergence: Distance between embeddings, fitted if it needs to be.
+        moved: Attacked embeddings, shape (m, d); rows that are not finite count none.
+        originals_of: Row of ``clean`` that each belongs to, shape (m,).
+        clean: Clean embeddings of the population, shape (n, d).
+        kin: Groups of both; embeddings of the same group are not counted.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
@@ -85,10 +95,19 @@ def crossings(
     left_out: Bool[Tensor, "n"] | None = None,
     kin: Kin | None = None,
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
-    """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
+    """Counts of clean embeddings closer than the original, by attacked and by clean row.
 
-    Arguments are those of ``closer_counts``. Where the own codes are not among ``clean``, they are ``originals``, and
-    ``originals_of`` is -1. Clean codes that are ``left_out`` are nobody's neighbours.
+    Args:
+        divergence: Distance between embeddings, fitted if it needs to be.
+        moved: Attacked embeddings, shape (m, d); rows that are not finite count none.
+        originals_of: Row of ``clean`` that each belongs to, shape (m,); -1 if ``originals`` are given.
+        clean: Clean embeddings of the population, shape (n, d).
+        originals: Own clean embeddings, shape (m, d), where they are not in ``clean``.
+        left_out: Mask of clean embeddings that never count, shape (n,).
+        kin: Groups of both; embeddings of the same group are not counted.
+
+    Returns:
+        Closer clean embeddings per attacked one, shape (m,), and attacked ones that pass each clean one, shape (n,).
     """
     originals = clean[originals_of] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
@@ -128,15 +147,23 @@ def _width(height: int, features: int) -> int:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where codes are compared: embedded, relative to their centre, in units that neither overflow nor vanish."""
+    """Embedded, centred and scaled coordinates in which embeddings are compared."""
 
     divergence: Divergence
+    """Distance between embeddings."""
     centre: Float[Tensor, "d"]
+    """Origin of the coordinates, shape (d,)."""
     unit: float
+    """Scale of the coordinates, a power of two."""
 
     @classmethod
     def of(cls, divergence: Divergence, clean: Clean) -> Frame:
-        """Return the frame that a sample of the population suggests; any centre near it serves."""
+        """Frame from a sample of the population; any centre near it serves.
+
+        Args:
+            divergence: Distance between embeddings.
+            clean: Clean embeddings, shape (n, d).
+        """
         sample = embedded(divergence, clean[:: max(1, len(clean) // 4096)]).double()
         sample = sample[sample.isfinite().all(1)]
         if not len(sample):
@@ -146,13 +173,18 @@ class Frame:
         return cls(divergence, centre, 2.0 ** -round(log2(spread)) if spread > 0 else 1.0)
 
     def embed(self, codes: Codes) -> Codes:
-        """Return the points of ``codes`` in this frame, in the codes' precision."""
+        """Coordinates of ``codes`` in this frame, in their precision."""
         points = embedded(self.divergence, codes)
         return (points - self.centre.to(points.dtype)).mul_(self.unit).to(codes.dtype)
 
 
 def embedded(divergence: Divergence, codes: Codes) -> Codes:
-    """Return the embedding of ``codes``, in float64 unless it is the codes themselves."""
+    """Points whose Euclidean distance grows with a divergence, in float64 if computed.
+
+    Args:
+        divergence: Divergence that has such points.
+        codes: Embeddings, shape (n, d).
+    """
     points = divergence.embed(codes)
     assert points is not None
     if points is codes:
@@ -163,7 +195,7 @@ def embedded(divergence: Divergence, codes: Codes) -> Codes:
 
 
 class Tile:
-    """Some moved points against some clean ones: who is closer than the own code, surely or perhaps."""
+    """Block of attacked points against clean ones: which are closer, surely or perhaps."""
 
     def __init__(
         self,
@@ -175,7 +207,7 @@ class Tile:
     ) -> None:
         present = block.abs().amax(1).isfinite()
         if not present.all():
-            block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is nobody's neighbour
+            block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is no one's neighbour
         half = torch.linalg.vector_norm(block, dim=1).square() / 2
         self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
         here = ((originals >= 0) & (originals < len(block))).nonzero()[:, 0]
@@ -194,7 +226,14 @@ class Tile:
     def settled(
         self, divergence: Divergence, moved: Codes, mine: Codes, block: Float[Tensor, "k d"]
     ) -> Iterator[tuple[Int[Tensor, "p"], Int[Tensor, "p"]]]:
-        """Yield rows and columns of others that are closer after all, by the codes themselves in float64."""
+        """Rows and columns of doubtful pairs that are closer after all, computed in float64.
+
+        Args:
+            divergence: Distance between embeddings.
+            moved: Attacked embeddings, shape (b, d).
+            mine: Own clean embeddings, shape (b, d).
+            block: Clean embeddings to compare with, shape (k, d).
+        """
         # Few rows have anyone within rounding, and only these are looked at again.
         doubtful = (among(self.h <= self.high) > among(self.sure)).nonzero()[:, 0]
         if not len(doubtful):
@@ -239,10 +278,18 @@ def _slow_crossings(
 def shares_within(
     divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean, groups: Groups | None = None
 ) -> Float[Tensor, "t p"]:
-    """Return for each threshold and clean code the share of the other codes with divergence at most that.
+    """Fraction of the other embeddings within each threshold of each embedding.
 
-    In float64, in blocks; a code that cannot be embedded is left out, and so are codes of the own group. For a handful of
-    thresholds: for many, ``share_of_pairs_within`` is faster.
+    Computed in float64, in blocks. For many thresholds ``share_of_pairs_within`` is faster.
+
+    Args:
+        divergence: Distance between embeddings, fitted if it needs to be.
+        thresholds: Distances, shape (t,).
+        clean: Embeddings, shape (n, d); rows that cannot be embedded are left out.
+        groups: Group of each embedding; embeddings of the same group are left out.
+
+    Returns:
+        Fractions, shape (t, p).
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
@@ -277,9 +324,18 @@ def shares_within(
 def share_of_pairs_within(
     divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean, groups: Groups | None = None
 ) -> Float[Tensor, "t"]:
-    """Return for each threshold the share of ordered pairs of distinct clean codes with divergence at most that.
+    """Fraction of ordered pairs of distinct embeddings within each threshold.
 
-    Two codes of one group make no pair. Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
+    Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
+
+    Args:
+        divergence: Distance between embeddings, fitted if it needs to be.
+        thresholds: Distances, shape (t,).
+        clean: Embeddings, shape (n, d).
+        groups: Group of each embedding; two embeddings of one group make no pair.
+
+    Returns:
+        Fractions, shape (t,).
     """
     points = divergence.embed(clean.double())
     if points is not None:

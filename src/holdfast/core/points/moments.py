@@ -18,17 +18,20 @@ COLLAPSED = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What is summed over codes."""
+    """Sums over embeddings, for mean, covariance and rank."""
 
     count: int
+    """Embeddings that were summed."""
     origin: Float[Tensor, "d"]
-    """A point near the codes, so that nothing cancels."""
+    """Point near the embeddings, shape (d,), so that nothing cancels."""
     sum: Float[Tensor, "d"]
-    """Of the codes less ``origin``."""
+    """Sum of embeddings minus ``origin``, shape (d,)."""
     scatter: Float[Tensor, "e e"]
-    """The sum of outer products of the codes less ``origin``; empty where it was not asked for."""
+    """Sum of outer products of embeddings minus ``origin``, shape (d, d); empty if not computed."""
     least: Float[Tensor, "d"]
+    """Smallest value of each feature, shape (d,)."""
     most: Float[Tensor, "d"]
+    """Largest value of each feature, shape (d,)."""
 
     @property
     def mean(self) -> Float[Tensor, "d"]:
@@ -36,13 +39,16 @@ class Moments:
 
     @property
     def collapsed(self) -> bool:
-        """Whether all codes are one point up to rounding."""
+        """True if all embeddings are one point up to rounding."""
         size = self.most.abs().maximum(self.least.abs()).max()
         return bool((self.most - self.mean).maximum(self.mean - self.least).max() <= COLLAPSED * size)
 
     @property
     def rank(self) -> float:
-        """The participation ratio ``(sum l)^2 / sum l^2`` of the covariance's eigenvalues ``l``; 0 for collapsed codes."""
+        """Participation ratio ``(sum l)^2 / sum l^2`` of the covariance's eigenvalues ``l``.
+
+        It is 0 for collapsed embeddings.
+        """
         if self.collapsed:
             return 0.0
         centred = self.scatter - self.sum[:, None] * self.sum / self.count
@@ -50,7 +56,12 @@ class Moments:
 
 
 def moments(codes: Float[Tensor, "n d"], rows: Int[Tensor, "k"] | None = None, scatter: bool = True) -> Moments:
-    """Return the moments of ``codes``, or of those at ``rows``, those with ``scatter`` if it is asked for.
+    """Sums over embeddings, block by block.
+
+    Args:
+        codes: Embeddings, shape (n, d).
+        rows: Rows to sum; None for all.
+        scatter: True to sum outer products as well.
 
     Example:
         >>> round(moments(torch.eye(3)).rank, 6)
@@ -86,18 +97,20 @@ FAR = 0.1
 
 
 def far_out(codes: Float[Tensor, "n d"], centred: bool = False) -> str:
-    """Return the caveat of a rank's interval where few codes hold much of the squared length; empty where none do.
+    """Caveat for the interval of a rank where few embeddings hold much of the squared norm.
 
-    ``centred`` takes lengths from the mean of the codes instead of 0.
+    It is empty where none do. A jackknife knows such embeddings only if it drew them: on populations with a few of
+    them, the interval of RankMe covered .35 to .60 and that of the effective rank .73 to .83.
 
-    A jackknife knows such codes only if it drew them: on populations with a few of them the interval of RankMe covered .35
-    to .60 and that of the effective rank .73 to .83.
+    Args:
+        codes: Embeddings, shape (n, d).
+        centred: True to take norms from the mean of the embeddings instead of 0.
 
     Example:
         >>> codes = torch.ones(200, 2)
         >>> codes[:2] *= 20
         >>> far_out(codes[5:]), far_out(codes)
-        ('', '; too short, for 1% of the codes lie far out and hold 80% of the squared length')
+        ('', '; too short, for 1% of the codes lie far out with 80% of the squared length')
     """
     centre = codes.mean(0).double() if centred else 0.0
     blocks = codes.split(max(1, BLOCK // codes.shape[1]))
@@ -107,4 +120,6 @@ def far_out(codes: Float[Tensor, "n d"], centred: bool = False) -> str:
     share = float(lengths.topk(min(count, len(lengths))).values.sum()) / total if total > 0 else 0.0
     if not share > max(FAR, 5 * count / max(1, len(lengths))):
         return ""
-    return f"; too short, for {count / len(lengths):.0%} of the codes lie far out and hold {share:.0%} of the squared length"
+    return (
+        f"; too short: {count / len(lengths):.0%} of the embeddings lie far out with {share:.0%} of the squared length"
+    )

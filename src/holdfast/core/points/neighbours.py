@@ -1,7 +1,7 @@
 """The exact ``k`` nearest neighbours of every point, in blocks: O(n k) memory, one n x n x d product of time.
 
 Distances are ranked in float32 by ``|x_j|^2 / 2 - x_i . x_j``, the best ``k + 8`` again by differences in float64. Where
-rounding could have kept a true neighbour out of those, the row is ranked anew in float64. Ties go to the lower index.
+rounding could have kept a true neighbour out of those, the row is ranked again in float64. Ties go to the lower index.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ class Neighbours:
     """For each point the ``k`` nearest others, nearest first."""
 
     index: Int[np.ndarray, "n k"]
+    """Index of the nearest others of each point, shape (n, k)."""
     distance: Float[np.ndarray, "n k"]
+    """Distance to the nearest others of each point, shape (n, k)."""
     recall: float = 1.0
-    """The share of true neighbours found, measured on a sample of the points; 1 for an exact search."""
+    """Fraction of true neighbours found, measured on a sample of the points; 1 for an exact search."""
 
     def first(self, k: int) -> Neighbours:
         """Return the nearest ``k`` of each."""
@@ -41,7 +43,12 @@ class Neighbours:
 
 
 def nearest_neighbours(points: Points, k: int, queries: Int[Tensor, "q"] | None = None) -> Neighbours:
-    """Return the ``k`` nearest other points of each point, or of those at ``queries``; ``k < n``.
+    """Exact nearest other points of each point.
+
+    Args:
+        points: Points to search.
+        k: Neighbours per point, 1 to n - 1.
+        queries: Rows to look up, shape (q,); None for all.
 
     Example:
         >>> from holdfast.core.points.points import points
@@ -98,7 +105,17 @@ def _blind(score: Float[Tensor, "b c"], rows: Int[Tensor, "b"], start: int) -> N
 def ranked(
     points: Points, rows: Int[Tensor, "b"], index: Int[Tensor, "b c"], k: int
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
-    """Return the nearest ``k`` of the candidates ``index`` of each row and their squared distances, from differences."""
+    """Nearest candidates of each row, by distances computed from differences.
+
+    Args:
+        points: Points to search.
+        rows: Rows to look up, shape (b,).
+        index: Candidates of each row, shape (b, c).
+        k: Neighbours per row.
+
+    Returns:
+        Indices and squared distances, each of shape (b, k).
+    """
     index = index.sort(1).values  # so that a stable sort by distance leaves ties to the lower index
     square = torch.empty(index.shape, dtype=torch.float64, device=index.device)
     step = max(1, NEAR // (index.shape[1] * points.features))
@@ -111,7 +128,7 @@ def ranked(
 
 
 def rounded(square: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
-    """Return ``square`` with ``DIGITS`` binary digits, so that distances equal up to rounding are equal."""
+    """Round squared distances, so that distances equal up to rounding are equal."""
     mantissa, exponent = torch.frexp(square)
     return torch.ldexp((mantissa * 2.0**DIGITS).round(), exponent - DIGITS)
 

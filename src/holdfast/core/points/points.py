@@ -25,16 +25,19 @@ ROUNDING = 8
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """``n`` points of ``d`` features; distances between them are those of ``(values - centre) * scale``, over ``scale``.
+    """``n`` points of ``d`` features, centred and scaled so that float32 products stay exact.
 
     Centring keeps float32 products from cancelling; ``scale``, a power of two, keeps squares from over- or underflowing.
     """
 
     values: Shaped[Tensor, "n d"]
+    """Points, shape (n, d)."""
     centre: Float[Tensor, "d"]
+    """Centre of the points, shape (d,)."""
     scale: float
+    """Power of two that keeps squares from over- and underflow."""
     constant: bool
-    """Whether all points are one up to rounding."""
+    """True if all points are one up to rounding."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -47,7 +50,13 @@ class Points:
     def tile(
         self, rows: slice | Int[Tensor, "b"], dtype: torch.dtype = torch.float32, columns: slice = slice(None)
     ) -> Float[Tensor, "b e"]:
-        """Return the centred, scaled points at ``rows``, of all features or of those at ``columns``."""
+        """Centred and scaled points of some rows and columns.
+
+        Args:
+            rows: Rows to take.
+            dtype: Floating-point type of the result.
+            columns: Features to take.
+        """
         # In float32 too: subtracting one constant vector rounds each result once, relative to its own size.
         wide = _wide(self.values.dtype)
         moved = self.values[rows, columns].to(wide) - self.centre[columns].to(wide)
@@ -60,10 +69,14 @@ class Points:
 
 
 def points(array: object, name: str = "points") -> Points:
-    """Return ``array``, shape (n, ...) and of any number type, as points.
+    """Check an array and turn it into points.
+
+    Args:
+        array: Numbers of any type, shape (n, ...).
+        name: Name of the array in errors.
 
     Raises:
-        HoldfastError: it is no array of numbers with a first axis of samples, or holds NaN or infinities.
+        HoldfastError: It is no array of numbers with a first axis of samples, or holds NaN or infinity.
 
     Example:
         >>> points(np.array([[1.0], [np.nan]]), "outputs")
@@ -127,7 +140,7 @@ def _extent(values: Shaped[Tensor, "n d"]) -> tuple[Float[Tensor, "d"], float, f
 
 
 def distinct(points: Points) -> tuple[Int[np.ndarray, "m"], Int[np.ndarray, "n"]]:
-    """Return the rows of the first of each set of equal points, and for each point the number of its own among them.
+    """First row of each set of equal points, and the position of each point's set.
 
     Example:
         >>> kept, node = distinct(points(np.array([[1.0], [2.0], [1.0]])))
@@ -165,21 +178,27 @@ class EnclosingBalls:
     """A ball around each set of points."""
 
     centres: Float[Tensor, "b d"]
+    """Centres, shape (b, d)."""
     radii: Float[Tensor, "b"]
-    """The ball of this radius holds every point of its set."""
+    """Radius of a ball that holds every point of its set, shape (b,)."""
     least: Float[Tensor, "b"]
-    """No ball that does has a smaller radius than this."""
+    """Lower bound of the radius of the smallest enclosing ball, shape (b,)."""
 
 
 def enclosing_balls(
     points: Float[Tensor, "b n d"], tolerance: float = 1e-3, most_steps: int = MOST_STEPS
 ) -> EnclosingBalls:
-    """Return balls around each set of ``points``, at most ``1 + tolerance`` times as wide as the smallest ones.
+    """Ball around each set of points, at most ``1 + tolerance`` times as wide as the smallest.
 
-    In float64. Where ``most_steps`` are not enough, the balls still enclose, and ``least`` tells how far from smallest.
+    In float64. If ``most_steps`` do not suffice, the balls still enclose, and ``least`` bounds the smallest radius.
+
+    Args:
+        points: Sets of points, shape (b, n, d).
+        tolerance: Excess over the smallest radius, as a fraction; above 0.
+        most_steps: Largest number of steps.
 
     Raises:
-        HoldfastError: there are no points, or some are not finite.
+        HoldfastError: There are no points, or some are not finite.
 
     Example:
         >>> found = enclosing_balls(torch.tensor([[[0.0, 0.0], [2.0, 0.0], [1.0, 0.5]]]))

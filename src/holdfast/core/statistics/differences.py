@@ -69,17 +69,22 @@ Outcome = Literal["a is better", "b is better", "tied", "a is lower", "a is high
 
 
 class Difference(Record):
-    """The difference ``a - b`` of the same statistic on the same samples, and what may be said of it."""
+    """Difference ``a - b`` of one statistic of two encoders on the same samples."""
 
     value: Number
+    """Difference."""
     low: Number
+    """Lower end of the interval."""
     high: Number
+    """Upper end of the interval."""
     n: int
+    """Samples where both are defined."""
     outcome: Outcome
+    """Which encoder is better, or *tied*."""
     paired: bool = True
-    """Sample by sample, or from the intervals of the two numbers, which tells less."""
+    """True if computed sample by sample; false if from two intervals, which tells less."""
     differing: int | None = None
-    """Of how many samples, or groups of them, the values differ; None where that is not known."""
+    """Samples, or groups, whose values differ; None if unknown."""
 
 
 @np.errstate(invalid="ignore")  # infinite values have no difference: it is nan, which says so
@@ -91,7 +96,7 @@ def paired(
     confidence: float = 0.95,
     groups: Sequence[str] = (),
 ) -> Difference:
-    """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
+    """Difference of two encoders on the samples where both are defined; *tied* if it may be 0.
 
     Values that differ by no more than rounding count as equal.
 
@@ -100,8 +105,16 @@ def paired(
     well be the other's, all ``k`` signs agree with chance ``2^(1 - k)`` (Fisher 1935). Where samples come in ``groups``, one
     name for each sample, these are drawn, and counted, instead.
 
+    Args:
+        a: Values of the first encoder.
+        b: Values of the second encoder, on the same samples.
+        statistic: ``mean``, ``median`` or another statistic of the series.
+        better: Whether lower or higher values are better, or neither.
+        confidence: Confidence of the interval, in (0, 1).
+        groups: Name of the group of each sample; groups are then drawn and counted instead of samples.
+
     Raises:
-        ValueError: the two run over different numbers of samples.
+        ValueError: The two series have different numbers of samples.
     """
     left, right = np.asarray(a.values, dtype=np.float64), np.asarray(b.values, dtype=np.float64)
     if len(left) != len(right):
@@ -146,10 +159,14 @@ def _mean_difference(
 
 
 def unpaired(a: Estimate, b: Estimate) -> Difference:
-    """Return the difference of two numbers from their intervals alone, as if they were independent.
+    """Difference of two numbers from their intervals alone, as if independent.
 
     The distances to the ends add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095). Two encoders on
     the same inputs mostly err alike, so this says *tied* more often than it must.
+
+    Args:
+        a: Number of the first encoder.
+        b: Number of the second encoder.
 
     Example:
         >>> from holdfast.core.records import Claim

@@ -47,10 +47,16 @@ def numbered(names: Shaped[np.ndarray, "n"]) -> Groups:
 def group_mean_interval(
     values: Values, groups: Groups, limits: Limits | None, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return the interval of the mean of ``values``, which cannot leave ``limits`` if there are any.
+    """Interval of a mean of samples that come in groups.
 
     Values with limits: Gaffke's bounds (``bounded_interval``) over groups, each weighted by its size, with one more group of
     the mean size at the limit.
+
+    Args:
+        values: One value per sample, shape (n,).
+        groups: Number of the group of each sample, from 0, shape (n,).
+        limits: Smallest and largest possible value; None without limits.
+        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> values, alone = np.array([0.0, 0.0, 1.0, 1.0]), np.arange(4)
@@ -72,9 +78,14 @@ def group_mean_interval(
 def weighted_interval(
     sums: Values, sizes: Values, limits: Limits, weights: Float[np.ndarray, "r g"], confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return the interval of a mean over groups under random ``weights``, which leave some to one more of the mean size.
+    """Interval of a mean over groups under random weights, with one more group at a limit.
 
-    Each value of that group lies at the limit on the side of the end.
+    Args:
+        sums: Sum of the values of each group, shape (g,).
+        sizes: Samples of each group, shape (g,).
+        limits: Smallest and largest possible value.
+        weights: Random weights, shape (r, g); the rest to 1 goes to one more group of the mean size.
+        confidence: Confidence of the interval, in (0, 1).
     """
     # In an order of their own, so that weights meet groups alike however the images are ordered.
     order = np.lexsort((sizes, sums))
@@ -89,10 +100,15 @@ def weighted_interval(
 
 
 def group_median_interval(values: Values, groups: Groups, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the quantiles at the ends of the interval of the share below the median (Woodruff 1952).
+    """Interval of a median of samples that come in groups (Woodruff 1952).
 
     That share counts for as many samples as its variance between groups says (Korn and Graubard 1998), with Student's
     quantile for that number of groups.
+
+    Args:
+        values: One value per sample, shape (n,).
+        groups: Number of the group of each sample, from 0, shape (n,).
+        confidence: Confidence of the interval, in (0, 1).
     """
     if groups.max() < 1:
         return nan, nan
@@ -105,7 +121,13 @@ def group_median_interval(values: Values, groups: Groups, confidence: float = 0.
 def group_quantile_interval(
     values: Values, groups: Groups, share: float, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return the same of the quantile at ``share``, outward to values that occur: few samples lie beyond a quartile.
+    """Interval of a quantile of samples that come in groups, widened to values that occur.
+
+    Args:
+        values: One value per sample, shape (n,).
+        groups: Number of the group of each sample, from 0, shape (n,).
+        share: Fraction of samples below the quantile, in (0, 1).
+        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> values, alone = np.arange(1.0, 101.0), np.arange(100)
@@ -127,16 +149,16 @@ def linked_quantile_interval(
     share: float,
     confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return the interval of a quantile of radii, of which those of neighbours depend on each other.
+    """Interval of a quantile of radii that allows for images that are each other's nearest.
 
     Two images depend on each other if each is the other's nearest, since they share the point halfway, or if both have the
     same nearest image. The fraction of images below the quantile counts for as many as its variance over such pairs says.
 
     Args:
-        values: one for each image; may be infinite.
-        own, nearest: numbers of the image itself and of its nearest other one.
-        share: of the images that lie below the quantile.
-        confidence: of the interval.
+        values: One radius per image, shape (n,); may be infinite.
+        own, nearest: Row of each image, and row of its nearest other image.
+        share: Fraction of images below the quantile, in (0, 1).
+        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> values, images = np.arange(1.0, 101.0), np.arange(100)
@@ -164,9 +186,14 @@ def linked_quantile_interval(
 
 
 def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:
-    """Return how many times as long the interval of a mean is for groups: the root of the design effect (Kish 1965).
+    """Factor by which groups lengthen the interval of a mean: root of the design effect.
 
-    With Student's quantile for that number of groups. About 1 at least; infinite for a single group.
+    Kish 1965, with Student's quantile for the number of groups. About 1 at least; infinite for a single group.
+
+    Args:
+        values: One value per sample, shape (n,).
+        groups: Number of the group of each sample, from 0, shape (n,).
+        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> round(widening(np.repeat([1.0, 2.0, 3.0, 4.0], 9), np.repeat(np.arange(4), 9)), 1)
@@ -186,7 +213,7 @@ def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:
 
 
 def with_groups(findings: Findings) -> Findings:
-    """Return ``findings`` with the intervals of images that come in ``findings.groups``; as they are if there are none.
+    """Replace intervals by ones for images in groups, if ``findings.groups`` names any.
 
     An interval that adds more to that of a value per image is lengthened by the design effect of these values. One that
     comes from elsewhere cannot allow for groups, and says so.
@@ -236,7 +263,7 @@ def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Est
         low, high = group_median_interval(values, groups, estimate.confidence)
         method = f"share below the median over {count} groups of images"
     else:
-        limits = (0.0, 1.0) if estimate.unit == "share of samples" else limits_of(series)
+        limits = (0.0, 1.0) if estimate.unit in ("fraction of samples", "share of samples") else limits_of(series)
         low, high = group_mean_interval(values, groups, limits, estimate.confidence)
         drawn = f"Gaffke's bounds, {draws_for(count)} draws" if limits else "Student's, widened by skewness"
         method = f"{drawn}, over {count} groups of images"
@@ -282,7 +309,7 @@ def _lengthened(estimate: Estimate, values: Values, groups: Groups, limits: Limi
 
 @lru_cache(maxsize=1)
 def weights_beside_half(n: int) -> Float[np.ndarray, "r n"]:
-    """Return random weights of ``n`` samples that leave some to one more, which counts half: Dirichlet(1, ..., 1, 1/2)."""
+    """Random weights of ``n`` samples and one more that counts half: Dirichlet(1, ..., 1, 1/2)."""
     rng = np.random.default_rng(abs(hashed("unseen", n)))
     weights = rng.standard_exponential((draws_for(n), n), dtype=np.float32)
     half = rng.standard_gamma(0.5, (len(weights), 1)).astype(np.float32)
@@ -290,7 +317,11 @@ def weights_beside_half(n: int) -> Float[np.ndarray, "r n"]:
 
 
 def reach(moves: Values, limits: Limits) -> Limits:
-    """Return how far one more image may move the mean of ``moves``, to either side, where none can leave ``limits``.
+    """How far one more image may move the mean of ``moves``, to either side.
+
+    Args:
+        moves: Differences of the samples, shape (n,).
+        limits: Smallest and largest possible difference.
 
     Example:
         >>> reach(np.zeros(300), (-1.0, 1.0))
@@ -310,7 +341,12 @@ def reach(moves: Values, limits: Limits) -> Limits:
 
 
 def difference_interval(differences: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the mean of paired ``differences``, none of which can leave ``limits``.
+    """Interval of the mean of paired differences with known limits.
+
+    Args:
+        differences: One difference per sample, shape (n,).
+        limits: Smallest and largest possible difference.
+        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> low, high = difference_interval(np.zeros(300), (-1.0, 1.0))
@@ -325,9 +361,15 @@ def difference_interval(differences: Values, limits: Limits, confidence: float =
 def group_difference_interval(
     differences: Values, groups: Groups, limits: Limits, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return the interval of the mean of paired ``differences`` of samples that come in ``groups``.
+    """Interval of the mean of paired differences of samples that come in groups.
 
     What moves the mean are whole groups: one more, of the mean size, goes as far as those that were seen suggest.
+
+    Args:
+        differences: One difference per sample, shape (n,).
+        groups: Number of the group of each sample, from 0, shape (n,).
+        limits: Smallest and largest possible difference.
+        confidence: Confidence of the interval, in (0, 1).
     """
     sizes = np.bincount(groups).astype(float)
     if len(sizes) < 2:

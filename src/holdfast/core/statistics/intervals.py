@@ -22,21 +22,31 @@ Limits = tuple[float, float]
 
 
 def draws_for(n: int) -> int:
-    """Return how many random weightings of ``n`` samples are drawn: 2000, fewer (but 200) where each takes long."""
+    """Number of random weightings of ``n`` samples: 2000, or fewer (at least 200) if slow."""
     return max(200, min(MOST_DRAWS, ALL_DRAWS // n))
 
 
 def decides_nothing(n: int, confidence: float) -> bool:
-    """Return whether ``n`` samples are too few for any interval free of assumptions: even if all fall on one side."""
+    """True if ``n`` samples are too few for any interval free of assumptions.
+
+    Args:
+        n: Number of samples.
+        confidence: Confidence of the interval, in (0, 1).
+    """
     return 2.0 ** (1 - n) > 1 - confidence
 
 
 def share_interval(successes: int | float, n: int | float, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the mid-P interval of a share (Lancaster 1961): exact tails in which what was seen counts half.
+    """Mid-P interval of a fraction (Lancaster 1961).
 
     Samples that depend on each other count for fewer, in fractions (Korn and Graubard 1998).
 
     Where few fail, Wilson's covers as little as 84%, and that of Clopper and Pearson nearly always 98% and more.
+
+    Args:
+        successes: Samples that count; may be fractional.
+        n: Samples in all; fewer than there are if they depend on each other (Korn and Graubard 1998).
+        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> low, high = share_interval(0, 1024)
@@ -63,9 +73,13 @@ def _lowest_share(successes: int | float, n: int | float, tail: float) -> float:
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the order statistics that cover the median with ``confidence``, whatever the distribution.
+    """Order statistics that cover the median, whatever the distribution.
 
-    Too few samples (fewer than 6 for 95%) have none that do; they give their whole range.
+    Too few samples (fewer than 6 for 95%) give their whole range.
+
+    Args:
+        values: One value per sample, shape (n,).
+        confidence: Confidence of the interval, in (0, 1).
     """
     from scipy.stats import binom
 
@@ -77,9 +91,17 @@ def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
 
 
 def quantile_interval(values: Values, share: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the order statistics that cover the quantile at ``share`` with ``confidence``, whatever the distribution.
+    """Order statistics that cover a quantile, whatever the distribution.
 
     An end for which there are too few samples is infinite. Samples may be infinite: known to lie beyond a limit.
+
+    Args:
+        values: One value per sample, shape (n,); may be infinite.
+        share: Fraction of samples below the quantile, in (0, 1).
+        confidence: Confidence of the interval, in (0, 1).
+
+    Returns:
+        Ends of the interval; infinite if there are too few samples for an end.
 
     Example:
         >>> quantile_interval(np.arange(1.0, 101.0), 0.25)
@@ -98,19 +120,29 @@ def quantile_interval(values: Values, share: float, confidence: float = 0.95) ->
 
 
 def quantiles(values: Values, shares: tuple[float, float]) -> tuple[float, float]:
-    """Return two quantiles, interpolated where all values are finite, else values that occur."""
+    """Two quantiles, interpolated if all values are finite, else values that occur.
+
+    Args:
+        values: One value per sample, shape (n,).
+        shares: Fractions of the two quantiles.
+    """
     method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
     low, high = np.quantile(values, shares, method=method)
     return float(low), float(high)
 
 
 def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the mean of values that cannot leave ``limits`` (Gaffke 2005).
+    """Interval of the mean of values with known limits (Gaffke 2005).
 
     An image that was not sampled may have any value within the limits. So each end is taken over the samples and one more
     at the limit on that side, under random weights: the share of the population that each image stands for (Learned-Miller
     and Thomas 2019, https://arxiv.org/abs/1905.06208). For yes or no this is the interval of Clopper and Pearson; for their
     paired differences, McNemar's exact test.
+
+    Args:
+        values: One value per sample, shape (n,).
+        limits: Smallest and largest possible value.
+        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> low, high = bounded_interval(np.zeros(1000), (0.0, 1.0))
@@ -122,7 +154,14 @@ def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -
 
 
 def upper_end(values: Values, most: float, weights: Float[np.ndarray, "r n"], confidence: float) -> float:
-    """Return the upper end of the mean of ``values`` under random ``weights``, which leave some to one more at ``most``."""
+    """Upper end of a mean under random weights, with one more sample at ``most``.
+
+    Args:
+        values: One value per sample, shape (n,).
+        most: Largest possible value.
+        weights: Random weights, shape (r, n); the rest to 1 goes to the added sample.
+        confidence: Confidence of the interval, in (0, 1).
+    """
     # Sorted, so that the weights meet the values in the same order however the images are ordered.
     below = weights @ np.sort(most - values)[::-1].astype(np.float32)
     return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
@@ -130,18 +169,22 @@ def upper_end(values: Values, most: float, weights: Float[np.ndarray, "r n"], co
 
 @lru_cache(maxsize=2)
 def random_weights(n: int) -> Float[np.ndarray, "r n"]:
-    """Return random weights of ``n`` samples that leave some to one more: uniform among those that add up to 1."""
+    """Random weights of ``n`` samples and one more, uniform among weights that sum to 1."""
     rng = np.random.default_rng(abs(hashed("weights", n)))
     weights = rng.standard_exponential((draws_for(n), n + 1), dtype=np.float32)
     return weights[:, :n] / weights.sum(1, keepdims=True)
 
 
 def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the mean of values without limits: Student's, wider where their skewness asks for it.
+    """Interval of the mean of values without limits: Student's, widened for skewness.
 
     Its ends are also taken with the skewness removed, by the cubic transformation of the studentised mean (Hall 1992,
     https://doi.org/10.1111/j.2517-6161.1992.tb01876.x). The outer ends hold: alone, Student's covers too little where values
     are skewed, and the other tells alike encoders apart in up to 17 of 100 cases where few images differ, and far.
+
+    Args:
+        values: One value per sample, shape (n,).
+        confidence: Confidence of the interval, in (0, 1).
     """
     from scipy.special import stdtrit
 
@@ -166,9 +209,14 @@ def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
 
 
 def jackknife(statistic: Callable[[list[int]], float], n: int, groups: int = 10) -> tuple[float, float]:
-    """Return the 95% interval of a smooth ``statistic`` of samples by deleting one group at a time (Shao and Tu 1995).
+    """95% interval of a smooth statistic by leaving out one group of samples at a time.
 
-    ``statistic`` takes the rows to use. For statistics too slow to resample thousands of times.
+    Shao and Tu 1995; for statistics too slow to resample thousands of times.
+
+    Args:
+        statistic: Function from the rows to use to the statistic.
+        n: Samples.
+        groups: Groups to leave out, 2 or more.
     """
     if n < 2:
         return nan, nan
@@ -179,7 +227,11 @@ def jackknife(statistic: Callable[[list[int]], float], n: int, groups: int = 10)
 
 
 def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"]) -> tuple[float, float]:
-    """Return the 95% interval of a statistic from its value and from those with one group of samples left out at a time.
+    """95% interval of a statistic from its values without one group of samples at a time.
+
+    Args:
+        whole: Statistic of all samples.
+        left_out: Statistic without each group, shape (g,).
 
     Example:
         >>> low, high = jackknife_interval(2.0, np.array([1.9, 2.0, 2.1]))
@@ -203,10 +255,17 @@ Each = Float[np.ndarray, "r"]
 
 
 def fit(values: Rows, flattest: float = FLATTEST) -> tuple[Each, Each]:
-    """Return shape, at least ``flattest``, and scale of the law of largest likelihood of each row of positive ``values``.
+    """Fit a Weibull distribution to each row by maximum likelihood.
 
     The shape ``a`` solves ``sum x^a ln x / sum x^a - 1/a = mean ln x``. Its left side grows with ``a``, so there is one
     solution; of values that are all the same it is infinite.
+
+    Args:
+        values: Positive values, shape (..., k).
+        flattest: Smallest shape parameter to consider, above 0.
+
+    Returns:
+        Shape and scale of each row; the shape is infinite if all values are the same.
 
     Example:
         >>> shape, scale = fit(np.array([[0.1, 0.2, 0.3, 0.4]]))
@@ -228,14 +287,26 @@ def fit(values: Rows, flattest: float = FLATTEST) -> tuple[Each, Each]:
 
 
 def log_likelihood(values: Rows, shape: Each, scale: Each) -> Each:
-    """Return the logarithm of the density of each row of ``values``."""
+    """Log-likelihood of each row under a Weibull distribution.
+
+    Args:
+        values: Positive values, shape (..., k).
+        shape: Shape parameter of each row.
+        scale: Scale parameter of each row.
+    """
     from scipy.stats import weibull_min
 
     return np.sum(weibull_min.logpdf(values, shape[..., None], scale=scale[..., None]), axis=-1)
 
 
 def misfit(values: Float[np.ndarray, "k"], shape: float, scale: float) -> tuple[float, float]:
-    """Return the largest gap between a law and the distribution of ``values``, and its p-value (Kolmogorov-Smirnov)."""
+    """Kolmogorov-Smirnov distance between values and a Weibull distribution, and p-value.
+
+    Args:
+        values: Positive values, shape (k,).
+        shape: Shape parameter.
+        scale: Scale parameter.
+    """
     from scipy.stats import kstest, weibull_min
 
     # Its parameters are given as such: a frozen law takes longer to make than to use.

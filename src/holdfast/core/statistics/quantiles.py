@@ -25,14 +25,13 @@ from holdfast.core.statistics.summaries import summarise
 
 
 def quantile_influence(quantiles: Series, near: Values, references: int) -> Series:
-    """Return values of the images whose mean is the median of ``quantiles``: the median itself and each image's influence.
+    """Values of the images whose mean is the median: the median plus each image's influence.
 
     Args:
-        quantiles: each attacked image's share of pairs within its displacement.
-        near: of the same images, the share of the others within the median displacement; nan of those that are not among
-            the references.
-        references: how many images the pairs are of. Where few of them are attacked, chance in who the others are weighs
-            less, by ``sqrt(attacked / references)``.
+        quantiles: Fraction of pairs within the displacement of each attacked image.
+        near: Fraction of other images within the median displacement, per image; nan if no reference image.
+        references: Images that make up the pairs. If few of them are attacked, variation in the others weighs less, by
+            ``sqrt(attacked / references)``.
     """
     values = np.asarray(quantiles.values, dtype=np.float64)
     defined = ~np.isnan(values)
@@ -87,7 +86,14 @@ def radius_estimates(series: Series) -> tuple[Estimate, ...]:
 
 
 def radius_findings(ids: Sequence[str], series: Sequence[Series], norm: str, warnings: Sequence[str]) -> Findings:
-    """Return series of radii in one norm with their quartiles and curves."""
+    """Findings about radii in one norm: series, quartiles and curves.
+
+    Args:
+        ids: Ids of the samples.
+        series: Radii, one series per metric.
+        norm: Name of the norm.
+        warnings: Sentences to read beside the numbers.
+    """
     return Findings(
         ids=tuple(ids),
         series=tuple(series),
@@ -111,9 +117,13 @@ def _quantile(median: Estimate, values: Values, name: str, share: float) -> Esti
 
 
 def lost_curve(series: Series, norm: str) -> tuple[Curve, ...]:
-    """Return the share of samples that are lost at or below each radius, in steps of an 8-bit image; none if none is lost.
+    """Curve of the fraction of samples lost within each radius; none if none is lost.
 
     Its band holds each share by itself, with mid-P intervals.
+
+    Args:
+        series: Radii, one per sample.
+        norm: Name of the norm.
     """
     radii = np.sort([value for value in series.values if not isnan(value)])
     finite = radii[np.isfinite(radii)]

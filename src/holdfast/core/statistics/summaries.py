@@ -76,7 +76,7 @@ def summarise(
         high=high,
         n=n,
         method=method,
-        unit="share of samples" if statistic == "share" else series.unit,
+        unit="fraction of samples" if statistic == "share" else series.unit,
         claim=series.claim,
         of=series.of,
         better=better,
@@ -87,11 +87,15 @@ def summarise(
 
 
 def over_references(median: Estimate, near: Values) -> Estimate:
-    """Return ``median``, whose interval takes the reference images as given, with one that does not.
+    """Widen the interval of ``median`` for variation in the reference images.
 
     ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
     over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
     which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+
+    Args:
+        median: Number whose interval takes the reference images as given.
+        near: Fraction of the other images within the median displacement of each reference image.
     """
     if not len(near) or not median.n:
         return median
@@ -112,13 +116,17 @@ class Scale(NamedTuple):
     """The median of what numbers are shares of, with its interval."""
 
     value: float
+    """Median that numbers are relative to."""
     low: float
+    """Lower end of its interval."""
     high: float
+    """Upper end of its interval."""
     n: int
+    """Distances that it is the median of."""
 
 
 def chained_median(distances: Values) -> Scale:
-    """Return the median of the distances between images that form a ring, each of its neighbours; nan if it is not positive.
+    """Median of distances between images that form a ring; nan if it is not positive.
 
     Every image is in two distances, so these count for fewer than there are, by the correlation of neighbours on one side of
     the median (at most 1/2: Hoeffding 1948). The ends are the quantiles at the ends of the interval of a share of one half
@@ -137,9 +145,13 @@ def chained_median(distances: Values) -> Scale:
 
 
 def over_scale(share: Estimate, scale: Scale) -> Estimate:
-    """Return ``share``, whose interval takes the ``scale`` that it is a share of as given, with one that does not.
+    """Widen the interval of a ratio for variation in the scale it is relative to.
 
     Both ways in which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+
+    Args:
+        share: Ratio whose interval takes the scale as given.
+        scale: Scale with its interval.
     """
     value, low, high = share.value, share.low, share.high
     if isfinite(value):
@@ -161,7 +173,9 @@ def _share(values: Values, quantity: str) -> Summary:
     """Return the share of ones among ``values``."""
     if not np.isin(values, (0, 1)).all():
         other = next(value for value in values.tolist() if value not in (0, 1))
-        raise HoldfastError(f"a share of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean")
+        raise HoldfastError(
+            f"a fraction of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean"
+        )
     successes, n = int(values.sum()), len(values)
     return successes / n, *share_interval(successes, n), "mid-P"
 
@@ -174,17 +188,17 @@ def _median(values: Values) -> Summary:
 
 
 def is_share(unit: str) -> bool:
-    """Return whether numbers of this unit are counts over counts, or yes or no, which lie between 0 and 1.
+    """True if numbers of this unit lie between 0 and 1: counts over counts, or yes or no.
 
     Example:
-        >>> is_share("share of pairs"), is_share("yes or no"), is_share("share of clean distance"), is_share("dimensions")
-        (True, True, False, False)
+        >>> is_share("fraction of pairs"), is_share("yes or no"), is_share("fraction of clean distance")
+        (True, True, False)
     """
-    return unit == "yes or no" or (unit.startswith("share") and "distance" not in unit)
+    return unit == "yes or no" or (unit.startswith(("fraction", "share")) and "distance" not in unit)
 
 
 def limits_of(series: Series) -> Limits | None:
-    """Return between which numbers every value of ``series`` must lie: what it says itself; 0 and 1 for shares."""
+    """Range of every value of ``series``: its own limits, or 0 and 1 for fractions."""
     return series.limits or ((0.0, 1.0) if is_share(series.unit) else None)
 
 
@@ -235,10 +249,17 @@ def series_of(
 
 
 def ratio_of_means(top: Float[Tensor, "n"], bottom: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Return one value per sample whose mean is ``mean(top) / mean(bottom)``: itself plus the sample's influence on it.
+    """Values whose mean is ``mean(top) / mean(bottom)``: the ratio plus each influence.
 
     So its interval and its paired comparisons are those of a mean, and allow for the chance in both means (the delta
     method). All nan where the lower mean is zero.
+
+    Args:
+        top: Numerator of each sample, shape (n,).
+        bottom: Denominator of each sample, shape (n,).
+
+    Returns:
+        Values, shape (n,); all nan if the mean of ``bottom`` is zero.
 
     Example:
         >>> import torch

@@ -57,7 +57,8 @@ class CommonCorruptions(Evaluation):
     uses_bank = True
     title = "Common corruptions"
     meaning = (
-        "The share of corruptions survived is how often a corrupted image is still closer to its own original than to any "
+        "The fraction of corruptions survived is how often a corrupted image is still closer to its own original than "
+        "to any "
         "other image, over all kinds and severities alike. The worst corruption is the one that carries each image farthest "
         "of those tried: others may be worse."
     )

@@ -62,7 +62,7 @@ class CommonPerturbations(Evaluation):
     uses_bank = True
     title = "Everyday edits"
     meaning = (
-        "The share of edits survived is how often an edited image is still closer to its own original than to any other "
+        "The fraction of edits survived is how often an edited image is still closer to its own original than to any other "
         "image, over all families and strengths alike. The worst edit is what a search over single edits and edits in a "
         "row found for each image: the true worst is at least as bad."
     )

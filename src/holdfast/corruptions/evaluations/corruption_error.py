@@ -136,7 +136,13 @@ class CorruptionError(Evaluation):
 
         def wrong_series(values: Tensor, **case: str) -> Series:
             return series_of(
-                "corrupted_wrong", {"probe": probe, **case}, values, "share of draws", Claim.ESTIMATE, ERROR, UNDEFINED
+                "corrupted_wrong",
+                {"probe": probe, **case},
+                values,
+                "fraction of draws",
+                Claim.ESTIMATE,
+                ERROR,
+                UNDEFINED,
             )
 
         yield wrong_series(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL, **over)

@@ -2,7 +2,7 @@
 
     Delta = (Acc(original) - Acc(corrupted)) / Acc(original)          https://arxiv.org/abs/2206.05259
 
-The encoder stays; bank and measured images are corrupted and encoded anew, and the probe is taught again. So Delta asks
+The encoder stays; bank and measured images are corrupted and encoded again, and the probe is taught again. So Delta asks
 whether the encoder still separates the classes, not whether it maps corrupted images to where clean ones were. That far
 harsher question, the probe as the clean bank taught it, is answered beside it under names of its own.
 """
@@ -93,7 +93,7 @@ class CorruptionTest(Evaluation):
     needs_bank = True
     title = "Corruption test, with labels"
     meaning = (
-        "The relative drop says which share of a probe's accuracy is lost when the bank and the measured images are "
+        "The relative drop says which fraction of a probe's accuracy is lost when the bank and the measured images are "
         "corrupted in the same way and the probe is taught again. Encoders that know little lose little: compare the "
         "accuracies, and those of raw pixels and a random encoder, before any drop."
     )
@@ -228,7 +228,7 @@ class Numbers:
 
     def _add(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> None:
         dropped = quantity.endswith("drop")
-        unit = "fraction of clean accuracy" if dropped else "share of draws"
+        unit = "fraction of clean accuracy" if dropped else "fraction of draws"
         of = "relative drop of accuracy" if dropped else "accuracy on corrupted images"
         series = series_of(quantity, conditions, values, unit, Claim.ESTIMATE, of, WRONG)
         self.series.append(series)

@@ -37,17 +37,17 @@ Named = str | Path | Sequence[Any] | np.ndarray | Tensor | None
 @final
 @dataclass(frozen=True, eq=False)
 class StoredCodes:
-    """Codes (n, d) with an id for each row, all finite; read when needed.
+    """Embeddings (n, d) with an id for each row, all finite, read when needed.
 
     Args:
-        codes: float16, float32 or float64, in memory or mapped.
-        ids: distinct, one per row.
-        positions: whether nobody stated ids, which then are the rows' positions.
-        labels: one number per row, if known.
-        classes: what the numbers are called, where labels are text.
-        groups: which rows belong together, if known.
-        inputs: what the codes were computed from, if known.
-        name: how reports call the set.
+        codes: float16, float32 or float64 numbers, in memory or mapped, shape (n, d).
+        ids: Distinct names, one per row.
+        positions: True if ids are the positions of the rows, because none were given.
+        labels: One number per row; None without.
+        classes: Names of these numbers, where labels are text.
+        groups: Group of each row; None without.
+        inputs: What the embeddings were computed from; None if unknown.
+        name: Name in reports.
     """
 
     codes: Rows
@@ -64,12 +64,12 @@ class StoredCodes:
 
     @property
     def width(self) -> int:
-        """The number of features of a code."""
+        """Number of features of an embedding."""
         return int(self.codes.shape[1])
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all ids and codes."""
+        """Hash of all ids and embeddings."""
         digest = blake2b("\0".join(self.ids).encode() + f"{self.codes.dtype}{self.width}".encode(), digest_size=8)
         for block in _blocks(self.codes):
             digest.update(block.contiguous().numpy().data)
@@ -81,10 +81,10 @@ class StoredCodes:
         return {name: row for row, name in enumerate(self.ids)}
 
     def of(self, ids: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Return the codes of ``ids``, in their order.
+        """Embeddings of ``ids``, in their order.
 
         Raises:
-            HoldfastError: one of them has no code here.
+            HoldfastError: An id has no embedding.
         """
         return self.codes[torch.tensor(self.rows_of(ids), dtype=torch.int64)]
 
@@ -106,10 +106,9 @@ class StoredCodes:
         return [self.rows[name] for name in ids]
 
     def images(self, others: Sequence[StoredCodes] = ()) -> Images:
-        """Return the rows as images of an encoder that maps each to itself, known by their ids or their inputs.
+        """The rows as images of an identity encoder, identified by ids or inputs.
 
-        Labels and groups are of images, not of codes, so what is not stated here is taken of the first of ``others`` that
-        states it of all ids.
+        Labels and groups that are missing here are taken from the first of ``others`` that has them for all ids.
         """
         candidates = [self, *(other for other in others if all(name in other.rows for name in self.ids))]
         labelled = next((each for each in candidates if each.labels is not None), self)
@@ -119,17 +118,17 @@ class StoredCodes:
         return Images(CodeRows(self), self.ids, labels, self.name, labelled.classes, groups)
 
     def images_like(self, originals: Images) -> Images:
-        """Return the codes of ``originals``, known by their pixels, so that encoders of these can be compared with them.
+        """Embeddings of ``originals``, identified by their pixels, to compare with encoders.
 
         Raises:
-            HoldfastError: one of them has no code here.
+            HoldfastError: An image has no embedding.
         """
         source = CodeRows(self, self.rows_of(originals.ids), originals.source)
         return Images(source, originals.ids, originals.labels, originals.name, originals.classes, originals.groups)
 
 
 class CodeRows:
-    """Codes in the place of pixels. Images are told apart by what they show where that is known, else by their ids."""
+    """Embeddings in the place of pixels, identified by their inputs or else by ids."""
 
     def __init__(self, stored: StoredCodes, rows: Sequence[int] | None = None, shown: Source | None = None) -> None:
         self.stored, self.rows = stored, range(len(stored)) if rows is None else list(rows)
@@ -149,7 +148,13 @@ class CodeRows:
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Return the rows of the file ``name`` as images of an encoder that maps each to itself, as a bank is named."""
+    """Rows of a file of embeddings as images of an identity encoder, for a reference set.
+
+    Args:
+        name: Reference without its source and settings.
+        settings: Settings of the reference, by name.
+        selection: Encoder inputs to produce, and which images.
+    """
     check_settings(settings, ["column", "ids", "labels", "groups", "inputs"], SOURCE)
     stored = read_codes(name, **settings)
     if selection.domain.shape != (stored.width,):
@@ -173,7 +178,7 @@ def read_codes(
     inputs: Any = None,
     name: str | None = None,
 ) -> StoredCodes:
-    """Return codes (n, d) with what belongs to their rows.
+    """Read embeddings (n, d) with ids, labels, groups and inputs of their rows.
 
     Args:
         codes: an array, or a ``.npy``, ``.npz`` or ``.parquet`` file of one.

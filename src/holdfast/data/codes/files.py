@@ -28,10 +28,12 @@ SUFFIXES = (".npy", ".npz", ".parquet")
 @final
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Codes, and the other columns of the file that they came from."""
+    """Embeddings with the other columns of their file."""
 
     codes: Rows
+    """Embeddings, shape (n, d)."""
     columns: dict[str, Any] = field(default_factory=dict)
+    """Other columns, by name."""
 
     @property
     def names(self) -> list[str]:
@@ -39,16 +41,26 @@ class Table:
         return list(self.columns)
 
     def column(self, name: str, default: bool = False) -> Any:
-        """Return the column ``name``, or by ``default`` the one that is usually called so; None if there is none."""
+        """Column by name; None if there is none.
+
+        Args:
+            name: Name of the column, or its role.
+            default: True to accept the usual names of the role.
+        """
         usual = USUAL.get(name, ()) if default else (name,)
         return next((self.columns[each] for each in usual if each in self.columns), None)
 
 
 def read_table(codes: Any, column: str | None = None, what: str = "codes") -> Table:
-    """Return the rows of an array, or of a file, in which ``column`` may name them.
+    """Rows of an array or of a file.
+
+    Args:
+        codes: Array, or path of a file.
+        column: Column or array of the file; None if there is only one.
+        what: Name of the contents in errors.
 
     Raises:
-        HoldfastError: there is no such file or column, or it holds something else.
+        HoldfastError: The file or the column is missing, or holds something else.
     """
     if not isinstance(codes, str | Path):
         tensor = codes if isinstance(codes, Tensor) else _tensor(codes, what)
@@ -109,7 +121,7 @@ def _parquet(path: Path, column: str | None) -> Table:
         f.name for f in schema if f.name != chosen and not types.is_nested(f.type) and kinds.get(f.name) != "bytes"
     ]
     values = {name: file.read(columns=[name]).column(name).to_pylist() for name in others}
-    return Table(_rows(path, columns.copied(file, chosen, f"codes of {path.name}")), values)
+    return Table(_rows(path, columns.copied(file, chosen, f"embeddings of {path.name}")), values)
 
 
 def _rows(path: Path, codes: np.ndarray) -> Rows:

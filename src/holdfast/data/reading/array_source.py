@@ -53,12 +53,20 @@ def load_array(
     file: Path | str | None = None,
     part: str = "",
 ) -> Images:
-    """Return the rows of ``stored`` that ``selection`` chooses, with their positions as ids.
+    """Chosen rows of an array as images, with their positions as ids.
 
-    Rows found sound and their digests are remembered of ``file`` and the array ``part`` of it.
+    Rows found sound and their digests are remembered for later runs.
+
+    Args:
+        name: Name of the reference in errors.
+        stored: Array, shape (n, ...).
+        labels: Label of each row, shape (n,); None without.
+        selection: Encoder inputs to produce, and which images.
+        file: File of the array, under which digests are remembered; None remembers nothing.
+        part: Name of the array in the file.
 
     Raises:
-        HoldfastError: shape or type do not suit the encoder, or a chosen image holds NaN or is out of range.
+        HoldfastError: Shape or type do not fit the encoder, or a chosen image holds NaN or is out of range.
     """
     source = ArraySource(name, stored, selection)
     if len(stored) == 0:
@@ -77,7 +85,7 @@ def load_array(
 
 
 class ArraySource:
-    """An array in memory, in a memory map or far away; what is read of it is put into the domain's shape.
+    """Array in memory, mapped or remote, whose rows are read in the shape of the domain.
 
     Images of another height and width than the encoder's are resized and cropped as files of them are; images of its
     height and width are taken as they are. Grey ones are repeated for encoders of three channels. A digest is that of
@@ -118,7 +126,7 @@ class ArraySource:
 
 
 class ChosenRows:
-    """Rows of an array; their digests are found all at once, and remembered under ``stamp``."""
+    """Rows of an array; their digests are computed together and remembered."""
 
     def __init__(self, source: ArraySource, rows: Sequence[int], remembered: Remembered, stamp: bytes | None) -> None:
         self.source, self.rows, self.remembered, self.stamp = source, rows, remembered, stamp
@@ -145,7 +153,12 @@ class ChosenRows:
 
 
 def digests_of(stored: Rows, rows: Sequence[int]) -> bytes:
-    """Return what ``TensorSource.digest`` does of each of ``rows``, one after the other, in a tenth of its time."""
+    """Digests of many rows, in a tenth of the time of one by one.
+
+    Args:
+        stored: Array, shape (n, ...).
+        rows: Rows to hash.
+    """
 
     def hashed(block: Sequence[int]) -> bytes:
         return b"".join(row_digests(stored[torch.as_tensor(block)]))
@@ -160,7 +173,15 @@ def _size(stored: Rows, layout: Layout) -> tuple[int, ...]:
 
 
 def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
-    """Return which axis of an array of this ``shape`` holds what, if there is but one way to see it.
+    """Meaning of the axes of an array, if there is exactly one way to read it.
+
+    Args:
+        name: Name of the reference in errors.
+        shape: Shape of the array.
+        domain: Shape and range of the encoder's inputs.
+
+    Raises:
+        HoldfastError: No layout fits, or several do.
 
     Example:
         >>> layout("x.npy", (10, 32, 32, 3), Domain((3, 224, 224)))
@@ -194,13 +215,18 @@ def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
 def resized(
     pixels: Shaped[Tensor, "b c h w"], geometry: Preprocessing, domain: Domain
 ) -> Shaped[Tensor, "b c rows columns"]:
-    """Return images of another size as ``geometry`` makes them of files.
+    """Resize images of another size as ``geometry`` resizes files.
 
     Pictures (1 or 3 channels, pixels in [0, 1]) are resized in 8 bits, as files are; floats are rounded to bytes first.
     Other inputs are resized in single precision, which only a ``Geometry`` can do.
 
+    Args:
+        pixels: Images, shape (b, channels, height, width).
+        geometry: Resizing and cropping.
+        domain: Shape and range of the encoder's inputs.
+
     Raises:
-        HoldfastError: the inputs are no pictures, and ``geometry`` takes nothing else.
+        HoldfastError: The inputs are no pictures, and ``geometry`` accepts nothing else.
     """
     if pixels.shape[1] in (1, 3) and (domain.low, domain.high) == (0, 1):
         as_bytes = pixels if pixels.dtype == torch.uint8 else (pixels.double() * 255).round().to(torch.uint8)
@@ -228,7 +254,17 @@ def _each_channel(image: Shaped[Tensor, "c h w"], geometry: Geometry) -> Float[T
 
 
 def check_values(name: str, stored: Rows, rows: Sequence[int], domain: Domain) -> None:
-    """Raise with the position of the first of ``rows`` that is not finite and in range; the array is read once."""
+    """Check that all values are finite and in range, reading the array once.
+
+    Args:
+        name: Name of the reference in errors.
+        stored: Array, shape (n, ...).
+        rows: Rows to check.
+        domain: Shape and range of the encoder's inputs.
+
+    Raises:
+        HoldfastError: A value does not fit; the sentence gives the position of the first row.
+    """
     if stored.dtype == torch.uint8:
         return
     step = max(1, BLOCK // max(1, stored[0].numel())) if len(stored) else 1

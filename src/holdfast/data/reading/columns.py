@@ -46,7 +46,7 @@ def kinds(schema: Any) -> dict[str, Kind]:
 
 
 def kind(column: Any) -> Kind | None:
-    """Return what a column of this Arrow type holds: encoded images, arrays of numbers, flat lists of them, or neither."""
+    """Contents of a column of this Arrow type: images, arrays, flat lists of numbers, or None."""
     types = import_module("pyarrow").types
     if types.is_struct(column):  # as Hugging Face datasets store an image: its bytes and its path
         place = column.get_field_index("bytes")
@@ -77,10 +77,15 @@ def _inner(column: Any) -> Any:
 
 
 def choose(name: str, columns: Mapping[str, Kind], wanted: str | None) -> str:
-    """Return the column that holds the images: the one that is ``wanted``, or else the only one of its kind.
+    """Column that holds the images: the wanted one, or the only one of its kind.
+
+    Args:
+        name: Name of the reference in errors.
+        columns: Kind of each column, by name.
+        wanted: Name of the column; None to find it.
 
     Raises:
-        HoldfastError: there is no such column, or several.
+        HoldfastError: There is no such column, or several.
     """
     if wanted is not None:
         if wanted not in columns:
@@ -129,7 +134,13 @@ def dense(values: Any, where: str, first: int = 0) -> Shaped[np.ndarray, "n ..."
 
 
 def copied(file: Any, column: str, where: str) -> Shaped[np.ndarray, "n ..."]:
-    """Return a column of numbers as a mapped temporary file, which goes when it is not used any more."""
+    """Column of numbers as a mapped temporary file, which is deleted after use.
+
+    Args:
+        file: Open parquet file.
+        column: Name of the column.
+        where: Place of the column, for errors.
+    """
     array, start, count = None, 0, file.metadata.num_rows
     for batch in file.iter_batches(columns=[column], batch_size=BATCH):
         values = dense(batch.column(0), where, start)
@@ -150,7 +161,7 @@ def copied(file: Any, column: str, where: str) -> Shaped[np.ndarray, "n ..."]:
 
 @final
 class Packed:
-    """From a row to its encoded image in a column of bytes, which is copied to a mapped temporary file."""
+    """Source of encoded images in a column of bytes, copied to a mapped temporary file."""
 
     def __init__(self, file: Any, column: str) -> None:
         self.starts = np.zeros(file.metadata.num_rows + 1, np.int64)

@@ -33,13 +33,14 @@ class Stored:
     """An image in an archive or in a distant store."""
 
     read: Callable[[], bytes]
+    """Function that returns the encoded image."""
     identity: Path | str | None = None
-    """Text that changes with the content, or None if there is nothing to tell by: then it is read at every start."""
+    """Text that changes with the content; None if there is none, so that the image is read in every run."""
 
 
 Content = Path | bytes | Stored
 Fetch = Callable[[int], Content]
-"""From a row to its image; nothing of it is read yet, unless it is at hand."""
+"""From a row to its image; nothing of it is read yet, unless it is in memory."""
 
 
 def identity(content: Content) -> Path | str | None:
@@ -63,9 +64,13 @@ def all_bytes(content: Content) -> bytes:
 
 
 def side_by_side(work: Callable[[int], Found], rows: Sequence[int]) -> Iterator[Found]:
-    """Yield what ``work`` makes of each of ``rows``, in their order, by several threads that stay a little ahead.
+    """Results of ``work`` for each row, in order, computed ahead by several threads.
 
     Rows are handed out a few at a time: handing out one takes as long as decoding the smallest images does.
+
+    Args:
+        work: Function of a row.
+        rows: Rows to work on.
     """
     size = max(1, min(16, len(rows) // (4 * THREADS)))
     begun = deque[Future[list[Found]]]()
@@ -90,12 +95,12 @@ MOST_ELONGATED = 100
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a file becomes an upright, opaque picture: as encoders get it unless stated, or as other programs decode it."""
+    """How a file becomes an upright, opaque picture."""
 
     turned: bool = True
-    """Whether it is turned as its EXIF data says."""
+    """True to rotate the picture as its EXIF data says."""
     behind: Literal["white", "black", "nothing"] = "white"
-    """The page behind transparent parts; nothing: transparency is dropped, and the colours stored there show."""
+    """Colour behind transparent parts; ``nothing`` drops transparency and shows the stored colours."""
 
 
 USUAL = Decoding()
@@ -154,20 +159,40 @@ def opened(content: Path | bytes) -> Image.Image:
 def decode(
     content: Path | bytes, channels: int, geometry: Preprocessing, decoding: Decoding = USUAL
 ) -> Shaped[Tensor, "c h w"]:
-    """Return the first frame of an image file as (``channels``, height, width)."""
+    """First frame of an image file, shape (channels, height, width), 8 bits per channel.
+
+    Args:
+        content: Path or bytes of the file.
+        channels: 1 or 3.
+        geometry: Resizing and cropping.
+        decoding: Rotation and transparency.
+    """
     with opened(content) as image:
         return fitted(_plain(image, "L" if channels == 1 else "RGB", decoding), geometry)
 
 
 def fitted(image: Image.Image, geometry: Preprocessing) -> Shaped[Tensor, "c h w"]:
-    """Return the pixels that ``geometry`` makes of a picture in mode L or RGB."""
+    """Pixels of a picture after resizing and cropping, shape (channels, height, width).
+
+    Args:
+        image: Picture in mode L or RGB.
+        geometry: Resizing and cropping.
+    """
     if not isinstance(geometry, Geometry) and max(image.size) > MOST_ELONGATED * min(image.size):
         raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_ELONGATED} times longer than wide")
     return torch.from_numpy(np.array(geometry(image))).permute(2, 0, 1)
 
 
 def complain(content: Path | bytes, thorough: bool) -> None:
-    """Raise if the file is damaged: as its header says or, if ``thorough``, as decoding all of it shows."""
+    """Raise if an image file is damaged.
+
+    Args:
+        content: Path or bytes of the file.
+        thorough: True to decode all of the file, false to read its header.
+
+    Raises:
+        Exception: The file is damaged; the error is that of the decoder.
+    """
     with opened(content) as image:
         if thorough:
             image.draft(None, (1, 1))  # reads all of a JPEG but computes an eighth of its rows and columns
@@ -175,7 +200,7 @@ def complain(content: Path | bytes, thorough: bool) -> None:
 
 
 def depends(content: Path | bytes) -> tuple[bool, bool]:
-    """Return whether a file says how it is turned, and whether it has transparent parts; its header is read alone."""
+    """Whether a file has an EXIF rotation, and whether it has transparent parts."""
     with opened(content) as image:
         return image.getexif().get(ORIENTATION, 1) != 1, _transparent(image)
 

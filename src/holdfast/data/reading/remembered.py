@@ -33,26 +33,33 @@ class Known:
     """What is known of one file."""
 
     decoded: bool = False
-    """Whether it was decoded, or its header alone read."""
+    """True if the file was decoded; false if only its header was read."""
     digest: bytes = b""
+    """Digest of the file."""
 
 
 @final
 @dataclass
 class Remembered:
-    """Files known to be sound, in the file ``path``; without one nothing outlives the process."""
+    """Files known to be sound, kept in a file for later runs."""
 
     path: Path | None = None
+    """File that keeps the records; None keeps nothing."""
     known: dict[bytes, Known] = field(default_factory=dict)
-    """Files of one image, by their stamps."""
+    """Files of one image, by cache key."""
     contents: dict[bytes, bytes] = field(default_factory=dict)
-    """What is known of files of many images, such as the digests of an array's rows, by their stamps."""
+    """Records of files of many images, such as the digests of an array's rows, by cache key."""
     changed: bool = False
-    """Whether more is known than was saved."""
+    """True if there are records that were not saved."""
 
     @classmethod
     def at(cls, path: Path | None, rehash: bool = False) -> Remembered:
-        """Return what ``path`` holds; nothing if it is damaged, missing or not to be trusted."""
+        """Read the records at ``path``; none if the file is damaged, missing or not trusted.
+
+        Args:
+            path: File of the records; None without.
+            rehash: True to ignore old records.
+        """
         remembered = cls(path)
         if path is None or rehash:
             return remembered
@@ -88,12 +95,22 @@ class Remembered:
         return blake2b(os.fsencode(version) + b"\0" + " ".join(map(str, context)).encode(), digest_size=16).digest()
 
     def learn(self, stamp: bytes, known: Known) -> None:
-        """Remember what is ``known`` of the file of one image."""
+        """Record what is known of the file of one image.
+
+        Args:
+            stamp: Cache key of the file.
+            known: Record of the file.
+        """
         self.known[stamp] = known
         self.changed = True
 
     def recall(self, stamp: bytes | None, find: Callable[[], bytes]) -> bytes:
-        """Return what is known under ``stamp``; where nothing is, what ``find`` returns, to be known from now on."""
+        """Record under a cache key, computed and kept if there is none.
+
+        Args:
+            stamp: Cache key; None keeps nothing.
+            find: Function that computes the record.
+        """
         if stamp in self.contents:
             return self.contents[stamp]
         content = find()
@@ -103,7 +120,7 @@ class Remembered:
         return content
 
     def save(self) -> None:
-        """Write what is known, in one step; without a word if that cannot be: it is only slower next time."""
+        """Write all records in one step; a failure is ignored, since it only costs time."""
         if self.path is None or not self.changed:
             return
         records = np.zeros(len(self.known), RECORD)

@@ -33,20 +33,21 @@ class FileStore:
     """A file system of fsspec: this machine's own, or one behind an address."""
 
     filesystem: Any
+    """File system of fsspec."""
 
     @classmethod
     def at(cls, address: str) -> tuple[FileStore, str]:
         """Return the store of ``address`` (a path or ``scheme://...``) and the path in it.
 
         Raises:
-            HoldfastError: nobody knows the scheme, or the package for it is missing.
+            HoldfastError: no one knows the scheme, or the package for it is missing.
         """
         from fsspec.core import url_to_fs
 
         scheme, _, place = address.partition("://")
         user, at, _ = place.partition("/")[0].rpartition("@")
         if at and ":" in user:
-            # An address is written into reports, and there nobody looks for a password.
+            # An address is written into reports, and there no one looks for a password.
             raise HoldfastError(
                 f"the {scheme}:// address has a password before its @; leave it out and give it as the store's own tools "
                 "take it (environment, configuration file)"
@@ -71,11 +72,15 @@ class FileStore:
         return "file" in ((spelled,) if isinstance(spelled, str) else spelled)
 
     def ask(self, path: str, question: Callable[[], Found]) -> Found:
-        """Return what ``question`` returns, asked again after a pause where the store does not answer.
+        """Result of ``question``, asked again after a pause if the store does not answer.
+
+        Args:
+            path: Path in question, for errors.
+            question: Function that asks the store.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            HoldfastError: the store refuses, or did not answer any attempt.
+            FileNotFoundError: There is no such file.
+            HoldfastError: The store refuses, or did not answer any attempt.
         """
         for attempt, pause in enumerate((*PAUSES, None), 1):
             try:
@@ -93,7 +98,7 @@ class FileStore:
         return path if self.local else str(self.filesystem.unstrip_protocol(path))
 
     def find(self, folder: str) -> dict[str, StoredFile]:
-        """Return all files below ``folder`` by their paths relative to it, sorted, hidden names left out.
+        """Files below a folder by relative path, sorted, without hidden names.
 
         Raises:
             HoldfastError: the folder does not exist, or the store refuses or does not answer.
@@ -143,9 +148,11 @@ class StoredFile:
     """A file of a store."""
 
     store: FileStore
+    """Store of the file."""
     path: str
+    """Path in the store."""
     listed: str | None
-    """What the store's list said of its content."""
+    """Version of the content, as listed by the store; None if unknown."""
 
     @property
     def version(self) -> str | None:
@@ -161,7 +168,12 @@ class StoredFile:
         return self.store.address(self.path)
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes from ``start`` to ``end``."""
+        """Bytes of the file, or a part of them.
+
+        Args:
+            start: First byte.
+            end: Byte after the last; None for the end of the file.
+        """
         if self.store.local:
             with open(self.path, "rb") as file:
                 file.seek(start)

@@ -41,7 +41,7 @@ DIGEST = 64
 
 @final
 class Survey:
-    """What is known of the images ``ids`` that ``fetch`` gives, those of more than ``max_pixels`` being damaged."""
+    """Scan of images: which can be read, and their digests."""
 
     def __init__(self, fetch: Fetch, ids: Sequence[str], max_pixels: int, remembered: Remembered) -> None:
         self.fetch, self.ids, self.max_pixels, self.remembered = fetch, ids, max_pixels, remembered
@@ -51,10 +51,14 @@ class Survey:
         """Zeros where it is not known yet."""
 
     def examine(self, rows: Sequence[int], thorough: bool, hashing: bool) -> None:
-        """Find the damaged ones of ``rows``: by their headers or, if ``thorough``, by decoding them.
+        """Find damaged images by their headers or by decoding; hash what is read completely.
 
-        Whatever is read as a whole, as all are for ``hashing``, is hashed in passing. Those remembered as sound are not
-        read again.
+        Images remembered as sound are not read again.
+
+        Args:
+            rows: Images to check.
+            thorough: True to decode, false to read headers.
+            hashing: True to read and hash all of them.
         """
 
         def examined(row: int) -> str | bytes:
@@ -142,7 +146,7 @@ SHOWN = 5
 
 
 class Encoded:
-    """The ``rows`` of a survey as a source of pixels; ``skipped`` says which were left out, and why.
+    """Images of a scan that stay encoded until they are used.
 
     A digest is that of the file, not of the pixels made from it, so that encoders which resize the same files
     differently are known to be given the same images. How they resize is part of the encoder's own fingerprint.
@@ -170,14 +174,15 @@ class Encoded:
         array = pixels.numpy()  # which is filled twice as fast
 
         def put(position: int) -> None:
-            array[position] = self._decode(rows[position]).numpy()
+            array[position] = self.picture(rows[position]).numpy()
 
         with pixel_limit(self.survey.max_pixels):
             for _ in side_by_side(put, range(len(rows))):
                 pass
         return pixels
 
-    def _decode(self, row: int) -> Shaped[Tensor, "c h w"]:
+    def picture(self, row: int) -> Shaped[Tensor, "c h w"]:
+        """Return the pixels of one image, which need not have the size of the others."""
         try:
             content, known = all_bytes(self.survey.fetch(self.rows[row])), self.survey.digests[self.rows[row]]
             if known.any() and blake2b(content).digest() != known.tobytes():
@@ -190,13 +195,18 @@ class Encoded:
             raise HoldfastError(f"{problem}; remove it and run the same command again") from error
 
     def otherwise(self, geometry: Preprocessing, decoding: Decoding) -> Encoded:
-        """Return the same files, resized and decoded in another way."""
+        """The same files, resized and decoded in another way.
+
+        Args:
+            geometry: Resizing and cropping.
+            decoding: Rotation and transparency.
+        """
         again = copy(self)
         again.geometry, again.decoding = geometry, decoding
         return again
 
     def depends(self, row: int) -> tuple[bool, bool]:
-        """Return whether the file of ``row`` says how it is turned, and whether it has transparent parts."""
+        """Whether the file of ``row`` has an EXIF rotation, and whether it has transparent parts."""
         with pixel_limit(self.survey.max_pixels):
             content = self.survey.fetch(self.rows[row])
             return depends(content if isinstance(content, Path) else all_bytes(content))

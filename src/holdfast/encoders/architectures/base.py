@@ -61,10 +61,15 @@ class Architecture(Spelled):
 
 
 def image_sizes(architecture: Architecture, domain: Domain, least: int = 1) -> tuple[int, int, int]:
-    """Return channels, height and width of the images of ``domain``.
+    """Channels, height and width of the images of ``domain``.
+
+    Args:
+        architecture: Architecture, for the error.
+        domain: Shape and range of the inputs.
+        least: Smallest number of pixels per side.
 
     Raises:
-        HoldfastError: they are no images, or have fewer than ``least`` pixels a side.
+        HoldfastError: The inputs are no images, or smaller.
     """
     if len(domain.shape) != 3 or min(domain.shape[1:]) < least:
         raise HoldfastError(

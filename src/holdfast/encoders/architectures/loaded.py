@@ -17,7 +17,7 @@ from holdfast.encoders.loading.reference import Options
 @final
 @dataclass(frozen=True)
 class LoadedEncoder(Architecture):
-    """What a reference loads, with the weights it has there: encoder:timm:resnet18?pretrained=false."""
+    """Network of a referenced encoder with its weights: encoder:timm:resnet18?pretrained=false."""
 
     reference: str
     """Encoder to continue from, as `source:name`."""
@@ -37,7 +37,15 @@ class LoadedEncoder(Architecture):
         return load(self.reference, Options(size=size))
 
     def load(self, domain: Domain, options: Options) -> Encoder:
-        """Return the encoder for inputs of ``domain``, whatever ``options`` it needs."""
+        """Encoder for inputs of ``domain``.
+
+        Args:
+            domain: Shape and range of the inputs.
+            options: Options of the caller.
+
+        Raises:
+            HoldfastError: The encoder does not accept such inputs.
+        """
         encoder = load(self.reference, options)
         if encoder.domain != domain and len(domain.shape) == 3:
             encoder = load(self.reference, Options(options.arch, domain.shape[-1], options.trust_remote_code))

@@ -15,7 +15,7 @@ from holdfast.encoders.architectures.base import Architecture, image_sizes
 @final
 @dataclass(frozen=True)
 class Digits(Architecture):
-    """Two strided convolutions of 8 and 16 channels, one linear layer: the network of the built-in encoders."""
+    """Two strided convolutions and one linear layer: the network of the built-in encoders."""
 
     features: int = 32
     """Dimension of the embedding."""
@@ -69,7 +69,7 @@ class CnnA(Architecture):
 @final
 @dataclass(frozen=True)
 class CnnB(Architecture):
-    """CNN-B of RVCL: convolutions of 32 and 128 channels, the first with a wider window, one linear layer."""
+    """CNN-B of RVCL: convolutions of 32 and 128 channels, one linear layer."""
 
     features: int = 100
     """Dimension of the embedding."""

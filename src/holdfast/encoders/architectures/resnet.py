@@ -28,12 +28,12 @@ LARGE = 64
 @final
 @dataclass(frozen=True)
 class SmallResNet(Architecture):
-    """The ResNets of He et al. for 32 pixels: three stages of width, 2 width and 4 width, which are the features."""
+    """ResNet of He et al. for 32 pixels: three stages, 4 * width features."""
 
     width: int = 16
     """Channels of the first stage."""
     blocks: int = 1
-    """Basic blocks in each stage: with ``n`` of them the paper's ResNet-(6n + 2)."""
+    """Basic blocks per stage: ``n`` blocks make the paper's ResNet-(6n + 2)."""
     name = "small-resnet"
 
     def build(self, domain: Domain) -> nn.Module:
@@ -84,7 +84,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 1 x 1 convolution to ``width``, a 3 x 3 one, and a 1 x 1 one to four times as many channels."""
+    """Convolutions of 1 x 1, 3 x 3 and 1 x 1 pixels, with four times as many channels at the end."""
 
     expansion = 4
 

@@ -69,7 +69,7 @@ class Patches(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the positions anew."""
+        """Draw the positions again."""
         nn.init.trunc_normal_(self.positions, std=DEVIATION)
 
     def forward(self, pixels: Pixels) -> Tokens:
@@ -88,7 +88,7 @@ class VisionTransformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the class token anew."""
+        """Draw the class token again."""
         if self.first is not None:
             nn.init.trunc_normal_(self.first, std=DEVIATION)
 
@@ -99,14 +99,14 @@ class VisionTransformer(nn.Module):
         return pool(self.encode(self.embed(pixels)), self.pooling)
 
     def encode(self, tokens: Tokens) -> Float[Tensor, "b all d"]:
-        """Return what the blocks make of ``tokens``, all patches or some; the class token, if there is one, first."""
+        """Tokens after all blocks, for all patches or some; the class token, if any, is first."""
         if self.first is not None:
             tokens = torch.cat([self.first.expand(len(tokens), 1, -1), tokens], dim=1)
         return self.norm(self.blocks(tokens))
 
 
 class PatchTokens(nn.Module):
-    """The last tokens of a vision transformer, those of patches alone: dense codes."""
+    """Last patch tokens of a vision transformer: dense embeddings."""
 
     def __init__(self, network: VisionTransformer) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class PatchTokens(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention among tokens, then a perceptron on each, both on normalised tokens and added to what was there."""
+    """Attention and a perceptron, each on normalised tokens and with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

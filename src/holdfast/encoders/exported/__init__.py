@@ -26,14 +26,19 @@ SOURCE = "exported"
 
 @dataclass(frozen=True)
 class Settings(InputSettings):
-    """Settings of an exported reference: those of its inputs, and whether the file may be read at all."""
+    """Settings of an exported reference: inputs, and permission to read the file."""
 
     trust: bool = False
-    """Whether you know who made the file: reading it can run code."""
+    """True if you trust the author of the file: reading it can run code."""
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Return the program in the file ``name``; its graph fixes the shape, ``?mean=...&std=...`` the normalisation."""
+    """Exported torch program; its graph decides the shape of the inputs.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
+    """
     name, settings = split(name, Settings)
     path = existing(name)
     if not settings.trust:

@@ -59,7 +59,15 @@ printable = text(r"[ -~]{0,1000}")
 
 
 def operator(value: Any, place: str) -> str:
-    """Return the name of an operator of this torch that works on numbers alone."""
+    """Check the name of a torch operator that works on numbers alone.
+
+    Args:
+        value: Value of the document.
+        place: Place of the value in the document, for errors.
+
+    Raises:
+        UnlistedError: It is no such operator.
+    """
     if isinstance(value, str) and OTHER_OPERATORS.fullmatch(value):
         return value
     parts = ATEN.fullmatch(value) if isinstance(value, str) else None
@@ -225,7 +233,7 @@ def payload(kind: str) -> Rule:
 #
 # ``torch.export.load`` falls back to unrestricted unpickling for some records, evaluates shape expressions and writes
 # Python source from names. So everything that may appear is listed, records here and JSON in ``program``, and torch
-# is given an archive written anew from what is on the list: two readers may find different records in one file.
+# is given an archive written again from what is on the list: two readers may find different records in one file.
 
 RAW = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|\.data/(version|serialization_id)|(archive_)?(format|version)"

@@ -21,26 +21,46 @@ class UnlistedError(Exception):
 
 
 def refuse(value: Any, place: str) -> UnlistedError:
-    """Return the error for ``value`` at ``place``."""
+    """Error for a value that no rule allows.
+
+    Args:
+        value: Value of the document.
+        place: Place of the value in the document, for errors.
+    """
     return UnlistedError(f"{place or 'the document'} is {repr(value)[:60]}")
 
 
 def integer(value: Any, place: str) -> int:
-    """Return an integer of at most 64 bits."""
+    """Check an integer of at most 64 bits.
+
+    Args:
+        value: Value of the document.
+        place: Place of the value in the document, for errors.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > WIDEST:
         raise refuse(value, place)
     return value
 
 
 def boolean(value: Any, place: str) -> bool:
-    """Return a truth value."""
+    """Check a truth value.
+
+    Args:
+        value: Value of the document.
+        place: Place of the value in the document, for errors.
+    """
     if not isinstance(value, bool):
         raise refuse(value, place)
     return value
 
 
 def real(value: Any, place: str) -> Any:
-    """Return a number, or one of the words by which torch writes those that JSON has no form for."""
+    """Check a number, or one of torch's words for infinity and NaN.
+
+    Args:
+        value: Value of the document.
+        place: Place of the value in the document, for errors.
+    """
     if value in ("Infinity", "-Infinity", "NaN") or isinstance(value, float):
         return value
     return integer(value, place)
@@ -70,7 +90,7 @@ def constant(only: Any) -> Rule:
 
 
 def replaced(by: Any) -> Rule:
-    """Return the rule for a value that nobody needs: ``by`` is handed on in its place."""
+    """Rule that replaces an unused value by ``by``."""
     return lambda value, place: by
 
 
@@ -91,7 +111,12 @@ def several(part: Rule) -> Rule:
 
 
 def mapping(key: Rule, part: Rule) -> Rule:
-    """Return the rule for an object whose names are ``key`` and whose values are ``part``."""
+    """Rule for an object.
+
+    Args:
+        key: Rule of its names.
+        part: Rule of its values.
+    """
 
     def rule(value: Any, place: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -130,10 +155,10 @@ def variant(**kinds: Rule) -> Rule:
 # The closed grammar of sizes in an exported program: integers, symbols, and formulas of the two.
 #
 # torch hands such text to sympy, which evaluates it as Python. Text passes here only if it is built from the names
-# below, and what is handed on is written anew from what was understood.
+# below, and what is handed on is written again from what was understood.
 
 LONGEST = 10_000
-"""Characters of an expression; those of the vision transformers and convolutional networks at hand have below 300."""
+"""Characters of an expression; those of the vision transformers and convolutional networks in the tests have below 300."""
 HIGHEST_POWER = 8
 SYMBOL = re.compile(r"[a-z]{1,8}_?\d{1,4}", re.ASCII)
 ASSUMPTIONS = ("positive", "integer", "nonnegative", "negative", "nonpositive", "nonzero", "real", "finite")
@@ -148,7 +173,11 @@ ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
 
 
 def size_expression(value: Any, place: str) -> str:
-    """Return the expression, a rule of a document.
+    """Check an expression of sizes.
+
+    Args:
+        value: Value of the document.
+        place: Place of the value in the document, for errors.
 
     Example:
         >>> size_expression("Mul(Integer(2), Symbol('s31', positive=True, integer=True))", "size")

@@ -54,12 +54,18 @@ class Settings:
     """Settings of a Hugging Face reference."""
 
     pool: str | None = None
+    """Pooling of tokens; None for the model's own."""
     tokens: str | None = None
-    """``patch``: the code is all patch tokens instead of one vector."""
+    """``patch``: dense embeddings of all patch tokens instead of one vector."""
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Return the model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``."""
+    """Vision model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
+    """
     name, settings = split(name, Settings)
     check_tokens(settings.tokens, settings.pool)
     repository, revision = _repository(name)
@@ -142,7 +148,7 @@ def _check_whole(repository: str, missing: set[str], report: dict[str, Any]) -> 
 
 
 class Projected(nn.Module):
-    """What a model of images and text compares with texts, as the model itself computes it."""
+    """Image half of a model of images and text, projected as for comparison with texts."""
 
     def __init__(self, model: Any, resized: bool) -> None:
         super().__init__()
@@ -164,7 +170,7 @@ class Projected(nn.Module):
 
 
 class Vision(nn.Module):
-    """A Hugging Face vision model as a map from normalised pixels to one vector per image, or to its patch tokens."""
+    """Hugging Face vision model from normalised pixels to one vector, or to patch tokens."""
 
     def __init__(self, model: nn.Module, how: str | None, resized: bool) -> None:
         super().__init__()

@@ -17,7 +17,13 @@ from holdfast.encoders.loading.reference import Options, first_line, require
 
 
 def architecture(repository: str, revision: str | None, options: Options) -> str:
-    """Return the class of transformers that the weights were saved from, empty if the configuration names none."""
+    """Transformers class of the saved weights; empty if the configuration names none.
+
+    Args:
+        repository: Repository of the hub, or local folder.
+        revision: Revision of the repository; None for the default.
+        options: Options of the caller.
+    """
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
     try:
@@ -32,7 +38,17 @@ def architecture(repository: str, revision: str | None, options: Options) -> str
 def read_model(
     repository: str, revision: str | None, options: Options, kind: str = "AutoModel"
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the model, of the class ``kind`` of transformers, and the report of which weights the files lack."""
+    """Load a model, with the report of weights that its files lack.
+
+    Args:
+        repository: Repository of the hub, or local folder.
+        revision: Revision of the repository; None for the default.
+        options: Options of the caller.
+        kind: Class of transformers to load with.
+
+    Raises:
+        HoldfastError: The model cannot be loaded.
+    """
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
     logging = transformers.utils.logging
@@ -69,13 +85,13 @@ OF_TIMM = "TimmWrapperImageProcessor"
 
 
 def images_of(repository: str, revision: str | None, channels: int, accepted: set[str], options: Options) -> Recipe:
-    """Return the recipe of the image processor in ``repository``, of the hub or a local folder.
+    """Recipe of the image processor of a repository.
 
     Args:
-        repository, revision: where the processor is kept.
-        channels: of a picture that the model takes.
-        accepted: what else than pixels the model takes, by name.
-        options: ``size`` overrides height and width.
+        repository, revision: Repository, or local folder, and its revision.
+        channels: Channels of a picture that the model accepts.
+        accepted: Other arguments that the model accepts.
+        options: Options; ``size`` overrides height and width.
     """
     processor = _processor(repository, revision, options)
     if type(processor).__name__ == OF_TIMM:
@@ -86,7 +102,15 @@ def images_of(repository: str, revision: str | None, channels: int, accepted: se
 
 
 def recipe_of_processor(repository: str, processor: Any, channels: int, accepted: set[str], size: int | None) -> Recipe:
-    """Return the recipe of an image ``processor`` of transformers; arguments as of ``images_of``."""
+    """Recipe of an image processor of transformers.
+
+    Args:
+        repository: Repository of the hub, or local folder.
+        processor: Image processor.
+        channels: Channels of a picture that the model accepts.
+        accepted: Other arguments that the model accepts.
+        size: Height and width in pixels; None for the processor's own.
+    """
     kind = type(processor)
     settings = json.loads(processor.to_json_string())
     settings = {key: value for key, value in settings.items() if key not in NAMES}

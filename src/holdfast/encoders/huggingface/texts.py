@@ -16,7 +16,7 @@ TAKEN = ("input_ids", "attention_mask")
 
 
 class TextHalf(nn.Module):
-    """What the model makes of tokens."""
+    """Text half of the model, from tokens to embeddings."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -30,10 +30,15 @@ class TextHalf(nn.Module):
 
 
 def text_model(repository: str, revision: str | None, options: Options) -> TextModel:
-    """Return the half of a model of images and text that reads; texts are padded to the length that it was trained with.
+    """Text half of a model of images and text, with its tokenizer.
+
+    Args:
+        repository: Repository of the hub, or local folder.
+        revision: Revision of the repository; None for the default.
+        options: Options of the caller.
 
     Raises:
-        HoldfastError: weights of it are missing, or there is no tokenizer.
+        HoldfastError: Weights are missing, or there is no tokenizer.
     """
     model, report = read_model(repository, revision, options)
     if missing := sorted(key for key in map(str, report["missing_keys"]) if "vision_model." not in key):

@@ -31,7 +31,7 @@ DESCRIBED_AT_IMPORT = ("nms", "qnms")
 
 @cache  # what a Library declares lasts as long as the object does
 def declare_missing_operators() -> Library | None:
-    """Declare the operators that importing torchvision needs, if it is installed and does not bring them itself."""
+    """Declare operators that importing torchvision needs and that this torch may lack."""
     try:
         import_module("torchvision")
     except ImportError:
@@ -47,7 +47,7 @@ def declare_missing_operators() -> Library | None:
 
 
 def operators_are_declared() -> bool:
-    """Return whether this process declared them: others that read its networks have to do so before."""
+    """True if this process declared the operators; processes that read its networks must, too."""
     return declare_missing_operators.cache_info().currsize > 0 and declare_missing_operators() is not None
 
 
@@ -81,10 +81,17 @@ def inside(module: nn.Module) -> nn.Module:
 def encoder_from(
     built: nn.Module | Encoder, name: str, flag: str, settings: InputSettings, size: int | None
 ) -> Encoder:
-    """Return what a factory ``built`` as an encoder of the inputs that it states itself, or else ``settings``.
+    """Encoder from a factory's result, with the inputs that it states or else ``settings``.
+
+    Args:
+        built: Result of the factory.
+        name: Name of the reference in errors.
+        flag: Flag that names the factory, for errors.
+        settings: Settings of the inputs.
+        size: Height and width in pixels; None for the factory's own.
 
     Raises:
-        HoldfastError: nobody states the inputs, or both do.
+        HoldfastError: The inputs are stated nowhere, or twice.
     """
     domain: Domain | None = getattr(built, "domain", None)
     if domain is None:

@@ -20,22 +20,27 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class InputSettings:
-    """Settings of a reference that describe the inputs: ``?shape=3x224x224&mean=0.5&std=0.5&resize=256``."""
+    """Settings that describe inputs: ``?shape=3x224x224&mean=0.5&std=0.5&resize=256``."""
 
     shape: str | None = None
-    """Channels x height x width, in this order whatever ``layout`` says."""
+    """Channels x height x width, whatever ``layout`` is."""
     mean: str | None = None
-    """Per-channel mean that the module expects to be subtracted, in units of pixels in [0, 1]: one number for all, or one
-    for each in the module's own order of ``channels``; 104/255 is a number, too."""
+    """Mean per channel that the module subtracts, for pixels in [0, 1]: one number for all, or one each in the module's
+    own order."""
     std: str | None = None
+    """Standard deviation per channel by which the module divides, like ``mean``."""
     low: float = 0.0
+    """Smallest value of an input."""
     high: float = 1.0
+    """Largest value of an input."""
     resize: str | None = None
-    """New length of a picture's shorter side (default: that of the input), or HEIGHTxWIDTH, to which it is squashed."""
+    """New length of a picture's shorter side in pixels (default: that of the input), or HEIGHTxWIDTH, which changes
+    proportions."""
     crop: str | None = None
-    """Height and width of the centre that is cropped, as 224 or 224x160: the input's, where the file leaves them open."""
+    """Height and width of the centre to crop, as 224 or 224x160; where the file leaves the size open, also that of the
+    input."""
     interpolation: str | None = None
-    """Filter of the resizing; bilinear by default."""
+    """Filter for resizing; default bilinear."""
     channels: str = "rgb"
     """Order of the channels that the module expects: rgb or bgr."""
     layout: str = "nchw"
@@ -52,7 +57,18 @@ class InputSettings:
 
 
 def encoder_of(module: nn.Module, name: str, settings: InputSettings, known: Shape, size: int | None) -> Encoder:
-    """Return ``module`` as an encoder; ``known`` is what the file says of the shape, in its own layout."""
+    """Module as an encoder, with inputs from its file and from settings.
+
+    Args:
+        module: Network.
+        name: Name of the reference in errors.
+        settings: Settings of the inputs.
+        known: Shape that the file states, in its own layout.
+        size: Height and width in pixels; None for the file's own.
+
+    Raises:
+        HoldfastError: The settings contradict the file or do not suffice.
+    """
     if settings.layout == "nhwc" and known:
         known = (known[-1], *known[:-1])
     crop = pair(settings.crop) if settings.crop else None
@@ -144,7 +160,14 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def numbers(text: str, count: int) -> tuple[float, ...]:
-    """Return ``count`` numbers separated by commas; one alone is meant for all.
+    """Parse numbers separated by commas; a single number stands for all.
+
+    Args:
+        text: Text to parse.
+        count: How many numbers to return.
+
+    Raises:
+        HoldfastError: The text holds something else.
 
     Example:
         >>> numbers("0.5", 3), numbers("51/255", 1)

@@ -48,7 +48,7 @@ FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5:
 
 @dataclass(frozen=True)
 class LibraryTransform(Preprocessing):
-    """The resizing and cropping of a library, stated by data so that it can be compared, kept and sent.
+    """Resizing and cropping of a library, as data that can be compared, kept and sent.
 
     Args:
         library: transformers, timm, open_clip or torchvision.
@@ -186,16 +186,18 @@ def pixel_values(outputs: Any) -> Result:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How pictures become what a network was trained on."""
+    """Preprocessing that a network was trained with."""
 
     geometry: LibraryTransform
+    """Resizing and cropping."""
     channels: int
+    """Channels of a picture, 1 or 3."""
     mean: tuple[float, ...]
     """Mean per channel, subtracted inside the encoder; none by default."""
     std: tuple[float, ...]
     """Standard deviation per channel, divided by inside the encoder; none by default."""
     order: tuple[int, ...]
-    """Which channel of the pixels the network takes first, second and so on."""
+    """Channel of the pixels that the network takes at each place."""
 
     def around(self, module: nn.Module) -> nn.Module:
         """Return ``module`` for channels in the order of the pixels."""
@@ -373,14 +375,23 @@ class PreprocessingSettings:
     mean: str | None = None
     """Per-channel mean of pixels in [0, 1], one number for all channels or one each."""
     std: str | None = None
+    """Standard deviation per channel of pixels in [0, 1], like ``mean``."""
     interpolation: str | None = None
-    """The filter that resizes, as the source names it: bilinear, bicubic ..."""
+    """Filter for resizing, as the source names it, such as bilinear or bicubic."""
     resize: str | None = None
     """``shortest``, ``longest`` or ``squash``: what is resized to the input's size. ``timm`` also takes the number of pixels
     to which the shorter side is resized before the centre is cropped."""
 
     def normalisation(self, name: str, channels: int) -> dict[str, tuple[float, ...]]:
-        """Return ``mean`` and ``std`` if they are stated."""
+        """``mean`` and ``std`` per channel; empty if neither is set.
+
+        Args:
+            name: Name of the reference in errors.
+            channels: Number of channels.
+
+        Raises:
+            HoldfastError: Only one of the two is set.
+        """
         if (self.mean is None) != (self.std is None):
             raise HoldfastError(f"{name!r} needs both mean and std in its settings, or neither")
         if self.mean is None or self.std is None:
@@ -388,7 +399,15 @@ class PreprocessingSettings:
         return {"mean": numbers(self.mean, channels), "std": numbers(self.std, channels)}
 
     def checked_resize(self, name: str, sizes: bool) -> str | None:
-        """Return ``resize`` if it is one of the known ways or, where ``sizes`` are taken, a number of pixels."""
+        """Check ``resize``.
+
+        Args:
+            name: Name of the reference in errors.
+            sizes: True to accept a number of pixels as well.
+
+        Raises:
+            HoldfastError: The way to resize is unknown.
+        """
         if self.resize is not None and self.resize not in FITS and not (sizes and self.resize.isdecimal()):
             raise HoldfastError(
                 f"{name!r}: resize must be {', '.join(FITS)}{' or a number of pixels' if sizes else ''}, got {self.resize!r}"
@@ -396,7 +415,12 @@ class PreprocessingSettings:
         return self.resize
 
     def missing(self, name: str, source: str) -> str:
-        """Return a sentence on the preprocessing that is not stated; empty if all of it is."""
+        """Sentence on preprocessing that is not stated; empty if all of it is.
+
+        Args:
+            name: Name of the reference in errors.
+            source: Library whose defaults apply.
+        """
         stated = {"normalisation": self.mean, "interpolation": self.interpolation, "resize": self.resize}
         missing = [what for what, value in stated.items() if value is None]
         if not missing:

@@ -35,7 +35,7 @@ class Options:
 
 
 def named(reference: str) -> tuple[str, str]:
-    """Return the short name that a reference begins with, if it does, and the reference without it.
+    """Split a reference into its short name, if it has one, and the rest.
 
     Example:
         >>> named("mine=timm:resnet50"), named("timm:resnet50?seed=1")
@@ -53,7 +53,11 @@ def named(reference: str) -> tuple[str, str]:
 
 
 def stamp(reference: str, options: Options) -> str:
-    """Return what identifies an encoder in a record: the reference and the options, as one types them.
+    """Reference and options of an encoder as one types them, for the record.
+
+    Args:
+        reference: Reference of the encoder.
+        options: Options of the caller.
 
     Example:
         >>> stamp("hf:a/b", Options(size=64, trust_remote_code=True))
@@ -66,7 +70,7 @@ def stamp(reference: str, options: Options) -> str:
 
 
 def label(name: str) -> str:
-    """Return how reports call the encoder ``name``: without folders, modules and settings (its source keeps them).
+    """Name of an encoder in reports: without folders, modules and settings.
 
     Example:
         >>> label("models/encoder.onnx?pool=cls"), label("package.module:factory")
@@ -151,10 +155,10 @@ def existing(name: str) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first sentence on the first line of an error's text, or its type where it has none.
+    """First sentence on the first line of an error, or its type if it has no text.
 
     Example:
-        >>> first_line(ValueError("it broke. If you see this, write to us.\\nmore"))
+        >>> first_line(ValueError("it broke. If you see this, write to us.\nmore"))
         'it broke'
     """
     lines = str(error).strip().splitlines()

@@ -27,7 +27,15 @@ from holdfast.encoders.loading.reference import existing, first_line
 
 
 def check_expansion(file: Path | BytesIO, name: str) -> None:
-    """Raise if ``file``, called ``name``, is a zip archive that would fill more memory than disk."""
+    """Check that a zip archive does not unpack to more than its size on disk.
+
+    Args:
+        file: File to check.
+        name: Name of the reference in errors.
+
+    Raises:
+        HoldfastError: It does.
+    """
     if not zipfile.is_zipfile(file):
         return
     with zipfile.ZipFile(file) as archive:
@@ -49,7 +57,7 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class WeightSettings:
-    """Settings of a reference that say which of a file's tensors are meant."""
+    """Settings that choose among the tensors of a file."""
 
     key: str | None = None
     """Entry that holds the state dict, where a file holds several: ``key=ema``, or ``key=model.state_dict``, nested."""
@@ -60,7 +68,15 @@ class WeightSettings:
 
 
 def read_weights(path: Path, settings: WeightSettings) -> Weights:
-    """Return the tensors of ``path`` that ``settings`` choose."""
+    """Tensors of a file that settings choose.
+
+    Args:
+        path: File of weights.
+        settings: Choice of tensors.
+
+    Raises:
+        HoldfastError: No tensor is left.
+    """
     weights = _state_dict(_read(path), settings.key, path)
     chosen = {
         name.removeprefix(settings.prefix): value for name, value in weights.items() if name.startswith(settings.prefix)
@@ -197,7 +213,7 @@ def _state_dicts(content: Any, name: str = "") -> Iterator[tuple[str, Weights]]:
 
 @contextmanager
 def weights_only() -> Iterator[None]:
-    """Make every ``torch.load`` refuse objects: some libraries read their downloads without asking for that."""
+    """Make every ``torch.load`` refuse objects, also inside libraries that do not ask for it."""
     switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(switch)
     os.environ[switch] = "1"

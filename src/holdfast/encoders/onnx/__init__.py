@@ -27,13 +27,18 @@ class Settings(InputSettings):
     """Settings of an ONNX reference."""
 
     output: str | None = None
-    """The value that holds the codes; by default the graph's only output."""
+    """Name of the output that holds the embeddings; default: the only output."""
     pool: str | None = None
     """``cls`` or ``mean``, where the output is tokens (b, t, d) or a feature map (b, d, height, width)."""
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Return the graph in the file ``name``; ``?mean=...&std=...`` states the normalisation that it expects."""
+    """ONNX graph as an encoder; ``?mean=...&std=...`` states its normalisation.
+
+    Args:
+        name: Reference without its source and settings.
+        options: Options of the caller.
+    """
     name, settings = split(name, Settings)
     model = read_model(existing(name), name)
     graph = parse(model, _output(model, settings.output, name), name)

@@ -16,10 +16,14 @@ OLDEST_CONVERTED = 7
 
 
 def read_model(path: Path, name: str) -> Any:
-    """Return the model in ``path``, which may be compressed (``.gz``), ready to be imported.
+    """ONNX model, possibly compressed (``.gz``), checked and ready to import.
+
+    Args:
+        path: File of the model.
+        name: Name of the reference in errors.
 
     Raises:
-        HoldfastError: the file is damaged, or its operator set cannot be converted.
+        HoldfastError: The file is damaged, or its operator set cannot be converted.
     """
     onnx = require("onnx", "onnx")
     try:

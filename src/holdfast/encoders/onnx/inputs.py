@@ -22,10 +22,15 @@ FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 
 
 def takes_levels(graph: Graph, value: Any, file: str) -> bool:
-    """Return whether the graph's input ``value`` is uint8 (0 to 255); False if it is floating-point.
+    """True if the graph takes uint8 pixels (0 to 255), false for floats.
+
+    Args:
+        graph: Graph.
+        value: Description of the input in the model.
+        file: Name of the file in errors.
 
     Raises:
-        HoldfastError: it has another element type, or the graph computes in uint8 before it casts to float.
+        HoldfastError: The input has another type, or the graph computes in uint8 before it casts to float.
     """
     onnx = require("onnx", "onnx")
     kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
@@ -66,7 +71,7 @@ def shape_of(value: Any) -> Sequence[int | None]:
 
 
 class Levels(nn.Module):
-    """A graph of uint8 pixels as a function of pixels in [0, 1]; what lies between two levels is passed on as it is."""
+    """Graph of uint8 pixels as a function of pixels in [0, 1], without rounding."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""ONNX operators that move, cut and reshape tensors, and what an operator is told beside its inputs."""
+"""ONNX operators that move, cut and reshape tensors, and the attributes of an operator."""
 
 from __future__ import annotations
 
@@ -20,20 +20,35 @@ Setting = NDArray[Any] | Tensor
 
 @dataclass(frozen=True)
 class Call:
-    """A node's attributes, how many outputs it has, and the precision and device that the pixels came in."""
+    """Context of a node: attributes, outputs, and precision and device of the pixels."""
 
     operator: str
+    """Name of the operator."""
     attributes: Mapping[str, Any]
+    """Attributes by name."""
     outputs: int
+    """Number of outputs."""
     dtype: torch.dtype
+    """Precision of the pixels."""
     device: torch.device
+    """Device of the pixels."""
 
     def get(self, name: str, default: Any) -> Any:
-        """Return an attribute or its default."""
+        """Attribute of the node, or its default.
+
+        Args:
+            name: Name of the attribute.
+            default: Value if it is missing.
+        """
         return self.attributes.get(name, default)
 
     def integers(self, name: str, setting: Setting | None) -> list[int] | None:
-        """Return integers that are an input in recent operator sets and an attribute in older ones."""
+        """Integers that are an input in recent operator sets and an attribute in older ones.
+
+        Args:
+            name: Name of the attribute.
+            setting: Value of the input; None if it is missing.
+        """
         return setting.flatten().tolist() if setting is not None else self.attributes.get(name)
 
     def refuse(self, what: str) -> HoldfastError:
@@ -46,7 +61,12 @@ FLOATS = (1, 10, 11, 16)
 
 
 def cast(call: Call, x: Tensor) -> Tensor:
-    """Cast to an integer type; any floating type becomes the precision of the pixels, which the caller chose."""
+    """Cast to an integer type, or to the precision of the pixels for floating types.
+
+    Args:
+        call: Node with its attributes.
+        x: Tensor to cast.
+    """
     to = call.attributes["to"]
     if to not in INTEGERS and to not in FLOATS:
         raise call.refuse(f"element type {to}")
@@ -115,7 +135,13 @@ def pad(call: Call, x: Tensor, pads: Setting, value: Setting | None = None, axes
 
 
 def product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    """Return the product over ``axes``; torch takes one at a time."""
+    """Product over several axes.
+
+    Args:
+        x: Tensor.
+        axes: Axes to multiply over.
+        keep: True to keep these axes with length 1.
+    """
     for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
         x = x.prod(axis, keepdim=keep)
     return x

@@ -46,7 +46,7 @@ VIEWS = tuple(
         ),
     )
 )
-ONE = "all images have one code, so there is no distance to compare with"
+ONE = "all images have one embedding, so there is no distance to compare with"
 
 
 ROUNDED = 1e-12
@@ -74,8 +74,10 @@ class Alignment(Evaluation):
     robustness = False
     title = "Alignment of views"
     meaning = (
-        "Alignment is the squared distance between the unit codes of an image and of its edited views, relative alignment "
-        "its share of that between different images: 0 is perfect, 1 no better than chance. LiDAR says in how many "
+        "Alignment is the squared distance between the unit embeddings of an image and of its edited views, relative "
+        "alignment "
+        "the same as a fraction of that between different images: 0 is perfect, 1 no better than chance. LiDAR says "
+        "in how many "
         "dimensions images differ by more than their views do."
     )
     headline = ("relative_alignment", "lidar")
@@ -112,7 +114,8 @@ class Alignment(Evaluation):
                 *(summarise(part, "mean", "lower") for part in parts),
             ),
             warnings=tuple(
-                f"The view {part.conditions['view']} changes no code at all, which may say more about these images than "
+                f"The view {part.conditions['view']} changes no embedding at all, which may say more about these "
+                "images than "
                 "about the encoder: leave it out of alignment.views if it does not apply to them."
                 for part in parts
                 if all(abs(value) <= ROUNDED for value in part.values)
@@ -185,7 +188,7 @@ def _lidar(
     order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])
     value, low, high = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order]) if whole else (nan, nan, nan)
     defined = value == value
-    why = "no view changes any code" if whole else "it grows with the number of images, and not all were looked at"
+    why = "no view changes any embedding" if whole else "it grows with the number of images, and not all were looked at"
     return Estimate(
         quantity="lidar",
         value=value,
@@ -195,7 +198,7 @@ def _lidar(
         method=interval_method((value, low, high)) if low == low else f"no interval: {len(rows)} images",
         unit="dimensions",
         claim=Claim.ESTIMATE,
-        of="LiDAR of the codes of images and their views",
+        of="LiDAR of the embeddings of images and their views",
         better="higher",
         statistic="whole",
         reason=None if defined else why,

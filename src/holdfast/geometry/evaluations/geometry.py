@@ -88,8 +88,8 @@ class SpaceGeometry(Evaluation):
     robustness = False
     title = "Geometry of the space"
     meaning = (
-        "RankMe says how many dimensions the codes fill, uniformity how evenly they are spread on the sphere; both are "
-        "low where an encoder gives different images nearly the same code. Hubs are images that are neighbours of far "
+        "RankMe says how many dimensions the embeddings fill, uniformity how evenly they are spread on the sphere; both are "
+        "low where an encoder gives different images nearly the same embedding. Hubs are images that are neighbours of far "
         "more others than their share; anisotropy is the cosine of two random images."
     )
     headline = ("rankme", "uniformity", "hub_skewness")
@@ -99,7 +99,7 @@ class SpaceGeometry(Evaluation):
             place=90,
             text="Is its space healthy?",
             quantities=("rankme",),
-            meaning="dimensions that its codes fill",
+            meaning="dimensions that its embeddings fill",
         ),
     )
 
@@ -187,10 +187,10 @@ def _spread(sphere: Sphere, lengths: Values) -> Iterator[Measured]:
     mean, deviation = lengths.mean(), lengths.std()
     z = (lengths - mean) / deviation if deviation else np.zeros(n)
     spread = deviation / mean * (1 + (z**2 - 1) / 2 - (lengths - mean) / mean)
-    yield Measured("uniformity", uniformity(sphere.potential), "nats", "uniformity of the clean codes", "higher")
+    yield Measured("uniformity", uniformity(sphere.potential), "nats", "uniformity of the clean embeddings", "higher")
     yield Measured("anisotropy", 2 * cosine - cosine.mean(), "cosine", "mean cosine of two images", "lower")
-    yield Measured("norm_spread", spread, "of the mean length", "spread of the codes' lengths", "neither")
-    yield Measured("code_length", lengths, "length", "length of the clean code")
+    yield Measured("norm_spread", spread, "of the mean length", "spread of the embeddings' lengths", "neither")
+    yield Measured("code_length", lengths, "length", "length of the clean embedding")
 
 
 def _hubs(sphere: Sphere, k: int) -> Iterator[Measured]:
@@ -199,12 +199,12 @@ def _hubs(sphere: Sphere, k: int) -> Iterator[Measured]:
     if sphere.near.size:
         skew, share = skewness(sphere.near), top_share(sphere.near)
         count = occurrences(sphere.near).astype(float)
-    why = "all codes are one" if sphere.constant else f"{n} images are too few for {k} neighbours"
-    of = "share of neighbours' places that the top 1% of images take"
+    why = "all embeddings are one" if sphere.constant else f"{n} images are too few for {k} neighbours"
+    of = "fraction of neighbours' places that the top 1% of images take"
     yield Measured(
         "hub_skewness", skew, "third moment", "skewness of occurrences as a neighbour", "lower", conditions, why
     )
-    yield Measured("hub_share", share, "share of places", of, "lower", conditions, why)
+    yield Measured("hub_share", share, "fraction of places", of, "lower", conditions, why)
     yield Measured("occurrences", count, "lists", "lists of nearest neighbours an image is in", None, conditions, why)
 
 
@@ -269,7 +269,7 @@ class Measured:
         assert self.better is not None
         estimate = summarise(series, "mean", self.better, self.quantity)
         if self.quantity.endswith(CLUSTERS):
-            why = "no interval: the clusters were found in these very codes"
+            why = "no interval: the clusters were found in these very embeddings"
         elif estimate.n < (fewest := FEW.get(self.quantity, GROUPS)):
             why = f"no interval: fewer than {fewest} images"
         elif self.quantity == "robustness_index":
@@ -294,7 +294,7 @@ def rank_and_spectrum(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
         method=f"{interval_method((value, low, high))}{far_out(codes)}" if low == low else f"no interval: {n} images",
         unit="dimensions",
         claim=Claim.ESTIMATE,
-        of="RankMe of the clean codes",
+        of="RankMe of the clean embeddings",
         better="higher",
         statistic="whole",
     )
@@ -303,7 +303,7 @@ def rank_and_spectrum(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
     curve = Curve(
         quantity="singular_values",
         x_label="place",
-        y_label="share of the sum of singular values",
+        y_label="fraction of the sum of singular values",
         x=tuple(ranks.astype(float).tolist()),
         y=tuple(shares[ranks - 1].tolist()),
     )
@@ -319,4 +319,4 @@ def moves_of_rank(codes: Float[Tensor, "n d"], rank: Estimate) -> Iterator[Measu
     if isnan(rank.low) or len(codes) < PER_FEATURE * codes.shape[1] or far_out(codes):
         return
     moves = rank.value + rankme_influence(codes).cpu().numpy()
-    yield Measured("rankme", moves, "dimensions", "RankMe of the clean codes", "higher")
+    yield Measured("rankme", moves, "dimensions", "RankMe of the clean embeddings", "higher")

@@ -43,9 +43,10 @@ class GradCam(Evaluation):
     partial = True
     needs_gradients = True
     robustness = False
-    title = "Where the code comes from (Grad-CAM)"
+    title = "Where the embedding comes from (Grad-CAM)"
     meaning = (
-        "Grad-CAM marks the places of an image that its code comes from; the pictures show them before and after an edit. "
+        "Grad-CAM marks the places of an image that its embedding comes from; the pictures show them before and after "
+        "an edit. "
         "The overlap of the two maps is 1 where the edit moves no weight and 0 where they do not meet; maps illustrate, "
         "they prove nothing."
     )
@@ -60,7 +61,7 @@ class GradCam(Evaluation):
             quantity="map_overlap",
             conditions={"change": str(self.change)},
             values=tuple(values),
-            unit="share of the map",
+            unit="fraction of the map",
             claim=Claim.ESTIMATE,
             of="overlap of the maps of an image and of its changed version",
             reasons={k: NONE for k, value in enumerate(values) if value != value},

@@ -37,7 +37,9 @@ from holdfast.measure.observation import Joint, entries
 from holdfast.measure.population import Population
 from holdfast.transforms.severity import rungs
 
-UNDEFINED = "codes that are not finite or have no direction, an edit that cannot change such inputs, or one patch alone"
+UNDEFINED = (
+    "embeddings that are not finite or have no direction, an edit that cannot change such inputs, or one patch alone"
+)
 FADED = 0.2
 """What is left of the contrast of patches that are not shown."""
 AMONG = {"image": IMAGE, "all": ALL}
@@ -74,7 +76,7 @@ class PatchRetrieval(Evaluation):
     uses_bank = True
     title = "Patch retrieval"
     meaning = (
-        "The share of an image's patches whose nearest patch is still their own after a change of the image: among the "
+        "The fraction of an image's patches whose nearest patch is still their own after a change of the image: among the "
         "patches of the same image, and among those of other images, too. Attacks only show what is possible: the true "
         "share under the worst change is at most this."
     )
@@ -193,13 +195,16 @@ def faded_outside(pixels: Pixels, patches: Bool[Tensor, "b t"], domain: Domain) 
 
 
 def _series(quantity: str, conditions: Conditions, shares: Tensor, claim: Claim) -> Series:
-    return series_of(quantity, conditions, shares, "share of patches", claim, "patches that find themselves", UNDEFINED)
+    return series_of(
+        quantity, conditions, shares, "fraction of patches", claim, "patches that find themselves", UNDEFINED
+    )
 
 
 def _pooled(population: Population) -> tuple[str, ...]:
     if population.encoder.tokens > 1:
         return ()
     return (
-        f"{population.encoder.name} gives one code of an image, which is taken for its only patch; dense codes come with "
+        f"{population.encoder.name} gives one embedding of an image, which is taken for its only patch; dense "
+        "embeddings come with "
         "?tokens=patch, or from Dense(module, tokens) in Python.",
     )

@@ -93,7 +93,14 @@ class ProbeAccuracy(Evaluation):
 def class_accuracies(
     population: Population, labels: Tensor, ranks: Float[Tensor, "n"], conditions: Conditions
 ) -> list[Estimate]:
-    """Return the accuracy on the images of each class."""
+    """Accuracy on the images of each class.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        labels: Label of each image, shape (n,).
+        ranks: Rank of the correct class, shape (n,); 0 is right.
+        conditions: Conditions of the numbers.
+    """
     classes, estimates = labels.unique(), []
     for label, name in zip(classes, class_names(population, classes), strict=True):
         right = ranks[labels == label] == 0
@@ -107,7 +114,7 @@ def class_accuracies(
                 high=high,
                 n=len(right),
                 method="mid-P",
-                unit="share of samples",
+                unit="fraction of samples",
                 claim=Claim.ESTIMATE,
                 of=CLEAN,
                 better="higher",
@@ -118,7 +125,12 @@ def class_accuracies(
 
 
 def class_curve(classes: Sequence[Estimate], conditions: Conditions) -> Curve:
-    """Return the accuracies of all classes, from the worst to the best."""
+    """Accuracies of all classes, from the worst to the best.
+
+    Args:
+        classes: Accuracy of each class.
+        conditions: Conditions of the curve.
+    """
     order = torch.tensor([kind.value for kind in classes]).argsort(stable=True).tolist()
     ranked = [classes[index] for index in order]
     return Curve(

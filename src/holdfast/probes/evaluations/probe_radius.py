@@ -42,15 +42,25 @@ SMALLEST = "smallest radius at which the probe is wrong"
 @final
 @dataclass(frozen=True)
 class ProbeRadii(Observation):
-    """The ``radius`` at which a probe was found to be wrong about each image: infinite if never, 0 if already clean."""
+    """Radius at which an attack made a probe answer wrong.
+
+    It is infinite if never, and 0 if the probe errs on the clean image.
+    """
 
     probe: Probe
+    """Probe under attack."""
     widest: Ball
+    """Largest ball to search; radius in pixel units."""
     attack: Attack
+    """Attack at each radius that is tried."""
     balls: tuple[Ball, ...]
+    """Balls of fixed radius."""
     fixed: tuple[Attack, ...]
+    """Attacks in these balls."""
     divergence: Divergence
+    """Distance between embeddings that an attacker without labels maximises."""
     samples: int
+    """Images to attack, chosen at random; 1 or more."""
     name = "probe-radii"
     version = 1
     uses_labels = True
@@ -70,7 +80,12 @@ class ProbeRadii(Observation):
         return {"radius": self.nearest(population, rows).radii.double()}
 
     def nearest(self, population: Population, rows: Sequence[int]) -> Nearest:
-        """Return the nearest images found about which the probe is wrong."""
+        """Nearest images found that the probe classifies wrong.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+        """
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
 
         def wrong(codes: Codes) -> torch.Tensor:

@@ -47,10 +47,13 @@ class Threat:
     """One attack on one probe."""
 
     probe: Probe
+    """Probe under attack."""
     ball: Ball
+    """Perturbation set."""
     attack: Attack
+    """Attack."""
     aim: str
-    """``AT_PROBE`` or ``AT_CODE``."""
+    """Goal of the attack: ``AT_PROBE`` or ``AT_CODE``."""
 
     @property
     def conditions(self) -> Conditions:
@@ -96,8 +99,8 @@ class RobustAccuracy(Evaluation):
     needs_bank = True
     title = "Robust accuracy of probes, with labels"
     meaning = (
-        "The share of images that a simple classifier on the representation gets right before and after an attack within "
-        "the ball. An attack at the probe knows it; one at the code knows neither labels nor probe, and shows what the "
+        "The fraction of images that a simple classifier on the representation gets right before and after an attack within "
+        "the ball. An attack at the probe knows it; one at the embedding knows neither labels nor probe, and shows what the "
         "label-free threat costs a task. Attacks only show what is possible: the true robust accuracy is at most this."
     )
     headline = ("robust_accuracy", "attack_success_rate")

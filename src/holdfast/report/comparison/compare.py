@@ -154,7 +154,9 @@ def _comparable_numbers(
         series = _series(result, estimate)
         reason = None
         if name in collapsed:
-            reason = "the encoder is collapsed: it gives all images the same code, so no ranking of it means anything"
+            reason = (
+                "the encoder is collapsed: it gives all images the same embedding, so no ranking of it means anything"
+            )
         elif isnan(estimate.value):
             reason = f"undefined: {estimate.reason or 'no reason was recorded'}"
         elif estimate.statistic == "whole":
@@ -236,7 +238,7 @@ def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:
 
 
 def incomparable(refusals: Sequence[Refusal]) -> tuple[str, ...]:
-    """Return one sentence for each way in which protocols differ: who is kept apart, on what, and what to do."""
+    """Return one sentence for each way in which protocols differ: which are not compared, on what, and what to do."""
     refused: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for refusal in (refusal for refusal in refusals if refusal.quantity is None):
         encoders, evaluations = refused.setdefault(refusal.reason, ({}, {}))
@@ -287,7 +289,7 @@ def _refusal(group: Group, encoders: tuple[str, ...], reason: str, like: Estimat
 #     p = 2 Phi(-z c), c = |value| / |value - the end nearer zero|, z the normal quantile of the interval,
 #
 # and no less than 2^(1 - n), which is what n samples that differ can say at most. Holm goes through them from the
-# smallest: encoders are told apart while the k-th of m is at most 0.05 / (m - k + 1).
+# smallest: encoders are distinguished while the k-th of m is at most 0.05 / (m - k + 1).
 
 LEVEL = 0.05
 NORMAL = 1.959964

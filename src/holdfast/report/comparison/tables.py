@@ -72,6 +72,8 @@ class Row:
     """How many rows share ``first``; 0 in all but the first of them."""
     contest: Contest | None = None
     """Who beats whom in this row."""
+    written: str = ""
+    """The ball as settings, gates and flags write it."""
 
     @property
     def conditions(self) -> Conditions:
@@ -200,7 +202,7 @@ def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comp
             contest = comparison.contest(group.key, like)
             cells = _cells(group, like, encoders, contest)
             under = text.conditions(like.conditions, ("ball",), like.aim)
-            rows.append(Row(text.ball(ball), under, cells, 0 if place else len(block), contest))
+            rows.append(Row(text.ball(ball), under, cells, 0 if place else len(block), contest, ball))
     return tuple(rows)
 
 

@@ -18,13 +18,13 @@ from holdfast.report.figures.svg import COLOURS, DASHES, PATTERNS, Line, draw
 
 POINTS = 48
 """Points per curve: finer than a screen shows, and the page stays small."""
-DISTRIBUTION = "Each curve gives the share of images (vertical) whose value is at most the one below it."
+DISTRIBUTION = "Each curve gives the fraction of images (vertical) whose value is at most the one below it."
 CURVE = "Bands are intervals."
 REFERENCE = "The uncoloured line is the reference: what the data themselves allow."
 AGAINST = {"certified_radius": "attacked_radius", "linear_radius": "attacked_linear_radius"}
 """Series of lower bounds, each with the series of upper bounds of the same quantity."""
 TIGHTNESS = "One dot per image; on the uncoloured line the certificate reaches all the way to the attack."
-SHADED = f"{REFERENCE} An encoder's score is its shaded area, as a share of the area under that line."
+SHADED = f"{REFERENCE} An encoder's score is its shaded area, as a fraction of the area under that line."
 CLOUD = "One dot per image: the brighter, the larger what it is coloured by."
 DOTS = 1000
 """Of a cloud: more hide each other, and the page stays small."""

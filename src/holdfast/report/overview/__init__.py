@@ -1,1 +1,1 @@
-"""What a reader is told first: the first screen, alerts and advice."""
+"""What a reader sees first: the first screen, alerts and advice."""

@@ -35,7 +35,7 @@ from holdfast.report.overview.study import study
 from holdfast.report.overview.tally import Tally, gap_sentence, tally
 
 SHOWN = 3
-"""Of so many leaders the advice gives the worst number."""
+"""Leaders whose worst number the advice gives."""
 
 
 def advice(
@@ -121,7 +121,7 @@ def _gaps(table: Table) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Advised:
-    """Who leads by the numbers that the study backs; nobody where these tell no encoders apart, or agree on none."""
+    """Who leads by the numbers that the study backs; no one where these tell no encoders apart, or agree on none."""
 
     tally: Tally
     evidence: str
@@ -231,7 +231,7 @@ def _tied(tallied: Tally) -> str:
 
 
 def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
-    """Return who leads by the numbers that the study found to foresee robust use."""
+    """Return who leads by the numbers that the study found to predict robust use."""
     lead = f"{_lead(backed, f' by numbers with {evidence} in our study')}"
     if len(leaders) == 1:
         return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
@@ -415,7 +415,7 @@ def _gate_command(
 ) -> tuple[str, str]:
     """Return a check that would notice if the advised encoder became worse than its interval allows.
 
-    Nobody is told to guard an encoder that is not advised or is useless, nor by a bound that cannot be broken. A number of
+    No advice is to guard an encoder that is not advised or is useless, nor by a bound that cannot be broken. A number of
     the first screen is guarded before any other.
     """
     results = [result for group in groups for result in group.results]

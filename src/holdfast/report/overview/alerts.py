@@ -19,7 +19,7 @@ FEW = 50
 ENOUGH = 20
 """Fewest samples that advice rests on: a harm that none of 20 shows may still befall 14 in 100."""
 NAMED = 3
-"""So many evaluations or unread images are named in a warning; other parts of the page name all."""
+"""Evaluations or unread images that a warning names; other parts of the page name all."""
 SPENT = "stopped by --budget or by hand; run the same command again to continue"
 PARTIAL = "PARTIAL"
 """How the warning begins that a run ended before all samples were looked at."""
@@ -264,7 +264,7 @@ EDGE = 0.01
 CERTAIN = 0.1
 """More images would not change that only if every interval ends as near as this: 4 images that all give way say nothing."""
 FACTOR = 4.0
-"""The radius to take instead is so many times smaller, or larger."""
+"""Factor by which the radius to take instead is smaller, or larger."""
 
 
 def other_radius(table: Table) -> str:

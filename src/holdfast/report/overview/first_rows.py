@@ -49,7 +49,7 @@ class Kind:
     form: Form
     event: str
     gallery: str = "all other images"
-    """What an image is told from; names of settings in braces."""
+    """What an image is compared with; names of settings in braces."""
     note: str = ""
     """What the second line says besides ε, direction and n."""
     counts: str = ""
@@ -373,9 +373,7 @@ def ball(written: str) -> str:
         ('ε = 12.75/255', 'ε = 8/255', 'ε = 0.5 in ℓ2')
     """
     norm, _, radius = written.partition(":")
-    if norm != "linf":
-        return f"ε = {radius} in {text.NORMS.get(norm, norm)}"
-    return f"ε = {radius}" if "/" in radius else f"ε = {255 * float(radius):.4g}/255"
+    return f"ε = {text.chosen(norm, radius)}{'' if norm == 'linf' else f' in {text.NORMS.get(norm, norm)}'}"
 
 
 def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: float, result: Result | None) -> Shown:
@@ -400,11 +398,15 @@ def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: 
     if len(values) == 2 and end > 0 and all(map(isfinite, values)):
         low, high = (round(100 * min(max(value, 0.0) / end, 1.0), 1) for value in values)
         ends = low, high
-    detail = "; ".join(
-        f"{text.name_of(e)} {text.value(e, e.value)} {text.interval(e)} ({text.conditions(e.conditions, aim=e.aim)})"
-        for e in estimates
-    )
+    detail = "; ".join(_detail(e) for e in estimates)
     return Shown(name, said, best, ends, detail, values, tuple(estimates))
+
+
+def _detail(e: Estimate) -> str:
+    """Return an estimate with its interval and its setting, where it has them."""
+    setting = text.conditions(e.conditions, aim=e.aim)
+    parts = (text.name_of(e), text.value(e, e.value), text.interval(e), setting and f"({setting})")
+    return " ".join(filter(None, parts))
 
 
 def in_words(form: Form, estimates: Sequence[Estimate]) -> str:

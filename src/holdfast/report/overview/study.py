@@ -26,7 +26,7 @@ ELSEWHERE = {("attack-radius", "attack_radius"): ("breakaway", "attack_radius")}
 
 
 class Again(Record):
-    """What a number did among encoders that were kept apart until the advice was fixed."""
+    """What a number did among encoders that were held out until the advice was fixed."""
 
     encoders: int
     tau: Number
@@ -53,9 +53,9 @@ class Evidence(Record):
     high: Number
     encoders: int
     again: Again | None = None
-    """None where no encoders were kept apart."""
+    """None where no encoders were held out."""
     won: tuple[str, ...]
-    """Encoders that learned nothing, but would be chosen by this number where a trained one serves better."""
+    """Trivial encoders that would be chosen by this number where a trained one serves better."""
 
     @property
     def place(self) -> tuple[int, float]:
@@ -116,7 +116,7 @@ class Study(Record):
     kept_apart: int = 0
     """Encoders that had no part in the advice and tested it; evidence that did not hold among them is none."""
     learned_nothing: int
-    """So many more encoders that learned nothing were measured apart."""
+    """Trivial encoders that were measured besides."""
     reference: str
     """The evaluation with labels that the numbers were compared with."""
     baselines: tuple[Baseline, ...]

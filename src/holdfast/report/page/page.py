@@ -47,7 +47,7 @@ class Block:
 
     @property
     def unranked(self) -> list[tuple[str, str, str]]:
-        """Return who is not ranked on what, and why: each reason once, and none where there is nobody to rank."""
+        """Return who is not ranked on what, and why: each reason once, and none where there is no one to rank."""
         if len(self.group.encoders) < 2:
             return []
         refused: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
@@ -384,7 +384,7 @@ def _lead(results: Sequence[Result]) -> str:
 
 
 def _radii(results: Sequence[Result]) -> str:
-    """Return why attacks are measured at the radii they are, where nobody named any, in the words of the latest run."""
+    """Return why attacks are measured at the radii they are, where no one named any, in the words of the latest run."""
     chosen = [result.provenance for result in results if "radii" in result.provenance]
     return f" {max(chosen, key=lambda origin: origin.get('started', ''))['radii']}" if chosen else ""
 

@@ -78,7 +78,8 @@ class Drift(Evaluation):
     heading = "Drift from {bank} to {images}, as {encoders} sees them"
     bank_title = "Images before"
     meaning = (
-        "The p-value of drift is the chance that images of one kind, divided at random, look as different to the encoder as "
+        "The p-value of drift is the probability that images of one kind, divided at random, look as different to the "
+        "encoder as "
         "these two sets do: up to 0.05, they have moved, and of sets that are alike 5% do so by chance. It does not say "
         "whether the encoder suffers from it."
     )

@@ -88,7 +88,7 @@ class Threshold(Evaluation):
     title = "Threshold"
     heading = "Threshold of {encoders} on {images}"
     meaning = (
-        "At the threshold of a stated rate of false matches, the share of everyday copies that are missed, and what an "
+        "At the threshold of a stated rate of false matches, the fraction of everyday copies that are missed, and what an "
         "attacker makes of it: copies made to be missed, and images made to match another. Stronger attacks may do more."
     )
     headline = (
@@ -232,7 +232,7 @@ class Threshold(Evaluation):
 
     def _share(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> Series:
         of = "edited copies below the threshold"
-        return series_of(quantity, conditions, values, "share of edits", Claim.ESTIMATE, of, UNDEFINED)
+        return series_of(quantity, conditions, values, "fraction of edits", Claim.ESTIMATE, of, UNDEFINED)
 
     def _attacked(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> Series:
         return series_of(

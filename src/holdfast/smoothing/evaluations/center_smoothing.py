@@ -50,7 +50,7 @@ from holdfast.smoothing.shared import (
 
 MOVED = "displacement of the smoothed representation by the worst change of this l2 size"
 QUANTILE = (
-    "share of pairs of other images that lie no farther apart than the worst change moves the smoothed representation"
+    "fraction of pairs of other images that lie no farther apart than the worst change moves the smoothed embedding"
 )
 
 
@@ -76,9 +76,10 @@ class CenterSmoothing(SmoothedEvaluation):
     version = 4
     title = "Center smoothing"
     meaning = (
-        "With noise added to its input and the centre of the noisy codes as its code, any encoder has a certificate: the "
-        "smoothed code moves no farther than this, whatever change of that size is made. The universal quantile says "
-        "what share of pairs of different images lie no farther apart; the certificate is loose and speaks of the "
+        "With noise added to its input and the centre of the noisy embeddings as its embedding, any encoder has a "
+        "certificate: the "
+        "smoothed embedding moves no farther than this, whatever change of that size is made. The universal quantile says "
+        "what fraction of pairs of different images lie no farther apart; the certificate is loose and speaks of the "
         "smoothed encoder alone, so the attack beside it shows from the other side how far it can be moved."
     )
     headline = ("certified_universal_quantile", "abstentions")
@@ -110,7 +111,7 @@ class CenterSmoothing(SmoothedEvaluation):
                 str(divergence),
                 Claim.ESTIMATE,
                 "displacement of the representation by smoothing alone",
-                "the code cannot be placed under this divergence",
+                "the embedding cannot be placed under this divergence",
             )
             series.append(error)
             estimates.append(summarise(error, "median", "lower"))
@@ -157,7 +158,7 @@ class CenterSmoothing(SmoothedEvaluation):
         ):
             shares, near = self._on_scale(population, divergence, distance)
             quantiles = series_of(
-                f"{kind}_universal_quantile", case, shares, "share of pairs", claim, QUANTILE, ABSTAINED
+                f"{kind}_universal_quantile", case, shares, "fraction of pairs", claim, QUANTILE, ABSTAINED
             )
             moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
             summaries = [

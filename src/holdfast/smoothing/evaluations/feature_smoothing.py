@@ -75,7 +75,8 @@ class FeatureSmoothing(Evaluation):
     partial = True
     title = "Feature-space smoothing"
     meaning = (
-        "With noise added to its input and the mean of the unit codes as its code, any encoder has a certificate: after any "
+        "With noise added to its input and the mean of the unit embeddings as its embedding, any encoder has a "
+        "certificate: after any "
         "change of that size the cosine similarity to the code from before is at least this. It speaks of the smoothed "
         "encoder alone. The attack beside it shows from the other side how low the similarity can be made."
     )
@@ -145,7 +146,8 @@ class FeatureSmoothing(Evaluation):
         if refuted <= int(binom.ppf(0.999, images, self.alpha)):
             return []
         return [
-            f"CONTRADICTION: attacks made the smoothed code less similar than certified at {refuted} of {images} images "
+            f"CONTRADICTION: attacks made the smoothed embedding less similar than certified at {refuted} of {images} "
+            "images "
             f"(l2 radius {radius:g}), more than alpha = {self.alpha:g} allows; report this as a defect."
         ]
 

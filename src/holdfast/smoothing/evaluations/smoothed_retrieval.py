@@ -52,7 +52,9 @@ from holdfast.smoothing.shared import (
 
 RETRIEVED = "having the same nearest other image, as the smoothed encoder sees it, after every change of this l2 size"
 KEPT = "staying nearest to oneself, as the smoothed encoder sees it, after every change of this l2 size"
-RISK = "share of other images that some change of this l2 size carries the image past, as the smoothed encoder sees it"
+RISK = (
+    "fraction of other images that some change of this l2 size carries the image past, as the smoothed encoder sees it"
+)
 RADIUS = "l2 radius within which the smoothed nearest other image stays the same"
 OWN_RADIUS = "l2 radius within which the image stays nearest to itself, as the smoothed encoder sees it"
 UNDEFINED = "all others are exact copies of the image"
@@ -226,7 +228,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
                 "certified_smoothed_breakaway",
                 case,
                 risk.masked_fill(none, torch.nan),
-                "share of other images",
+                "fraction of other images",
                 Claim.UPPER,
                 RISK,
                 UNDEFINED,
@@ -254,7 +256,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
                 quantity=quantity,
                 conditions={"noise": f"{self.sigma:g}", "divergence": str(divergence)},
                 x_label="l2 radius",
-                y_label="share of images certified",
+                y_label="fraction of images certified",
                 x=tuple(grid.tolist()),
                 y=tuple((radii.cpu()[:, None] > grid).double().mean(0).tolist()),
             )
@@ -272,11 +274,15 @@ class SmoothedRetrieval(SmoothedEvaluation):
 
 
 def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Tensor, "m"], Float[Tensor, ""]]:
-    """Return how far ``centre`` lies from the bisector hyperplanes that it must not cross, positive on the right side.
+    """Distances of the centre from the bisector hyperplanes it must not cross.
 
     First those of its own entry and each other one, then the nearest of those of its nearest other entry and the rest.
     The margin of entries ``a`` and ``b`` is ``(|c - b|^2 - |c - a|^2) / (2 |a - b|)``: what is nearer to the centre
     than that is nearer to ``a`` than to ``b``.
+
+    Args:
+        centre: Centre of the noisy copies, shape (d,).
+        index: Index of the image.
     """
     entries = index.entries.double()
     present = index.half.isfinite()

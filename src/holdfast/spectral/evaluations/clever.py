@@ -238,7 +238,7 @@ CAPPED = 0.1
 """Share of scores equal to the radius from which on a warning says that their mean is no estimate of a distance."""
 UNFITTED = 0.1
 """Share of images without a fit from which on a warning says that the mean over the others is no estimate for all."""
-SAME = "the other sample has the same code, so there is no margin"
+SAME = "the other sample has the same embedding, so there is no margin"
 NO_FIT = (
     f"the largest gradient norms show no end: the fitted one lies over {FARTHEST:g} standard deviations beyond them all"
 )
@@ -411,7 +411,7 @@ def _fits(conditions: Conditions, ends: Ends) -> Series:
         quantity="weibull_fits",
         conditions=conditions,
         values=tuple(float(np.mean([end.accepted for end in row])) for row in ends),
-        unit="share of fits",
+        unit="fraction of fits",
         claim=Claim.ESTIMATE,
-        of="share of reverse Weibull fits that a Kolmogorov-Smirnov test accepts",
+        of="fraction of reverse Weibull fits that a Kolmogorov-Smirnov test accepts",
     )

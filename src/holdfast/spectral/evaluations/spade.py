@@ -193,7 +193,7 @@ class Spectral(Evaluation):
     meaning = (
         "The SPADE score says how much farther apart an encoder can put images that are neighbours in pixels, as seen by "
         "graphs of nearest neighbours; it needs no gradient and no label. It compares encoders on the same images alone, "
-        "varies by tens of percent between random subsets, and is small for encoders that learned nothing, so read it "
+        "varies by tens of percent between random subsets, and is small for encoders that are trivial, so read it "
         "beside the Riemannian distance, the hop distortion and the baselines."
     )
     headline = ("spade_score", "riemannian_distance", "hop_distortion")

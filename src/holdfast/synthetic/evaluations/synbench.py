@@ -111,7 +111,7 @@ def _of_budget(
         quantity="distance",
         conditions=conditions,
         x_label="scale",
-        y_label="distance to the boundary where right, in units of the codes",
+        y_label="distance to the boundary where right, in units of the embeddings",
         x=tuple(scales),
         y=_numbers(bound * inputs.observed["margin"][:, k]),
     )
@@ -170,7 +170,8 @@ class SynBench(Evaluation):
     title = "SynBench: synthetic classes"
     meaning = (
         "Two Gaussian classes are fed to the encoder, which then needs no images; the score compares the accuracy and the "
-        "margin of the best robust linear rule on its codes with what the classes themselves allow: 1 keeps all, 0 nothing. "
+        "margin of the best robust linear rule on its embeddings with what the classes themselves allow: 1 keeps all, "
+        "0 nothing. "
         "It depends strongly on the direction in which the classes differ and on the grid of scales, which the settings "
         "record, and it does not see robustness to attacks."
     )

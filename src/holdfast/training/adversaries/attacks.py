@@ -26,7 +26,7 @@ from holdfast.training.processes import gathered, own_rows
 @final
 @dataclass(frozen=True)
 class OnLoss(Adversary):
-    """Climb each sample's training loss (L-PGD; RoCL, FARE and adversarial supervised training are this, too)."""
+    """Maximise each sample's training loss (L-PGD; also RoCL, FARE and adversarial training)."""
 
     name = "loss"
 
@@ -44,11 +44,14 @@ class OnLoss(Adversary):
 @final
 @dataclass(frozen=True)
 class Targeted(Adversary):
-    """Move the code towards that of another image of the batch (TAR)."""
+    """Move the embedding towards that of another image of the batch (TAR)."""
 
     ball: Ball = Linf(0.05)
+    """Perturbation set of the attack in training."""
     steps: int = 3
+    """Attack steps per batch, 0 or more."""
     step: float | None = 0.005
+    """Step size in pixel units; None: 2.5 * radius / ``steps``."""
     name = "targeted"
 
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
@@ -68,11 +71,14 @@ class Targeted(Adversary):
 @final
 @dataclass(frozen=True)
 class Untargeted(Adversary):
-    """Move the code as far from that of the clean view as it goes (UNTAR)."""
+    """Move the embedding as far as possible from that of the clean view (UNTAR)."""
 
     ball: Ball = Linf(0.05)
+    """Perturbation set of the attack in training."""
     steps: int = 3
+    """Attack steps per batch, 0 or more."""
     step: float | None = 0.005
+    """Step size in pixel units; None: 2.5 * radius / ``steps``."""
     name = "untargeted"
 
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
@@ -94,13 +100,15 @@ class Untargeted(Adversary):
 @final
 @dataclass(frozen=True)
 class GaussianNoise(Adversary):
-    """Add normal noise of deviation ``sigma``; ``steps`` of an attack move what it is added to inside ``ball``, 0 nothing.
+    """Add normal noise; optionally, an attack moves the image to which noise is added.
 
     As in smoothing, noisy views leave the range of the pixels.
     """
 
     ball: Ball = L2(0.25)
+    """Perturbation set of the attack."""
     steps: int = 0
+    """Attack steps per batch; 0: noise alone."""
     sigma: float = 0.25
     """Standard deviation of the noise, in pixel units."""
     name = "noise"

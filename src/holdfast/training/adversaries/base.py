@@ -33,10 +33,9 @@ Prepared = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Adversary(Spelled):
-    """Moves the first view of each image inside ``ball``; what it climbs is its kind.
+    """Attack on the first view of each image, before the training loss is computed.
 
-    ``step`` is in the units of the pixels; by default it is ``2.5 * radius / steps``, so that every point of the ball
-    can be reached from every other.
+    The default step size lets every point of the ball be reached from every other.
     """
 
     name: ClassVar[str]
@@ -56,7 +55,12 @@ class Adversary(Spelled):
 
     @abstractmethod
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        """Return the network that the attack passes through and the gain of each sample as a function of its output."""
+        """Network under attack, and gain of each sample as a function of its output.
+
+        Args:
+            learner: Learner under attack.
+            batch: Images of the step.
+        """
 
     @property
     def attacks(self) -> bool:
@@ -64,22 +68,33 @@ class Adversary(Spelled):
         return True
 
     def around(self, learner: Learner, domain: Domain, from_scratch: bool) -> Learner:
-        """Return what is trained where this adversary is at work: the ``learner``, unless it adds to the loss."""
+        """Learner that is trained with this adversary; another one if the adversary adds a loss.
+
+        Args:
+            learner: Learner under attack.
+            domain: Shape and range of the inputs.
+            from_scratch: True if the weights are untrained.
+        """
         return learner
 
     def prepare(self, epoch: int, feed: Feed, codes: Callable[[], Codes], prepared: Prepared) -> Prepared:
-        """Return what this epoch's attacks need to know of the whole training set, kept in checkpoints; here nothing.
+        """Compute what the attacks of an epoch need about the training set; by default nothing.
 
         Args:
-            epoch: from 0.
-            feed: the training images.
-            codes: computes the codes of all of them, in order and in eval mode.
-            prepared: what was returned before the last epoch, empty before the first.
+            epoch: Number of the epoch, from 0.
+            feed: Training images.
+            codes: Function that computes the embeddings of all images, in order and in eval mode.
+            prepared: Result of the epoch before; empty before the first.
         """
         return prepared
 
     def groups(self, batch: Batch, prepared: Prepared) -> list[tuple[Ball, Bool[Tensor, "b"]]]:
-        """Return the balls in use, each with the samples that it is for."""
+        """Balls in use, each with a mask of its samples.
+
+        Args:
+            batch: Images of the step.
+            prepared: Result of ``prepare``.
+        """
         return [(self.ball, torch.ones_like(batch.rows, dtype=torch.bool))]
 
     def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
@@ -109,7 +124,14 @@ def adversaries() -> dict[str, type[Adversary]]:
 
 
 def gain_of(rows: Int[Tensor, "r"], gain: ObjectiveFunction, encoder: Encoder, clean: Pixels) -> ObjectiveFunction:
-    """Return the gain of some samples of a batch as a function of their codes alone; the others stay where they are."""
+    """Gain of some samples of a batch as a function of their embeddings alone.
+
+    Args:
+        rows: Samples that move, shape (r,).
+        gain: Gain of all samples of the batch.
+        encoder: Encoder under attack.
+        clean: Images of the batch, shape (b, *pixels).
+    """
     with torch.no_grad():
         codes = encoder.forward(clean)
 
@@ -120,7 +142,12 @@ def gain_of(rows: Int[Tensor, "r"], gain: ObjectiveFunction, encoder: Encoder, c
 
 
 def noted(gain: ObjectiveFunction, finite: list[Tensor]) -> ObjectiveFunction:
-    """Return the gain, which notes whether the codes that it is given are finite; nobody waits for a GPU to say it."""
+    """Wrap a gain to record whether embeddings are finite, without waiting for a GPU.
+
+    Args:
+        gain: Gain of each sample.
+        finite: List to which each call appends one flag.
+    """
 
     def of(codes: Codes) -> Float[Tensor, "b"]:
         finite.append(codes.detach().isfinite().all())
@@ -131,7 +158,11 @@ def noted(gain: ObjectiveFunction, finite: list[Tensor]) -> ObjectiveFunction:
 
 @contextmanager
 def required(finite: Sequence[Tensor]) -> Iterator[None]:
-    """Raise at the end unless all that was noted is true; also where an attack on codes that are not left its ball."""
+    """Check at the end that all recorded flags are true.
+
+    Raises:
+        HoldfastError: Embeddings are not finite.
+    """
     failed: AssertionError | None = None
     try:
         yield
@@ -148,7 +179,12 @@ def required(finite: Sequence[Tensor]) -> Iterator[None]:
 
 
 def in_training(network: nn.Module, domain: Domain) -> Encoder:
-    """Return ``network`` as an encoder that attacks can look at, without the copy that an encoder makes otherwise."""
+    """Wrap a network as an encoder for attacks, without a copy.
+
+    Args:
+        network: Network in training.
+        domain: Shape and range of the inputs.
+    """
     encoder = Encoder(nn.Identity(), "the encoder in training", domain)
     encoder.module = network
     return encoder
@@ -156,7 +192,7 @@ def in_training(network: nn.Module, domain: Domain) -> Encoder:
 
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
-    """Put ``module`` into eval mode and its weights out of reach of gradients, and everything back afterwards."""
+    """Put ``module`` into eval mode without weight gradients, and restore both afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     module.eval()

@@ -53,17 +53,12 @@ TOLERANCE = 0.5
 @final
 @dataclass(frozen=True)
 class Certified(Adversary):
-    """Add the loss of the worst codes that bounds allow inside ``ball``, so that the encoder can be certified there.
-
-    ``share`` is the weight of that loss, and ``ramp`` the share of the training over which the radius grows from 0.
-    ``steps`` of an attack make the other term that of attacked views, 0 that of clean ones. ``negatives`` images of the
-    batch stand for all others in the bound, ``temperature`` is that of its InfoNCE. ``bound`` is interval or crown-ibp,
-    ``box`` the share of the radius that is bounded around an attacked point (1: the whole ball), ``regularised`` the weight
-    of the regularisers while the radius grows.
-    """
+    """Add the loss of the worst embeddings that bounds allow, for encoders with certificates."""
 
     ball: Ball = Linf(0.1)
+    """Perturbation set of the certificates."""
     steps: int = 0
+    """Attack steps on the views of the other loss term; 0: clean views."""
     share: float = 0.2
     """Weight of the certified loss, in (0, 1]."""
     temperature: float = 0.2
@@ -111,11 +106,11 @@ class Certified(Adversary):
         return learner.loss_under_attack(batch)
 
     def ramped(self, progress: float) -> float:
-        """Return which share of the radius is in force at this share of the training."""
+        """Fraction of the radius in use after a fraction ``progress`` of the training."""
         return 1.0 if progress >= self.ramp else max(SMALLEST, progress / self.ramp)
 
     def ball_at(self, progress: float) -> Ball:
-        """Return the ball at this share of the training."""
+        """Ball in use after a fraction ``progress`` of the training."""
         return replace(self.ball, radius=self.ball.radius * self.ramped(progress))
 
     def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
@@ -125,7 +120,13 @@ class Certified(Adversary):
 
 @final
 class CertifiedLearner(Learner):
-    """A learner whose loss is joined by that of the worst codes in a ball."""
+    """Learner with an added loss of the worst embeddings in a ball.
+
+    Args:
+        learner: Learner to extend.
+        settings: Settings of certified training.
+        domain: Shape and range of the inputs.
+    """
 
     def __init__(self, learner: Learner, settings: Certified, domain: Domain) -> None:
         super().__init__(learner.encoder)
@@ -141,7 +142,7 @@ class CertifiedLearner(Learner):
         return (1 - share) * loss + share * worst + self.settings.regularised * (1 - ramped) * regular
 
     def worst_loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Return the mean loss of the worst codes in the ball around each first view, and what its boxes are charged."""
+        """Mean loss of the worst embeddings around each first view, and regularisers of the boxes."""
         settings, centre = self.settings, batch.views[0]
         radius = settings.ball_at(batch.progress).radius
         if batch.attacked is not None:
@@ -219,15 +220,21 @@ class CertifiedLearner(Learner):
 
 
 def eval_codes_of(learner: Learner, pixels: Pixels) -> Codes:
-    """Return codes by the running statistics of batch norm, as bounds have them."""
+    """Embeddings with running statistics of batch norm, as bounds use them.
+
+    Args:
+        learner: Learner of the encoder.
+        pixels: Images, shape (b, *pixels).
+    """
     with untouched(learner), torch.no_grad():
         return codes_of(learner.encoder, pixels)
 
 
 def keep_boxes_small(encoder: nn.Module) -> None:
-    """Draw weights anew so that boxes keep their width from layer to layer: deviation ``sqrt(2 pi) / fan_in``.
+    """Redraw weights so that boxes keep their width across layers.
 
-    Shi et al. 2021, https://arxiv.org/abs/2103.17268, section 3.1. Biases stay as they are.
+    The standard deviation is ``sqrt(2 pi) / fan_in``; biases stay. Paper: Shi et al. 2021,
+    https://arxiv.org/abs/2103.17268, section 3.1.
     """
     for part in encoder.modules():
         if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
@@ -236,12 +243,16 @@ def keep_boxes_small(encoder: nn.Module) -> None:
 
 
 def regularisers(graph: Graph, boxes: Sequence[Box]) -> Float[Tensor, ""]:
-    """Return how much boxes grow from the input on, and how far neurons lean to one side, each 0 within a factor of two.
+    """Penalty for boxes that grow and for neurons that are mostly active or inactive.
 
     Shi et al. 2021, https://arxiv.org/abs/2103.17268, section 3.3: with ``w_l`` the mean width of the boxes before an
     activation and ``w_0`` that of the input, ``relu(1/2 - w_0 / w_l)``; with ``a`` and ``i`` the sums of the centres of
     neurons that are always and never active, and of their squared distances from the mean of all centres,
     ``relu(1/2 - min(a/i, i/a))``; means over activations, over 1/2.
+
+    Args:
+        graph: Traced network.
+        boxes: Box of each node.
     """
     activations = [node.inputs[0] for node in graph.nodes if isinstance(node.operation, Rule) and len(node.inputs) == 1]
     width = (boxes[0].upper - boxes[0].lower).mean()
@@ -250,7 +261,12 @@ def regularisers(graph: Graph, boxes: Sequence[Box]) -> Float[Tensor, ""]:
 
 
 def charges(box: Box, width: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Return what the boxes before one activation are charged, where those of the input have this mean ``width``."""
+    """Penalty for the boxes before one activation.
+
+    Args:
+        box: Lower and upper bounds before the activation.
+        width: Mean width of the boxes of the input.
+    """
     growth = relu(TOLERANCE - width / (box.upper - box.lower).mean())
     centres, active, inactive = (box.upper + box.lower) / 2, box.lower > 0, box.upper < 0
     spread = (centres - centres.mean()).square()
@@ -262,7 +278,12 @@ def charges(box: Box, width: Float[Tensor, ""]) -> Float[Tensor, ""]:
 
 
 def balance(first: Float[Tensor, ""], second: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Return the smaller of two sums over the larger; 1 where there is nothing on one side, and nothing to balance."""
+    """Smaller of two sums over the larger; 1 where one is not positive.
+
+    Args:
+        first: First sum.
+        second: Second sum.
+    """
     if not bool((first > 0) & (second > 0)):
         return torch.ones_like(first)
     return torch.minimum(first / second, second / first)

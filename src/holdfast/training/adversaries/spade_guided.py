@@ -41,14 +41,10 @@ KINDS = ("spade", "random")
 @final
 @dataclass(frozen=True)
 class SpadeGuided(Adversary):
-    """Climb the training loss, in a wider ball around the images of high SPADE score than around the others.
-
-    Scores are those of the ``encoder`` of that reference (``builtin:digits-contrastive``), or without one of the encoder in
-    training: as it is before the first epoch and, unless ``every`` is 0, again after each ``every`` epochs.
-    ``repair`` is what happens where the graph of the codes falls apart (``holdfast spade --help``).
-    """
+    """Maximise the training loss, in a wider ball around images with a high SPADE score."""
 
     ball: Ball = Linf(14 / 255)
+    """Perturbation set around images with high scores."""
     low: float = 12 / 255
     """Radius for the images with lower node scores, in the norm of `ball`."""
     share: float = 0.9
@@ -100,17 +96,29 @@ class SpadeGuided(Adversary):
 
 
 def codes_by(reference: str, pixels: Pixels) -> Codes:
-    """Return the codes of ``pixels`` by the encoder that ``reference`` names."""
+    """Embeddings by the encoder that a reference names.
+
+    Args:
+        reference: Reference of an encoder.
+        pixels: Images, shape (n, *pixels).
+    """
     encoder = load(reference).to(pixels.device, pixels.dtype)
     encoder.domain.check(pixels, f"images for {encoder.name}")
     return eval_codes(encoder.module, pixels)
 
 
 def node_scores(pixels: Pixels, codes: Codes, k: int, r: int, repair: str) -> Float[Tensor, "n"]:
-    """Return the SPADE score of each image; nan for those that a repair leaves out.
+    """SPADE score of each image; nan for images that a repair leaves out.
+
+    Args:
+        pixels: Images, shape (n, *pixels).
+        codes: Embeddings of the images, shape (n, d).
+        k: Neighbours of each image in the graphs.
+        r: Eigenvectors of the scores.
+        repair: Repair where the graph of the embeddings falls apart.
 
     Raises:
-        HoldfastError: there are too few images for ``k``, or the graph of their codes falls apart and stays so.
+        HoldfastError: There are too few images for ``k``, or the graph falls apart and stays so.
     """
     graphs = draw(*checked(pixels.cpu(), codes.cpu()), k, KNN(), repair)
     if graphs.split is not None:
@@ -121,7 +129,11 @@ def node_scores(pixels: Pixels, codes: Codes, k: int, r: int, repair: str) -> Fl
 
 
 def highest(scores: Float[Tensor, "n"], share: float) -> Bool[Tensor, "n"]:
-    """Return which images have the highest scores, a ``share`` of all rounded to whole images; unknown scores are lowest.
+    """Mask of the images with the highest scores; unknown scores are lowest.
+
+    Args:
+        scores: Score of each image, shape (n,); nan if unknown.
+        share: Fraction of images to mark, 0 to 1.
 
     Example:
         >>> highest(torch.tensor([1.0, 3.0, torch.nan, 2.0]), 0.5)

@@ -20,10 +20,14 @@ from holdfast.training.processes import gathered, own_rows
 
 
 class Prototypes(nn.Module):
-    """Cosines of codes with learned directions.
+    """Cosines of embeddings with learned directions.
 
-    The weights are divided by their norms in the forward pass, a weight normalisation whose lengths stay 1: what the
-    authors of DINO do; those of SwAV divide the weights themselves after each step.
+    The weights are divided by their norms in the forward pass, as the authors of DINO do. Those of SwAV divide the
+    weights themselves after each step.
+
+    Args:
+        width: Features of an embedding.
+        count: Number of directions.
     """
 
     def __init__(self, width: int, count: int) -> None:
@@ -51,7 +55,12 @@ Scores = Float[Tensor, "b k"]
 
 @torch.no_grad()
 def sinkhorn(scores: Scores, epsilon: float, iterations: int) -> Scores:
-    """Return assignments: each row sums to 1, and columns to almost the same.
+    """Balanced assignments: rows sum to 1, columns to almost the same.
+
+    Args:
+        scores: Scores of images and prototypes, shape (n, k).
+        epsilon: Softness of the assignments, above 0.
+        iterations: Iterations of Sinkhorn and Knopp.
 
     Example:
         >>> sinkhorn(torch.tensor([[1.0, 0.5], [1.0, 0.0]]), epsilon=0.1, iterations=50).round(decimals=2)
@@ -83,11 +92,11 @@ class SwAV(TrainingObjective):
     projection: int = 128
     """Width of the projection."""
     queue: int = 0
-    """Past images that are assigned beside those of the batch; 3840 in the paper where batches are small."""
+    """Past images that are assigned beside the batch; 3840 in the paper for small batches."""
     queue_epoch: int = 15
-    """The epoch, from 0, in which the queue begins to fill; it is used once it is full."""
+    """Epoch, from 0, in which the queue begins to fill; it is used once it is full."""
     frozen_epochs: int = 1
-    """Epochs in which the prototypes stay as they are."""
+    """Epochs in which the prototypes stay fixed."""
     crops: int = 0
     """Small crops of each image, which only predict; 6 in the paper."""
     name = "swav"
@@ -103,7 +112,7 @@ class SwAV(TrainingObjective):
 
 @final
 class SwAVLearner(Learner):
-    """An encoder with a projection, prototypes and a queue of projections, shape (2, queue, d)."""
+    """Encoder with projection, prototypes and a queue of projections, shape (2, queue, d)."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module, settings: SwAV) -> None:
         super().__init__(encoder)
@@ -130,7 +139,12 @@ class SwAVLearner(Learner):
 
     @torch.no_grad()
     def assign(self, scores: Scores, place: int) -> Scores:
-        """Return the assignments of this process's images, from their whole view at this ``place``."""
+        """Assignments of this process's images, from one of their whole views.
+
+        Args:
+            scores: Scores of images and prototypes, shape (b, k).
+            place: Number of the view, 0 or 1.
+        """
         everybody = gathered(scores.detach())
         if self.queued >= self.settings.queue:
             everybody = torch.cat([everybody, self.prototypes(self.queue[place]).to(scores)])
@@ -198,7 +212,12 @@ BLOCK = 8192
 def spherical_kmeans(
     units: Float[Tensor, "n d"], start: Float[Tensor, "k d"], iterations: int
 ) -> tuple[Float[Tensor, "k d"], Int[Tensor, "n"]]:
-    """Return unit centroids and each vector's cluster; a cluster that loses all its vectors keeps its centroid.
+    """Unit centroids and cluster of each vector; empty clusters keep their centroid.
+
+    Args:
+        units: Unit vectors, shape (n, d).
+        start: Unit centroids to start from, shape (k, d).
+        iterations: Iterations of k-means.
 
     Example:
         >>> around = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, -1.0]])
@@ -220,7 +239,7 @@ def spherical_kmeans(
 @final
 @dataclass(frozen=True)
 class DeepClusterV2(TrainingObjective):
-    """Cross-entropy of all views with the clusters of the images, which are found anew before each epoch."""
+    """Cross-entropy of all views with clusters of the images, found before each epoch."""
 
     temperature: float = 0.1
     """Temperature of the cosines with centroids."""
@@ -249,7 +268,7 @@ class DeepClusterV2(TrainingObjective):
 
 @final
 class DeepClusterLearner(Learner):
-    """An encoder with a projection, the last projection of every image from two views, and clusters of them."""
+    """Encoder with projection, latest projections of every image from two views, and clusters."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module, settings: DeepClusterV2, setting: Setting) -> None:
         super().__init__(encoder)
@@ -276,7 +295,12 @@ class DeepClusterLearner(Learner):
         return self.losses(projected, batch.rows.repeat(len(views))).mean()
 
     def losses(self, projected: Codes, rows: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
-        """Return the mean loss over the heads of projections of views of these images."""
+        """Loss of each image, as a mean over the heads.
+
+        Args:
+            projected: Projections of views, shape (b, d).
+            rows: Position of each image in the training set, shape (b,).
+        """
         units = normalize(projected, dim=1) / self.settings.temperature
         losses = [
             cross_entropy(units @ centroids.to(units).T, clusters[rows], reduction="none")

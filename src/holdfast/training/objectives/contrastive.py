@@ -37,7 +37,11 @@ from holdfast.training.processes import gathered, own_rows
 
 
 def info_nce(keys: Codes, temperature: float) -> ObjectiveFunction:
-    """Return each query's loss as a function of the queries; their ``keys`` stand among those of all processes.
+    """InfoNCE of each query as a function of the queries, against keys of all processes.
+
+    Args:
+        keys: Key of each query, shape (b, d).
+        temperature: Temperature of the softmax, above 0.
 
     Example:
         >>> import torch
@@ -68,7 +72,12 @@ EXTRA = 1 / 256
 
 
 def nt_xent(views: Sequence[Codes], temperature: float) -> Float[Tensor, ""]:
-    """Return NT-Xent among views of the same images, shape (b, d) each: this process's anchors, all negatives."""
+    """NT-Xent among views: anchors of this process, negatives of all processes.
+
+    Args:
+        views: Embeddings of each view, each of shape (b, d).
+        temperature: Temperature of the softmax, above 0.
+    """
     units = [normalize(view, dim=1) for view in views]
     everybody = torch.cat([gathered(view) for view in units])
     rows, count = own_rows(len(units[0]), units[0].device), len(everybody) // len(units)
@@ -89,11 +98,11 @@ class SimCLR(TrainingObjective):
     temperature: float = 0.5
     """Temperature of the cosines; 0.5 is the paper's best on CIFAR-10, and RoCL's."""
     hidden: int = 0
-    """Width of the projection's hidden layer; 0 is that of the codes and 200 more, as in RoCL."""
+    """Width of the projection's hidden layer; 0: embedding width + 200, as in RoCL."""
     projection: int = 0
-    """Width of the projection; 0 is that of the codes."""
+    """Width of the projection; 0: that of the embeddings."""
     head: bool = True
-    """Whether there is a projection; without one the loss is of the codes themselves, as certified training needs it."""
+    """True for a projection; without one, the loss is on embeddings, as certified training needs."""
     name = "simclr"
 
     def __post_init__(self) -> None:
@@ -156,9 +165,9 @@ class MoCoV2(TrainingObjective):
     momentum: float = 0.999
     """Momentum of the key encoder, constant."""
     queue: int = 4096
-    """Keys that are kept, a multiple of the batch; the paper's number is 65536."""
+    """Number of keys to keep, a multiple of the batch; 65536 in the paper."""
     hidden: int = 0
-    """Width of the projection's hidden layer; 0 is that of the codes."""
+    """Width of the projection's hidden layer; 0: that of the embeddings."""
     projection: int = 128
     """Width of the projection."""
     name = "moco-v2"
@@ -256,7 +265,7 @@ class MoCoV2Learner(Learner):
 @final
 @dataclass(frozen=True)
 class MoCoV3(TrainingObjective):
-    """InfoNCE with a predictor and a copy that follows with a momentum; keys of the batch are the negatives."""
+    """InfoNCE with a predictor against a momentum copy; keys of the batch are negatives."""
 
     temperature: float = 0.2
     """Temperature of the cosines."""
@@ -295,7 +304,12 @@ class MoCoV3(TrainingObjective):
 
 
 def sup_con(logits: Float[Tensor, "b n"], alike: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:
-    """Return each anchor's loss from its logits with all other views and from which of these are of its class."""
+    """Loss of each anchor against views of the same class.
+
+    Args:
+        logits: Similarity of each anchor with all other views, shape (b, n).
+        alike: Mask of views of the same class, shape (b, n).
+    """
     return -log_softmax(logits, dim=1).where(alike, 0).sum(dim=1) / alike.sum(dim=1)
 
 
@@ -307,7 +321,7 @@ class SupCon(TrainingObjective):
     temperature: float = 0.1
     """Temperature of the cosines."""
     hidden: int = 0
-    """Width of the projection's hidden layer; 0 is that of the codes."""
+    """Width of the projection's hidden layer; 0: that of the embeddings."""
     projection: int = 128
     """Width of the projection."""
     name = "supcon"

@@ -31,7 +31,13 @@ BARLOW_EPS = 1e-5
 
 
 def barlow(first: Codes, two: Codes, redundancy: float) -> Float[Tensor, ""]:
-    """Return the loss between two views of the images of all processes, of which these are this process's."""
+    """Barlow Twins loss between two views, over the images of all processes.
+
+    Args:
+        first: Projections of the first view in this process, shape (b, d).
+        two: Projections of the second view, shape (b, d).
+        redundancy: Weight of correlations between different features.
+    """
     A, B = standardised(gathered(first)), standardised(gathered(two))
     C = A.T @ B / len(A)
     same = torch.diagonal(C)
@@ -39,7 +45,12 @@ def barlow(first: Codes, two: Codes, redundancy: float) -> Float[Tensor, ""]:
 
 
 def standardised(codes: Codes, like: Float[Tensor, "n d"] | None = None) -> Codes:
-    """Return each feature less its mean over the batch and divided by its deviation there, or by those of ``like``."""
+    """Standardise each feature over the batch, or with the statistics of ``like``.
+
+    Args:
+        codes: Embeddings, shape (b, d).
+        like: Embeddings whose mean and standard deviation are used, shape (n, d); None: ``codes``.
+    """
     variance, mean = torch.var_mean(codes if like is None else like, dim=0, correction=0)
     return (codes - mean) / (variance + BARLOW_EPS).sqrt()
 
@@ -80,7 +91,7 @@ class BarlowTwinsLearner(Learner):
         return torch.stack(losses).mean()
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        """Return each sample's share of ``sum_i (1 - C_ii)``, which is half the squared distance of its two rows.
+        """Part of ``sum_i (1 - C_ii)`` per sample: half the squared distance of its two rows.
 
         The loss itself is no sum over samples. Features are standardised as those of the clean views are.
         """
@@ -132,7 +143,7 @@ def variance_and_covariance(codes: Codes) -> tuple[Float[Tensor, ""], Float[Tens
 @final
 @dataclass(frozen=True)
 class VICReg(TrainingObjective):
-    """Invariance, variance and covariance of the expanded codes of two views, each with its weight."""
+    """Weighted invariance, variance and covariance of the expanded embeddings of two views."""
 
     invariance: float = 25.0
     """Weight of the distance between views."""
@@ -169,14 +180,19 @@ class VICRegLearner(Learner):
         return torch.stack([self.between(view, second) for view in (first, *attacked)]).mean()
 
     def between(self, first: Codes, two: Codes) -> Float[Tensor, ""]:
-        """Return the loss between two views of the images; distances of this process's, statistics of all."""
+        """Loss between two views: distances of this process, statistics of all.
+
+        Args:
+            first: Expanded embeddings of the first view, shape (b, d).
+            two: Expanded embeddings of the second view, shape (b, d).
+        """
         (v, c), (v_two, c_two) = variance_and_covariance(gathered(first)), variance_and_covariance(gathered(two))
         weights = self.weights
         spread = weights.variance * (v + v_two) / 2 + weights.covariance * (c + c_two)
         return weights.invariance * mse_loss(first, two) + spread
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
-        """Return each sample's invariance term against the second view; the others belong to no sample."""
+        """Invariance term of each sample against the second view; other terms have no samples."""
         network = nn.Sequential(self.encoder, self.head)
         with torch.no_grad():
             target = network(batch.views[1])

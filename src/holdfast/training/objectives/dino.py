@@ -44,7 +44,7 @@ Scores = Float[Tensor, "b k"]
 @final
 @dataclass(frozen=True)
 class DINO(TrainingObjective):
-    """Cross-entropy between the prototypes of a teacher, centred and sharpened, and those of the student."""
+    """Cross-entropy between the prototypes of a teacher, centred and sharpened, and a student."""
 
     temperature: float = 0.1
     """Temperature of the student."""
@@ -65,9 +65,9 @@ class DINO(TrainingObjective):
     projection: int = 256
     """Width of the projection."""
     norm: bool = False
-    """Whether batch norm stands before the projection's nonlinearities, as the authors have it as an option."""
+    """True for batch norm before the projection's nonlinearities, an option of the authors."""
     frozen_epochs: int = 1
-    """Epochs in which the student's prototypes stay as they are."""
+    """Epochs in which the student's prototypes stay fixed."""
     crops: int = 0
     """Small crops of each image; 8 to 10 in the paper."""
     name = "dino"
@@ -131,7 +131,7 @@ class DINOLearner(Learner):
         return torch.stack(losses).mean()
 
     def targets(self, teacher: Scores) -> Scores:
-        """Return the teacher's probabilities, centred so that no prototype has them all, sharp so that not all have some."""
+        """Probabilities of the teacher: centred, so that no prototype dominates, and sharpened."""
         temperature = self.settings.teacher_temperature_in(self.epoch)
         return ((teacher - self.center) / temperature).softmax(dim=1)
 

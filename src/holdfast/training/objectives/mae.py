@@ -39,16 +39,19 @@ EPS = 1e-6
 @final
 @dataclass(frozen=True)
 class MAE(TrainingObjective):
-    """Squared error of predicted hidden patches. One view; crops and flips are the paper's only augmentation."""
+    """Squared error of predicted hidden patches, from one view.
+
+    Crops and flips are the only augmentation of the paper.
+    """
 
     ratio: float = 0.75
     """Fraction of patches that are hidden."""
     masked: str = "auto"
     """What is hidden: `tokens` (published), `pixels` (any encoder), or `auto`."""
     patch: int = 4
-    """Pixels a side of a patch where pixels are masked; tokens have the encoder's own."""
+    """Pixels per side of a patch where pixels are masked; tokens have the encoder's own."""
     normalised: bool = True
-    """Whether patches are brought to mean 0 and variance 1 before they are compared."""
+    """True to bring patches to mean 0 and variance 1 before they are compared."""
     decoder_width: int = 128
     """Width of the decoder's tokens, 512 in the paper; of its hidden layer if pixels are masked."""
     decoder_depth: int = 2
@@ -80,7 +83,7 @@ class MAE(TrainingObjective):
 
 
 class TokenDecoder(nn.Module):
-    """Predicts all patches from the tokens of visible ones, with a transformer that is told where each stands."""
+    """Transformer that predicts all patches from the tokens of visible ones."""
 
     def __init__(self, encoder: nn.Module, settings: MAE, domain: Domain) -> None:
         super().__init__()
@@ -119,7 +122,7 @@ class TokenDecoder(nn.Module):
 
 
 class PixelDecoder(nn.Module):
-    """Predicts all patches from the code of an image whose hidden patches are painted over."""
+    """Network that predicts all patches from the embedding of a partly painted image."""
 
     def __init__(self, settings: MAE, setting: Setting) -> None:
         super().__init__()
@@ -160,7 +163,13 @@ class MAELearner(Learner):
         return noise.fork("mask").uniform((self.decoder.count,)).argsort(dim=1)
 
     def losses(self, predicted: Patches, pixels: Pixels, order: Order) -> Float[Tensor, "b"]:
-        """Return each image's mean squared error over its hidden patches."""
+        """Mean squared error of each image over its hidden patches.
+
+        Args:
+            predicted: Predicted patches, shape (b, n, values).
+            pixels: Images, shape (b, *pixels).
+            order: Order of the patches of each image, shape (b, n); the first are visible.
+        """
         target = unfold(pixels, self.decoder.patch, stride=self.decoder.patch).transpose(1, 2)
         if self.settings.normalised:
             variance, mean = torch.var_mean(target, dim=2, keepdim=True)
@@ -179,7 +188,7 @@ class MAELearner(Learner):
 
 
 class Prediction(OfRows):
-    """Pixels to predicted patches, one after the other, where it is settled which are hidden."""
+    """Network from pixels to predicted patches, for a fixed choice of hidden patches."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, order: Order) -> None:
         super().__init__()
@@ -193,7 +202,11 @@ class Prediction(OfRows):
 
 
 def hidden_patches(order: Order, keep: int) -> Bool[Tensor, "b n"]:
-    """Return which patches are hidden: all but the first ``keep`` of each image's order.
+    """Mask of the hidden patches.
+
+    Args:
+        order: Order of the patches of each image, shape (b, n).
+        keep: Patches that stay visible, the first of each order.
 
     Example:
         >>> hidden_patches(torch.tensor([[2, 0, 1]]), keep=1)

@@ -33,10 +33,17 @@ Comparison = Callable[[Codes], ObjectiveFunction]
 
 @final
 class SiameseLearner(Learner):
-    """An encoder with a projector and a predictor, and a target network.
+    """Encoder with a projector and a predictor, and a target network.
 
-    ``momentum`` makes the target a copy of encoder and projector that follows them, ever more slowly: its momentum rises
-    from this number to 1 along half a cosine. Without it the target is encoder and projector themselves.
+    With ``momentum``, the target is a copy of encoder and projector. Its momentum rises to 1 along half a cosine.
+    Without, the target is encoder and projector themselves.
+
+    Args:
+        encoder: Network from pixels to embeddings.
+        projector: Network from embeddings to projections.
+        predictor: Network from projections to predictions.
+        comparison: Loss between predictions and target projections.
+        momentum: Weight of the old copy at the start, 0 to 1; None without a copy.
     """
 
     def __init__(

@@ -41,7 +41,10 @@ from holdfast.training.processes import gathered
 @final
 @dataclass(frozen=True)
 class Distillation(TrainingObjective):
-    """Squared distance of the codes from those of the starting encoder; with an adversary, of the attacked view's."""
+    """Squared distance from the embeddings of the starting encoder.
+
+    With an adversary, it is the distance of the attacked view.
+    """
 
     clean: float = 0.0
     """Weight of the clean view's term, relative to the attacked view's."""
@@ -87,7 +90,7 @@ class DistillationLearner(Learner):
         return self.encoder, loss
 
     def target(self, batch: Batch) -> Codes:
-        """Return the codes of the view that the starting encoder gives."""
+        """Embeddings of the view by the starting encoder."""
         with torch.no_grad():
             return codes_of(self.original, batch.views[0])
 
@@ -103,7 +106,9 @@ class DistillationLearner(Learner):
 
 
 def spread(codes: Codes) -> Float[Tensor, ""]:
-    """Return ``log mean_{i<j} exp(-2 |u_i - u_j|^2)`` of the codes of all processes; lower is more uniform.
+    """Uniformity of the embeddings of all processes; lower is more uniform.
+
+    It is ``log mean_{i<j} exp(-2 |u_i - u_j|^2)``.
 
     Example:
         >>> float(spread(torch.tensor([[1.0, 0.0], [0.0, 3.0]])))
@@ -118,7 +123,7 @@ def spread(codes: Codes) -> Float[Tensor, ""]:
 @final
 @dataclass(frozen=True)
 class Supervised(TrainingObjective):
-    """Cross-entropy of a linear head on one view; ``uniformity`` weighs the spread of the codes of a batch."""
+    """Cross-entropy of a linear head on one view."""
 
     uniformity: float = 0.0
     """Weight of the uniformity term: 0.01 spreads embeddings more evenly, -0.01 less (Zhong et al. 2022)."""

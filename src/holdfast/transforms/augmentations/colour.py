@@ -23,25 +23,47 @@ Change = Callable[[ImagePixels, Int[Tensor, "k"]], ImagePixels]
 
 
 def sometimes(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) -> ImagePixels:
-    """Return images of which those ``chosen`` are changed."""
+    """Change the chosen images.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        chosen: Mask of images to change, shape (b,).
+        change: Function from images and their positions to changed images.
+    """
     # On a GPU it costs more to wait for which are chosen than to change all.
     return (some_changed if pixels.device.type == "cpu" else all_changed)(pixels, chosen, change)
 
 
 def some_changed(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) -> ImagePixels:
-    """Change those chosen alone."""
+    """Change the chosen images alone.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        chosen: Mask of images to change, shape (b,).
+        change: Function from images and their positions to changed images.
+    """
     rows = chosen.nonzero()[:, 0]
     return pixels.index_copy(0, rows, change(pixels.index_select(0, rows), rows))
 
 
 def all_changed(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) -> ImagePixels:
-    """Change all, and take those chosen of them."""
+    """Change all images, and keep the result for the chosen ones.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        chosen: Mask of images to change, shape (b,).
+        change: Function from images and their positions to changed images.
+    """
     changed = change(pixels, torch.arange(len(pixels), device=pixels.device))
     return torch.where(column(chosen, pixels), changed, pixels)
 
 
 def check_probability(p: float, name: str) -> None:
-    """Raise unless ``p`` is a probability.
+    """Check that ``p`` is a probability.
+
+    Args:
+        p: Number to check.
+        name: Name of the transform in errors.
 
     Raises:
         HoldfastError: ``p`` does not lie in 0..1.
@@ -88,7 +110,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 @final
 @dataclass(frozen=True)
 class ColorJitter(Transform):
-    """With probability ``p``, factors within 1 +- each strength and hue turned by up to ``hue`` of the circle.
+    """Random brightness, contrast, saturation and hue, with probability ``p``.
 
     Gray images have neither saturation nor hue.
     """
@@ -121,7 +143,7 @@ class ColorJitter(Transform):
         return sometimes(pixels, draws[:, 8] < self.p, lambda some, rows: jittered(some, factors[rows], order[rows]))
 
     def factors(self, draws: Float[Tensor, "b 4"]) -> Float[Tensor, "b 4"]:
-        """Return for each image the factors of brightness, contrast and saturation and the turn of the hue."""
+        """Factors of brightness, contrast and saturation and turn of the hue of each image."""
         limits = draws.new_tensor([self.brightness, self.contrast, self.saturation, self.hue])
         low, high = (1 - limits).clamp(min=0), 1 + limits
         low[HUE], high[HUE] = -self.hue, self.hue
@@ -129,9 +151,14 @@ class ColorJitter(Transform):
 
 
 def jittered(pixels: ImagePixels, factors: Float[Tensor, "b 4"], order: Int[Tensor, "b 4"]) -> ImagePixels:
-    """Return images changed by their ``factors``, the operations in the ``order`` of each.
+    """Apply colour factors in an order of each image's own.
 
-    At each step all images go through one linear map of their channels, the identity for those that turn their hue.
+    At each step all images go through one linear map of their channels, the identity where the step turns the hue.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        factors: Factors of brightness, contrast and saturation and turn of the hue, shape (b, 4).
+        order: Order of the four operations, shape (b, 4).
     """
     luma = weights(pixels)
     factor = torch.where(order == HUE, 1.0, factors.gather(1, order)).to(pixels)
@@ -149,10 +176,14 @@ def jittered(pixels: ImagePixels, factors: Float[Tensor, "b 4"], order: Int[Tens
 
 
 def hue_turned(pixels: ImagePixels, turns: Float[Tensor, "b"]) -> ImagePixels:
-    """Return RGB images with the hue of HSV turned by shares of the circle.
+    """Turn the hue of RGB images in HSV.
 
     With the hue as a share of the circle, a channel is at its least, plus the chroma times ``2 - 6 d`` cut to [0, 1],
     where ``d`` is how far the hue is from the channel's own: 0 for red, 1/3 for green, 2/3 for blue.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        turns: Turn of each image as a fraction of the circle, shape (b,).
     """
     # The channels are sorted by two exchanges, each of which mirrors the hue: six times faster than a case for each order.
     red, green, blue = pixels.unbind(1)
@@ -173,7 +204,10 @@ def hue_turned(pixels: ImagePixels, turns: Float[Tensor, "b"]) -> ImagePixels:
 @final
 @dataclass(frozen=True)
 class Grayscale(Transform):
-    """Gray, still with three channels, with probability ``p`` (Chen et al. 2020); gray images stay."""
+    """Gray with three equal channels, with probability ``p``; gray images stay.
+
+    Paper: Chen et al. 2020.
+    """
 
     p: float = 0.2
     """Probability that an image becomes grey."""
@@ -191,7 +225,10 @@ class Grayscale(Transform):
 @final
 @dataclass(frozen=True)
 class Solarize(Transform):
-    """Values ``v`` from ``threshold`` on become ``1 - v``, with probability ``p`` (Grill et al. 2020)."""
+    """Invert values from ``threshold`` on, with probability ``p``.
+
+    Paper: Grill et al. 2020.
+    """
 
     p: float = 0.2
     """Probability that an image is solarised."""
@@ -210,7 +247,11 @@ class Solarize(Transform):
 
 
 def solarized(pixels: ImagePixels, threshold: float) -> ImagePixels:
-    """Return images with the values from ``threshold`` on inverted.
+    """Invert the values from ``threshold`` on.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        threshold: Smallest value that is inverted, 0 to 1.
 
     Example:
         >>> solarized(torch.tensor([[[[0.25, 0.5, 0.75]]]]), 0.6).tolist()
@@ -228,7 +269,7 @@ def solarized(pixels: ImagePixels, threshold: float) -> ImagePixels:
 @final
 @dataclass(frozen=True)
 class GaussianBlur(Transform):
-    """Blurred with probability ``p`` by ``sigma_min`` to ``sigma_max`` pixels; borders are reflected.
+    """Gaussian blur of a random width, with probability ``p``; borders are reflected.
 
     The kernel has ``2 r + 1`` taps, ``r`` half of ``kernel`` times the shorter side, rounded down: with the default, an
     image below 20 pixels stays as it is. ``kernel=1`` cuts nothing off.
@@ -265,7 +306,13 @@ class GaussianBlur(Transform):
 
 
 def blurred(pixels: ImagePixels, sigmas: Float[Tensor, "b"], reach: int) -> ImagePixels:
-    """Return each image blurred by its own sigma, with kernels that reach ``reach`` pixels to each side."""
+    """Blur each image with its own width.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        sigmas: Standard deviation of each kernel in pixels, shape (b,).
+        reach: Pixels of the kernel to each side; 0 changes nothing.
+    """
     if reach == 0:
         return pixels
     offsets = torch.arange(-reach, reach + 1, dtype=sigmas.dtype, device=sigmas.device)

@@ -38,7 +38,7 @@ class HorizontalFlip(Transform):
 @final
 @dataclass(frozen=True)
 class RandomAffine(Transform):
-    """Turned by up to ``degrees``, scaled by up to ``scale`` and shifted by up to ``translate`` of each side.
+    """Random rotation, scaling and shift.
 
     About the middle, bilinear, with black around the image. The defaults are those of the built-in digit encoders.
     """
@@ -70,7 +70,14 @@ class RandomAffine(Transform):
 def moved(
     pixels: ImagePixels, angles: Float[Tensor, "b"], scales: Float[Tensor, "b"], shifts: Float[Tensor, "b 2"]
 ) -> ImagePixels:
-    """Return images turned clockwise by ``angles`` in radians and scaled about the middle, then shifted (down, right)."""
+    """Rotate and scale images about the middle, then shift them.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        angles: Clockwise rotation of each image in radians, shape (b,).
+        scales: Factor of each image, shape (b,).
+        shifts: Shift of each image in pixels (down, right), shape (b, 2).
+    """
     rows, columns = (axis.to(pixels) for axis in centred(pixels))
     down, across = shifts.T[..., None, None].to(pixels)
     rows, columns = rows - down, columns - across
@@ -86,9 +93,9 @@ PADDING_MODES = {"zeros": "constant", "reflect": "reflect"}
 @final
 @dataclass(frozen=True)
 class RandomCrop(Transform):
-    """Padded by ``padding`` pixels with zeros or its reflection (``padding_mode``), then cut out at a random place.
+    """Pad the image, then crop it at a random place.
 
-    The augmentation of residual networks on CIFAR (He et al. 2016, section 4.2).
+    Paper: residual networks on CIFAR (He et al. 2016, section 4.2).
     """
 
     padding: int = 4
@@ -128,9 +135,9 @@ TRIES = 10
 @final
 @dataclass(frozen=True)
 class RandomResizedCrop(Transform):
-    """A crop of ``scale_min`` to ``scale_max`` of the area, its width over its height up to ``ratio`` or its inverse.
+    """Random crop, enlarged to the size of the image.
 
-    The area is uniform, the ratio uniform in its logarithm, whole pixels are cut out, and enlarging is bilinear.
+    The area is uniform, the aspect ratio uniform in its logarithm. Whole pixels are cut out, and enlarging is bilinear.
     """
 
     scale_min: float = 0.08
@@ -158,7 +165,16 @@ class RandomResizedCrop(Transform):
         return resized_crops(pixels, self.boxes(noise, *pixels.shape[-2:]))
 
     def boxes(self, noise: Noise, height: int, width: int) -> Float[Tensor, "b 4"]:
-        """Return the crop of each image: top, left, height and width in whole pixels."""
+        """Crop of each image.
+
+        Args:
+            noise: Random streams, one per image.
+            height: Height of the images in pixels.
+            width: Width of the images in pixels.
+
+        Returns:
+            Top, left, height and width in whole pixels, shape (b, 4).
+        """
         draws = noise.uniform((2 * TRIES + 2,), torch.float64)
         area = height * width * (self.scale_min + (self.scale_max - self.scale_min) * draws[:, :TRIES])
         ratio = torch.exp(log(self.ratio) * (2 * draws[:, TRIES:-2] - 1))
@@ -175,7 +191,12 @@ class RandomResizedCrop(Transform):
 
 
 def resized_crops(pixels: ImagePixels, boxes: Float[Tensor, "b 4"]) -> ImagePixels:
-    """Return what lies in the box of each image (top, left, height, width), enlarged to the size of the image."""
+    """Enlarge a crop of each image to the size of the image.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        boxes: Top, left, height and width of each crop in pixels, shape (b, 4).
+    """
     rows, columns = (
         _places(boxes[:, axis, None], boxes[:, axis + 2, None], side) for axis, side in enumerate(pixels.shape[-2:])
     )

@@ -25,14 +25,14 @@ SMALL, LARGE = 32, 224
 
 @dataclass(frozen=True)
 class CommonCorruption(Transform):
-    """A corruption in five severities."""
+    """Corruption with five severities."""
 
     severity: int
     """Severity, 1 (mild) to 5."""
 
     at_224: ClassVar[tuple[Any, ...]]
     at_32: ClassVar[tuple[Any, ...]]
-    """The parameters of each severity, as published."""
+    """Published parameters of each severity, for images of 32 pixels."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.severity <= 5:
@@ -44,7 +44,13 @@ class CommonCorruption(Transform):
 
     @abstractmethod
     def corrupt(self, pixels: ImagePixels, noise: Noise, c: Any) -> ImagePixels:
-        """Return the images corrupted with the parameters ``c`` of this severity."""
+        """Corrupt images with the parameters of this severity.
+
+        Args:
+            pixels: Images in [0, 1], shape (b, channels, height, width).
+            noise: Random streams, one per image.
+            c: Parameters of the severity.
+        """
 
 
 def small(pixels: ImagePixels) -> bool:

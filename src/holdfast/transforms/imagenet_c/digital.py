@@ -53,9 +53,9 @@ class BrightnessC(CommonCorruption):
 
 @final
 class SaturateC(CommonCorruption):
-    """Other saturation in HSV, one of the four extra corruptions of ImageNet-C. As published; gray images stay.
+    """Other saturation in HSV, an extra corruption of ImageNet-C; gray images stay.
 
-    Grey pixels of colour images have the hue of red, as published, and show it at severities 4 and 5.
+    As published: gray pixels of colour images have the hue of red, and show it at severities 4 and 5.
     """
 
     name = "saturate-c"
@@ -98,7 +98,12 @@ def edges(levels: Float[Tensor, "b 1 height width"]) -> Bool[Tensor, "b 1 height
 
 
 def ridges(across: Tensor, down: Tensor) -> tuple[Bool[Tensor, "b 1 height width"], Tensor]:
-    """Return which pixels have the largest derivative along its direction, and its size."""
+    """Mask of pixels with the largest derivative along its direction, and its size.
+
+    Args:
+        across: Horizontal derivative, shape (b, 1, height, width).
+        down: Vertical derivative, shape (b, 1, height, width).
+    """
     size = across.abs() + down.abs()
     framed = functional.pad(size, (1, 1, 1, 1))
     height, width = size.shape[-2:]
@@ -119,7 +124,7 @@ def ridges(across: Tensor, down: Tensor) -> tuple[Bool[Tensor, "b 1 height width
 
 @final
 class ElasticTransformC(CommonCorruption):
-    """Elastic transform of ImageNet-C. As published; lengths scale with the image, as its tables are shares of the size."""
+    """Elastic transform of ImageNet-C, as published; lengths scale with the image."""
 
     name = "elastic-transform-c"
     draws = True
@@ -158,7 +163,12 @@ class ElasticTransformC(CommonCorruption):
 
 
 def affine(pixels: ImagePixels, moves: Float[Tensor, "b 3 2"]) -> ImagePixels:
-    """Return images under the affine maps that move three corners of a square by ``moves``, given as (x, y)."""
+    """Affine maps of images.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        moves: Shift of three corners of a square as (x, y), shape (b, 3, 2).
+    """
     height, width = pixels.shape[-2:]
     middle = torch.tensor([height // 2, width // 2], dtype=torch.float64)
     third = min(height, width) // 3
@@ -191,9 +201,9 @@ class JpegCompressionC(CommonCorruption):
 
 @final
 class PixelateC(CommonCorruption):
-    """Pixelation of ImageNet-C by the boxes of Pillow. As published, but for Pillow's rounding after each of two passes.
+    """Pixelation of ImageNet-C by the boxes of Pillow, without its rounding between passes.
 
-    Halves are rounded up there, so that photographs are 0.06 to 0.5 levels darker here on average.
+    Pillow rounds halves up, so that photographs are 0.06 to 0.5 levels darker here on average.
     """
 
     name = "pixelate-c"
@@ -207,12 +217,21 @@ class PixelateC(CommonCorruption):
 
 @cache
 def there_and_back(size: int, few: int) -> Float[Tensor, "size size"]:
-    """Return the matrix that makes a row of ``size`` pixels one of ``few``, and again one of ``size``."""
+    """Matrix that shrinks a row of pixels and enlarges it again, shape (size, size).
+
+    Args:
+        size: Pixels in the row.
+        few: Pixels in between.
+    """
     return boxes(few, size) @ boxes(size, few)
 
 
 def boxes(size: int, wanted: int) -> Float[Tensor, "wanted size"]:
-    """Return the matrix that makes ``wanted`` pixels of ``size``.
+    """Matrix that resamples a row with boxes, shape (wanted, size).
+
+    Args:
+        size: Pixels in the row.
+        wanted: Pixels of the result.
 
     Example:
         >>> boxes(4, 2).tolist()

@@ -40,7 +40,10 @@ class GaussianNoiseC(CommonCorruption):
 
 @final
 class ShotNoiseC(CommonCorruption):
-    """Poisson noise of ImageNet-C. As published for 8-bit images; other values are rounded to 8 bits first."""
+    """Poisson noise of ImageNet-C, as published for images of 8 bits.
+
+    Other images are rounded to 8 bits first.
+    """
 
     name = "shot-noise-c"
     draws = True
@@ -59,9 +62,11 @@ class ShotNoiseC(CommonCorruption):
 
 @cache
 def counts(photons: int) -> tuple[Float[Tensor, "entries"], Float[Tensor, "256"], int]:
-    """Return ``v + P(X_v <= k)`` for each 8-bit level v and count k; the first k of each level; how many there are.
+    """Table of Poisson counts for each 8-bit level, for fast draws.
 
     ``X_v`` is Poisson with mean ``photons * v / 255``. Counts that occur once in 10^12 draws are left out.
+
+    It holds ``v + P(X_v <= k)`` for each level v and count k, the first k of each level, and the number of entries.
     """
     from scipy import stats  # loaded here, because it is slow to load
 
@@ -91,7 +96,7 @@ class ImpulseNoiseC(CommonCorruption):
 
 @final
 class SpeckleNoiseC(CommonCorruption):
-    """Noise in proportion to brightness, one of the four extra corruptions of ImageNet-C. As published."""
+    """Noise in proportion to brightness, an extra corruption of ImageNet-C, as published."""
 
     name = "speckle-noise-c"
     draws = True
@@ -128,7 +133,12 @@ class DefocusBlurC(CommonCorruption):
 
 @cache
 def disk(radius: float, blur: float) -> Float[Tensor, "side side"]:
-    """Return a disk of ``radius`` pixels whose rim is softened by a Gaussian of ``blur`` pixels, with sum 1."""
+    """Disk with a soft rim and sum 1.
+
+    Args:
+        radius: Radius in pixels.
+        blur: Standard deviation of the rim in pixels.
+    """
     reach = max(8, int(radius))
     places = torch.arange(-reach, reach + 1, dtype=torch.float64)
     inside = (places[:, None] ** 2 + places**2 <= radius**2).double()
@@ -141,7 +151,10 @@ def disk(radius: float, blur: float) -> Float[Tensor, "side side"]:
 
 @final
 class GlassBlurC(CommonCorruption):
-    """Glass blur of ImageNet-C. As published, whose program copies a neighbour where its text swaps with it."""
+    """Glass blur of ImageNet-C, as its program works: it copies a neighbour.
+
+    The text of the paper swaps pixels instead.
+    """
 
     name = "glass-blur-c"
     draws = True
@@ -159,11 +172,20 @@ class GlassBlurC(CommonCorruption):
 
 
 def copied_from(height: int, width: int, reach: int, noise: Noise) -> Int[Tensor, "b pixels"]:
-    """Return which pixel's old value each pixel has after one round.
+    """Source of each pixel after one round of glass blur.
 
     A round goes through the inner pixels from the last to the first and gives each the value that a neighbour, at most
     ``reach`` away, has at that time: its new one if it comes later in the image, as it was visited, else its old one. So
     each pixel points at its neighbour, and those that point onward are followed, twice as far each time, to the end.
+
+    Args:
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+        reach: Largest distance of a neighbour in pixels.
+        noise: Random streams, one per image.
+
+    Returns:
+        Index of the source of each pixel, shape (b, height * width).
     """
     device = noise.keys.device
     here = torch.arange(height * width, device=device)
@@ -187,7 +209,7 @@ def copied_from(height: int, width: int, reach: int, noise: Noise) -> Int[Tensor
 
 @final
 class MotionBlurC(CommonCorruption):
-    """Motion blur of ImageNet-C, at an angle within 45 degrees of the horizontal. As published."""
+    """Motion blur of ImageNet-C, within 45 degrees of the horizontal, as published."""
 
     name = "motion-blur-c"
     draws = True
@@ -200,7 +222,14 @@ class MotionBlurC(CommonCorruption):
 
 
 def moved(pixels: ImagePixels, radius: int, sigma: float, degrees: Float[Tensor, "b"]) -> ImagePixels:
-    """Return the images blurred along lines at ``degrees``; beyond the border its pixels are repeated."""
+    """Blur images along lines; beyond the border, its pixels repeat.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        radius: Half of the length of the line in pixels.
+        sigma: Standard deviation of the weights in pixels.
+        degrees: Angle of each image in degrees, shape (b,).
+    """
     length, (height, width) = 2 * radius, pixels.shape[-2:]
     weights = torch.exp(-0.5 * (torch.arange(length + 1, dtype=torch.float64) / sigma) ** 2)
     share = (weights / weights.sum()).tolist()
@@ -232,7 +261,12 @@ class ZoomBlurC(CommonCorruption):
 
 
 def enlarged(pixels: ImagePixels, factor: float) -> ImagePixels:
-    """Return the middle of images enlarged to their own size, bilinear, corners kept at corners."""
+    """Enlarge the middle of images to their own size, bilinear, corners aligned.
+
+    Args:
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+        factor: Factor of the enlargement, 1 or more.
+    """
     sides = pixels.shape[-2:]
     inner = [ceil(side / factor) for side in sides]
     top, left = ((side - part) // 2 for side, part in zip(sides, inner, strict=True))

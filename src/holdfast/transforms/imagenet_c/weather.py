@@ -17,10 +17,17 @@ from holdfast.transforms.imagenet_c.noise_and_blur import enlarged, moved
 
 
 def plasma(height: int, width: int, decay: float, noise: Noise, dtype: torch.dtype) -> Float[Tensor, "b height width"]:
-    """Return the corner of a map that spans [0, 1], one per stream of ``noise``.
+    """Random cloud map that spans [0, 1], one per stream of ``noise``.
 
     From the corners of ever smaller squares, periodic at the border, the middle of each square and of each edge becomes
     the mean of its four neighbours and a uniform draw, whose size divides by ``decay`` twice whenever squares halve.
+
+    Args:
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+        decay: Factor by which roughness falls, twice per halving of the squares; above 1.
+        noise: Random streams, one per image.
+        dtype: Floating-point type of the draws.
     """
     side = max(2, 1 << (max(height, width) - 1).bit_length())
     # One draw for each place, by where it is.
@@ -45,7 +52,7 @@ def plasma(height: int, width: int, decay: float, noise: Noise, dtype: torch.dty
 
 @final
 class FogC(CommonCorruption):
-    """Fog of ImageNet-C. As published; the map is as large as the next power of two holds the image."""
+    """Fog of ImageNet-C, as published; the map covers the next power of two."""
 
     name = "fog-c"
     draws = True
@@ -65,7 +72,7 @@ TINT = (0.86, 0.94, 1.0)
 
 @final
 class FrostC(CommonCorruption):
-    """Frost as in ImageNet-C, whose photographs of frost are replaced by crystals drawn anew for each image."""
+    """Frost as in ImageNet-C, with random crystals in place of photographs of frost."""
 
     name = "frost-c"
     draws = True
@@ -79,7 +86,14 @@ class FrostC(CommonCorruption):
 
 
 def crystals(height: int, width: int, noise: Noise, dtype: torch.dtype) -> Float[Tensor, "b height width"]:
-    """Return fine ridges where two maps cross their middle, denser where a third is high."""
+    """Random map of ridges, denser in some regions.
+
+    Args:
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+        noise: Random streams, one per image.
+        dtype: Floating-point type of the draws.
+    """
     maps = [plasma(height, width, decay, noise.fork(part), dtype) for part, decay in enumerate((1.6, 1.4, 2.0))]
     ridges = torch.maximum(*((1 - (2 * map - 1).abs()) ** 3 for map in maps[:2]))
     return 0.4 + 0.6 * ridges * (0.4 + 0.6 * maps[2])
@@ -138,7 +152,7 @@ Layer = Float[Tensor, "b 1 height width"]
 
 @final
 class SpatterC(CommonCorruption):
-    """Spatter, one of the four extra corruptions of ImageNet-C. As published but for exact distances from edges."""
+    """Spatter, an extra corruption of ImageNet-C, with exact distances from edges."""
 
     name = "spatter-c"
     draws = True
@@ -177,13 +191,21 @@ class SpatterC(CommonCorruption):
 
 
 def coloured(colour: tuple[float, ...], pixels: ImagePixels) -> Float[Tensor, "channels 1 1"]:
-    """Return ``colour``, or its mean for images without colours."""
+    """Colour as a tensor, or its mean for images without colours.
+
+    Args:
+        colour: Red, green and blue in [0, 1].
+        pixels: Images in [0, 1], shape (b, channels, height, width).
+
+    Returns:
+        Values, shape (channels, 1, 1).
+    """
     values = colour if pixels.shape[1] == 3 else [sum(colour) / 3] * pixels.shape[1]
     return torch.tensor(values, dtype=torch.float64).to(pixels)[:, None, None]
 
 
 def relief(outlines: Bool[Tensor, "b 1 height width"]) -> Layer:
-    """Return how brightly the surface of drops with these ``outlines`` shines, as 8-bit levels."""
+    """Brightness of the surface of drops with these ``outlines``, as 8-bit levels."""
     from scipy import ndimage  # loaded here, because it is slow to load
 
     away = [ndimage.distance_transform_edt(~outline[0].cpu().numpy()) for outline in outlines]
@@ -195,7 +217,7 @@ def relief(outlines: Bool[Tensor, "b 1 height width"]) -> Layer:
 
 
 def equalised(levels: Layer) -> Layer:
-    """Return 8-bit ``levels`` spread so that all are about equally frequent, as OpenCV's ``equalizeHist``."""
+    """Equalise the histogram of 8-bit ``levels``, as OpenCV's ``equalizeHist`` does."""
     rows = []
     for image in levels.long():
         counts = torch.bincount(image.flatten(), minlength=256)

@@ -1,0 +1,158 @@
+"""The file of a canary: safetensors, with a header that is checked field by field.
+
+tensor ``embeddings``   (n, d) float32
+tensor ``caused``       (t, m, d) float32, of the first m images under each of ``causes``
+tensors ``image.00000`` (h, w, c) uint8, unless only hashes are kept
+metadata ``canary``     ``Header`` as JSON
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
+
+LARGEST = 1 << 28
+"""Bytes of the largest file that is read or written."""
+LARGEST_HEADER = 1 << 20
+"""Bytes of the largest header that is parsed."""
+MOST_IMAGES = 1000
+
+
+def _printable(text: str) -> str:
+    # A hostile file must not steer a terminal.
+    if not text.isprintable():
+        raise ValueError("control characters")
+    return text
+
+
+Text = Annotated[str, Field(max_length=1000), AfterValidator(_printable)]
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Size = Annotated[int, Field(gt=0, le=100_000)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Header(BaseModel):
+    """What a canary states beside its arrays."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    encoder: Text
+    """Name of the encoder."""
+    ids: Annotated[tuple[Text, ...], Field(min_length=2, max_length=MOST_IMAGES)]
+    """Names of the images."""
+    hashes: tuple[Hash, ...]
+    """SHA-256 of each image."""
+    shape: tuple[Size, Size, Size]
+    """Channels, height and width of the encoder's inputs."""
+    side: Annotated[int, Field(ge=0, le=100_000)]
+    """Longest shorter side of an image, in pixels; 0 if images were inputs of the encoder already."""
+    precision: Text
+    """What the embeddings were computed in."""
+    tolerances: Annotated[dict[Text, Positive], Field(max_length=20)]
+    """Largest distance that rounding explains, by precision, as a fraction of the median distance between images."""
+    causes: Annotated[tuple[Text, ...], Field(max_length=500)]
+    """Names of the mistakes whose embeddings are stored."""
+    weights: Hash
+    """SHA-256 of the weights."""
+    inputs: Annotated[dict[Text, Text], Field(max_length=20)]
+    """How an image becomes an input: size, normalisation, resizing, pooling."""
+    versions: Annotated[dict[Text, Text], Field(max_length=50)]
+    """Versions of the libraries."""
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a file that is small enough."""
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise OutOfRange(f"size of {path}", f"{size} bytes", f"at most {LARGEST}", fix="name a canary")
+        return path.read_bytes()
+    except OSError as error:
+        raise Unreadable(str(path), error, fix="check the path") from error
+
+
+def to_bytes(header: Header, arrays: dict[str, np.ndarray]) -> bytes:
+    """Return the file of ``header`` and ``arrays``.
+
+    Raises:
+        OutOfRange: it would be larger than a canary may be.
+    """
+    from safetensors.numpy import save
+
+    content: bytes = save(arrays, {"canary": header.model_dump_json()})
+    if len(content) > LARGEST:
+        raise OutOfRange("size of the canary", f"{len(content)} bytes", f"at most {LARGEST}", fix="lower --limit")
+    _header_length("canary", content)
+    return content
+
+
+def from_bytes(name: str, content: bytes) -> tuple[Header, dict[str, np.ndarray]]:
+    """Return header and arrays of the file ``name`` after checking both.
+
+    Raises:
+        Unreadable: the content is no canary.
+    """
+    from safetensors.numpy import load
+
+    fix = "copy the file again, or make a new one with holdfast canary make"
+    try:
+        stated = json.loads(content[8 : 8 + _header_length(name, content)])
+        metadata = stated.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or set(metadata) != {"canary"}:
+            raise ValueError("it is not a canary")
+        if unknown := [key for key in stated if key not in ("embeddings", "caused") and not _is_image(key)]:
+            raise ValueError(f"it holds {unknown[0]!r:.40}, which no canary has")
+        header = Header.model_validate_json(metadata["canary"])
+        arrays = load(content)
+        _check(header, arrays)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "header"
+        raise Unreadable(name, f"its {where:.60} is not what a canary states ({first['type']})", fix=fix) from None
+    except HoldfastError:
+        raise
+    except Exception as error:  # parsers raise anything at all on damaged bytes
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Unreadable(name, f"it is truncated or no canary ({reason:.100})", fix=fix) from None
+    return header, arrays
+
+
+def _header_length(name: str, content: bytes) -> int:
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or length > min(LARGEST_HEADER, len(content) - 8):
+        raise Unreadable(name, "it is truncated or no canary", fix="copy the file again")
+    return length
+
+
+def _is_image(key: str) -> bool:
+    return key.startswith("image.") and len(key) == 11 and key[6:].isdigit()
+
+
+def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
+    """Raise unless types and shapes of ``arrays`` agree with ``header``."""
+    n, images = len(header.ids), [key for key in arrays if _is_image(key)]
+    embeddings, caused = arrays["embeddings"], arrays["caused"]
+    faults = {
+        "embeddings": embeddings.dtype != np.float32 or embeddings.ndim != 2 or len(embeddings) != n,
+        "hashes": len(header.hashes) != n or len({*header.ids}) != n,
+        "number of images": bool(images) and len(images) != n,
+        "images": any(arrays[key].dtype != np.uint8 or not _is_picture(arrays[key].shape) for key in images),
+        "caused": caused.dtype != np.float32 or caused.ndim != 3 or len(caused) != len(header.causes),
+        "tolerances": header.precision not in header.tolerances,
+    }
+    faults |= {} if any(faults.values()) else {"caused": caused.shape[2] != embeddings.shape[1] or caused.shape[1] > n}
+    if wrong := [name for name, fault in faults.items() if fault]:
+        raise ValueError(f"its {wrong[0]} do not fit")
+    if not (np.isfinite(embeddings).all() and np.isfinite(caused).all()):
+        raise ValueError("it holds NaN or infinity")
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[2] in (1, 3) and min(shape) > 0
