@@ -343,7 +343,7 @@ def test_what_does_not_fit_is_refused(canary: hf.Canary, folder: Path, tmp_path:
         check(canary, reference, precision="int4")
     for arguments in ({"candidate": reference}, {"url": "http://x"}):
         with pytest.raises(Conflict):
-            hf.canary("make", reference, images=str(folder), **arguments)  # type: ignore[arg-type]
+            hf.canary("make", reference, images=str(folder), **arguments)
     with pytest.raises(Conflict):
         check(canary, None)
     with pytest.raises(HoldfastError, match=r"\.safetensors"):

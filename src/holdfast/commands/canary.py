@@ -10,7 +10,6 @@ from typing import Unpack
 import numpy as np
 
 from holdfast.commands.canary_make import library_versions, made, weights_hash
-from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, checked, loading_of
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import Conflict, HoldfastError, UnknownName
 from holdfast.core.files import write_whole
@@ -19,6 +18,7 @@ from holdfast.core.options import CanaryOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.data.codes.files import SUFFIXES, read_table
 from holdfast.run import inputs as loading
+from holdfast.run.inputs import NamedEncoder, NamedImages, at_hand, checked, loading_of
 from holdfast.service.canary import WEIGHTS, Canary, CanaryCheck
 from holdfast.service.canary_images import Pictures, pictures_of
 from holdfast.service.canary_url import embed_by

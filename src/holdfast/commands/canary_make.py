@@ -1,4 +1,4 @@
-"""What a canary holds, measured with the encoder at hand: tolerances, and embeddings under usual mistakes."""
+"""What a canary holds, measured with the given encoder: tolerances, and embeddings under usual mistakes."""
 
 from __future__ import annotations
 
@@ -71,11 +71,12 @@ def made(encoder: Encoder, images: Images, run: RunSettings, options: Options, h
     codes = pictures.codes()
     scale = median_distance(codes)
     causes = dict(_causes(pictures.few(PROBED), codes, scale, options))
+    channels, height, width = encoder.domain.shape
     header = Header(
         encoder=_shown(encoder.name),
         ids=tuple(_shown(images.ids[row]) for row in rows),
         hashes=tuple(map(digest, pictures.pictures)),
-        shape=encoder.domain.shape,
+        shape=(channels, height, width),
         side=side,
         precision=run.precision,
         tolerances=_tolerances(pictures, codes, scale),
@@ -171,9 +172,7 @@ def _skipped() -> Iterator[None]:
         return
 
 
-def _changed(
-    name: str, other: Float[np.ndarray, "m e"], codes: Vectors, scale: float
-) -> Iterator[tuple[str, Vectors]]:
+def _changed(name: str, other: Float[np.ndarray, "m e"], codes: Vectors, scale: float) -> Iterator[tuple[str, Vectors]]:
     if other.shape[1] == codes.shape[1] and norms(other - codes[: len(other)]).max() > FLOOR * scale:
         yield name, other
 

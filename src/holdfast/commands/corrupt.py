@@ -9,7 +9,7 @@ is whole and has the right key is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,7 +82,8 @@ def corrupt(
 def _written(folder: Folder, run: Run, batches: Sequence[Sequence[int]], place: int, count: int) -> Manifest:
     """Write what is missing of one folder, at this ``place`` among ``count`` folders, and its manifest."""
     started, files, loaded, store = datetime.now(UTC), dict[int, CorruptedImage](), folder.images, run.store
-    with closing(run.engine.map(made_files, folder, _all_contents(store, folder, batches))) as finished:
+    contents = (_file_contents(store, folder, rows) for rows in batches)  # each when there is room for it
+    with closing(run.engine.map(made_files, folder, contents)) as finished:
         for batch, of_batch in finished:
             _write(store, of_batch)
             files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
@@ -165,10 +166,6 @@ def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequenc
 
 def _batches(count: int, size: int) -> list[Sequence[int]]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def _all_contents(store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> Iterator[Batch]:
-    return (_file_contents(store, folder, rows) for rows in batches)  # each when there is room for it
 
 
 def _file_contents(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:

@@ -20,7 +20,7 @@ from holdfast.core.settings import listed, names_of
 from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
 from holdfast.run.engines.requested import check_cluster
-from holdfast.run.inputs import AtHand, NamedEncoder, NamedImages, at_hand, reference_of
+from holdfast.run.inputs import AtHand, NamedEncoder, NamedImages, by_reference, named_images, reference_of
 from holdfast.run.request import Request
 from holdfast.run.run import Run
 
@@ -85,16 +85,15 @@ def evaluate(
     named_encoders, trackers = listed(encoders), names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
-    images_at_hand = None if images is None else at_hand(images)
-    bank_at_hand = None if bank is None else at_hand(bank)
+    (images_name, loaded), (bank_name, loaded_bank) = named_images(images), named_images(bank)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
         asked: dict[str, Any] = {**options, "out": folder, "attack_seed": attack_seed}
         request = Request.of(
             **{name: value for name, value in asked.items() if name != "progress"},
             encoders=tuple(map(reference_of, named_encoders)),
-            images=None if images_at_hand is None else reference_of(images_at_hand),
-            bank=None if bank_at_hand is None else reference_of(bank_at_hand),
+            images=images_name,
+            bank=bank_name,
             suite=suite,
             only=tuple(names_of(only, "only")),
             eps=tuple(listed(eps)),
@@ -107,7 +106,7 @@ def evaluate(
             rehash=rehash,
             log=tuple(trackers),
         )
-        ready = AtHand.of(named_encoders, images_at_hand, bank_at_hand)
+        ready = AtHand(by_reference(named_encoders), loaded, loaded_bank)
         with ExitStack() as work:  # ends before the folder does
             run = work.enter_context(Run.open("evaluate", asked, mark=None))
             report = work.enter_context(FolderReport(Path(folder) if out and run.leads else None))

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
@@ -26,7 +25,7 @@ from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import ball_of
-from holdfast.commands.train import UnfinishedError, deadline, train
+from holdfast.commands.train import UnfinishedError, train
 from holdfast.commands.train_folder import require_trainable
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.clock import beginning
@@ -36,6 +35,7 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.options import HardenOptions, takes
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import seconds
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.encoders.trained import ASKED, CHECKPOINT
 from holdfast.measure.findings import collapsed
@@ -191,21 +191,15 @@ def harden(
     check_cluster("harden", options["cluster"], out)
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
-    began = beginning()
-    until = deadline(options["budget"], began)
+    left = partial(_left, beginning(), None if options["budget"] is None else seconds(options["budget"]))
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
-
-    def left(share: float = 1.0) -> float | None:
-        return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
-
     _require_engine(devices)
     RunSettings(device=device)  # refuses what torch does not see
     remembered = Remembered()
     if out is not None:
         require_trainable(Path(out))
         remembered = Remembered.at(Path(out) / FILE)
-    loaded = load_encoder(encoder, loading_of(options))
-    original = loaded.to("cpu", torch.float32)
+    original = load_encoder(encoder, loading_of(options)).to("cpu", torch.float32)
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
     if resisted is not None:
         resisted.check(original.domain)
@@ -224,19 +218,14 @@ def harden(
         seed=seed,
         settings=settings,
     )
-    free = epochs is None and "epochs" not in (settings or {})
-    epochs = begun_epochs(out) if free else epochs
-    recipe = recipe_of(epochs=epochs)
-    if free and epochs is None and (available := left(TRAINING_SHARE)) is not None:
-        fitting = epochs_within(available, recipe, taught, len(held_out), original, device, watch)
-        if fitting < recipe.epochs:
-            warnings.warn(
-                f"budget: {fitting} of {recipe.epochs} epochs fit, and the schedule ends with them. Give a larger budget "
-                "or the number of epochs for more",
-                HoldfastWarning,
-                stacklevel=3,
+    if epochs is None and "epochs" not in (settings or {}):
+        epochs = begun_epochs(out)
+        if epochs is None and (available := left(TRAINING_SHARE)) is not None:
+            wanted = recipe_of(epochs=None)
+            epochs = _fitting(
+                epochs_within(available, wanted, taught, len(held_out), original, device, watch), wanted.epochs
             )
-            recipe = recipe_of(epochs=fitting)
+    recipe = recipe_of(epochs=epochs)
     hardened, unfinished = _trained(
         recipe,
         taught,
@@ -263,13 +252,34 @@ def harden(
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
 
 
+def _left(began: float, budget: float | None, share: float = 1.0) -> float | None:
+    """Return the seconds left of this share of a ``budget`` that began to run then; None if there is none."""
+    return None if budget is None else max(began + share * budget - monotonic(), 1e-3)
+
+
+def _fitting(fitting: int, wanted: int) -> int:
+    """Return how many epochs are trained, and warn if fewer fit into the budget than are ``wanted``."""
+    if fitting < wanted:
+        warnings.warn(
+            f"budget: {fitting} of {wanted} epochs fit, and the schedule ends with them. Give a larger budget "
+            "or the number of epochs for more",
+            HoldfastWarning,
+            stacklevel=4,
+        )
+    return min(fitting, wanted)
+
+
 def _require_engine(devices: dict[str, Any]) -> None:
     """Refuse what cannot be measured here before hours of training instead of after them.
 
     Raises:
         HoldfastError: there is no such engine, or it cannot be reached.
     """
-    _require_one_process()
+    if process_rank()[1] > 1:
+        raise HoldfastError(
+            "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
+            '"distillation" and adversary = "loss"'
+        )
     where = engine_of(**devices, folder=Path())
     if isinstance(where, Ray):
         where.connected()
@@ -301,14 +311,6 @@ def _measured(
         return {"only": SMOOTHED, "settings": settings}
     settings[RandomizedSmoothing.name] = {"sigma": noise, "radii": (noise, 2 * noise, 3 * noise)}
     return {"only": (*SMOOTHED, RandomizedSmoothing.name), "settings": settings, "bank": bank}
-
-
-def _require_one_process() -> None:
-    if process_rank()[1] > 1:
-        raise HoldfastError(
-            "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
-            '"distillation" and adversary = "loss"'
-        )
 
 
 def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images]:

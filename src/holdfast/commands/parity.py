@@ -19,10 +19,13 @@ from holdfast.core.settings import listed
 from holdfast.data.reading.remembered import FILE, Remembered
 from holdfast.measure.store import REQUEST, StoreError, provenance
 from holdfast.report import write
-from holdfast.run.inputs import Inputs, NamedImages, at_hand, images_reference, loading_of, reference_of
+from holdfast.run.inputs import Inputs, NamedImages, images_reference, loading_of, named_images
 from holdfast.run.request import Request
 from holdfast.run.run import Run
 from holdfast.service.parity import DIVERGENCES, NAME, QUESTION
+
+WHERE = ("limit", "seed", "size", "trust_remote_code", "device", "precision", "batch_size")
+"""Options that the stored request of a run holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,44 +109,29 @@ def parity(
         raise UnknownName("divergence", divergence, DIVERGENCES)
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
+    (images_name, loaded), (bank_name, loaded_bank) = named_images(images), named_images(bank)
     with Run.open("parity", options, mark=REQUEST) as run:
         first, *others = sides_of(reference, listed(candidates), run.settings, loading_of(options))
+        where: dict[str, Any] = {name: value for name, value in options.items() if name in WHERE}
         request = Request(
+            **where,
             encoders=tuple(side.request for side in others),
-            images=None if images is None else reference_of(at_hand(images)),
-            bank=None if bank is None else reference_of(at_hand(bank)),
+            images=images_name,
+            bank=bank_name,
             only=(NAME,),
             black_box=black_box,
             out=str(run.store.folder),
-            limit=options["limit"],
-            seed=options["seed"],
-            size=options["size"],
-            trust_remote_code=options["trust_remote_code"],
-            device=options["device"],
-            precision=options["precision"],
-            batch_size=options["batch_size"],
         )
         run.store.request(request.model_dump_json(indent=1))
         if radii and first.encoder.recorded:
             raise HoldfastError(f"{first.name} holds codes alone, which cannot be attacked; leave radii out")
-        inputs = _inputs(request, [first, *others], images, bank, run)
+        encoders = [side.encoder for side in (first, *others)]
+        named = images_reference(request, encoders) if loaded is None else loaded
+        remembered = Remembered.at(run.store.folder / FILE)
+        inputs = Inputs(request, encoders, named, bank_name if loaded_bank is None else loaded_bank, remembered)
         conclusion = Conclusion(coded(first, inputs, run), k, divergence, inputs, run)
         conclusion.require_sense()
-        results, failures = list[Result](), list[Failure]()
-        before = radii_of(first, radii, request, inputs, run) if radii else None
-        for side in others:
-            run.store.clear_failure(NAME, side.name)
-            try:
-                require_time(side, inputs, run)
-                after = radii_of(side, radii, request, inputs, run) if radii and not side.encoder.recorded else None
-                results.append(conclusion.of(side, before, after))
-                results += [after] if isinstance(after, Result) else []
-            except StoreError:
-                raise
-            except (HoldfastError, BudgetSpentError) as error:
-                failures.append(_failed(side, error, run, conclusion.reference))
-        results += [before] if isinstance(before, Result) else []
-        results = [result.model_copy(update={"heading": conclusion.heading}) for result in results]
+        results, failures = _compared(conclusion, first, others, radii)
         page = write(results, failures, run.store.folder)["report.html"] if run.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
     if sentence := _missing(answer):
@@ -151,14 +139,25 @@ def parity(
     return answer
 
 
-def _inputs(
-    request: Request, sides: Sequence[Side], images: NamedImages | None, bank: NamedImages | None, run: Run
-) -> Inputs:
-    """Return the images and the bank, to be loaded as each encoder wants them."""
-    encoders = [side.encoder for side in sides]
-    named: Any = images_reference(request, encoders) if images is None else at_hand(images)
-    other = None if bank is None else at_hand(bank)
-    return Inputs(request, encoders, named, other, Remembered.at(run.store.folder / FILE))
+def _compared(
+    conclusion: Conclusion, first: Side, others: Sequence[Side], radii: int
+) -> tuple[list[Result], list[Failure]]:
+    """Return the results of the candidates and of attacks on ``radii`` images of each side, and why others are missing."""
+    inputs, run, results, failures = conclusion.inputs, conclusion.run, list[Result](), list[Failure]()
+    before = radii_of(first, radii, inputs, run)
+    for side in others:
+        run.store.clear_failure(NAME, side.name)
+        try:
+            require_time(side, inputs, run)
+            after = radii_of(side, radii, inputs, run)
+            results.append(conclusion.of(side, before, after))
+            results += [after] if isinstance(after, Result) else []
+        except StoreError:
+            raise
+        except (HoldfastError, BudgetSpentError) as error:
+            failures.append(_failed(side, error, run, conclusion.reference))
+    results += [before] if isinstance(before, Result) else []
+    return [result.model_copy(update={"heading": conclusion.heading}) for result in results], failures
 
 
 def _failed(side: Side, error: HoldfastError | BudgetSpentError, run: Run, reference: Coded) -> Failure:

@@ -28,7 +28,7 @@ from holdfast.measure.keys import key_of
 from holdfast.measure.population import Population
 from holdfast.run.inputs import Inputs, NamedEncoder, checked, reference_of
 from holdfast.run.plan import plan_for_large_encoders
-from holdfast.run.request import Request, planned
+from holdfast.run.request import planned
 from holdfast.run.run import Run
 from holdfast.run.shards import CleanCodes
 from holdfast.run.table import fill_table, unfit
@@ -167,10 +167,15 @@ def coded(side: Side, inputs: Inputs, run: Run) -> Coded:
 EVALUATION, QUANTITY = "attack-radius", "attack_radius"
 
 
-def radii_of(side: Side, count: int, request: Request, inputs: Inputs, run: Run) -> Result | Failure:
-    """Return the attack radii of ``count`` images of one side, as ``evaluate`` finds them, or why there are none."""
+def radii_of(side: Side, count: int, inputs: Inputs, run: Run) -> Result | Failure | None:
+    """Return the attack radii of ``count`` images of one side, as ``evaluate`` finds them, or why there are none.
+
+    None if no image is to be attacked, or the side holds embeddings alone.
+    """
+    if not count or side.encoder.recorded:
+        return None
     settings = {EVALUATION: {"samples": count, "events": ["retrieval"]}}
-    radii_request = request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
+    radii_request = inputs.request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
     shown = [encoder for encoder in inputs.encoders if not encoder.recorded]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # how much quick asks of large encoders is said by evaluate, where it is chosen

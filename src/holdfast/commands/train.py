@@ -104,7 +104,7 @@ def train(
     settings_of_inputs |= {"device": device, "keep_epochs": keep_epochs, **options}
     recipe, place = read_recipe(recipe, settings or {}, settings_of_inputs)
     refuse_blanks(place)
-    until = deadline(place["budget"], began)
+    until = inf if place["budget"] is None else began + seconds(place["budget"])
     if start is not None:
         recipe = replace(recipe, architecture=LoadedEncoder(start.source), mean=(), std=())
     elif isinstance(recipe.architecture, LoadedEncoder):
@@ -125,50 +125,43 @@ def train(
         show = stack.enter_context(shown(options["progress"] if rank() == 0 else False))
         record = TrainingFolder(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
-        kept = (folder, record.asked, show or _silent, record.after_epoch)
+        kept = (folder, record.asked, show or (lambda doing, share: None), record.after_epoch)
         say = show.say if show else None
         training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until, say)
         if show:
             show.say(training.plan)
-        try:
-            training.run()
-        except BudgetSpentError as error:
-            if lost(training.curve[-1]) and training.sound_weights:
-                training.encoder.load_state_dict(training.sound_weights)
-            encoder = record.encoder(training.encoder)
-            encoder.name = f"{encoder.name} (epoch {training.epoch}, step {training.step})"
-            encoder.source = MADE_IN_PYTHON
-            if (
-                inputs.start is not None and folder is not None and rank() == 0
-            ):  # it was an encoder before the first step
-                record.finish(encoder, training.curve, training.started)
-            raise UnfinishedError(str(error), encoder) from error
-        except AgreementLostError as error:
-            if folder is None or not error.epoch or rank() != 0:
-                raise
-            record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)
-            sentence = f"{error}; {folder} holds the encoder after epoch {error.epoch}"
-            raise AgreementLostError(sentence, error.epoch) from error
-        encoder = record.encoder(training.encoder)
-        if folder is not None and rank() == 0:
-            record.finish(encoder, training.curve, training.started)
+        encoder = _trained(training, record)
         fabric.barrier()
     return encoder
 
 
-def deadline(budget: Any, began: float) -> float:
-    """Return when a ``budget`` of seconds ends that began to run then; never if there is none.
+def _trained(training: Training, record: TrainingFolder) -> Encoder:
+    """Train to the end and return the encoder, which the folder then holds.
 
     Raises:
-        HoldfastError: it is not a positive number.
+        UnfinishedError: the budget ended before.
+        AgreementLostError: codes moved too far; the folder holds the encoder of the last epoch in which they had not.
     """
-    if budget is None:
-        return inf
-    return began + seconds(budget)
-
-
-def _silent(doing: str, share: float) -> None:
-    """Show nothing."""
+    try:
+        training.run()
+    except BudgetSpentError as error:
+        if lost(training.curve[-1]) and training.sound_weights:
+            training.encoder.load_state_dict(training.sound_weights)
+        encoder = record.encoder(training.encoder)
+        encoder.name = f"{encoder.name} (epoch {training.epoch}, step {training.step})"
+        encoder.source = MADE_IN_PYTHON
+        if record.inputs.start is not None:  # it was an encoder before the first step
+            record.finish(encoder, training.curve, training.started)
+        raise UnfinishedError(str(error), encoder) from error
+    except AgreementLostError as error:
+        if record.folder is None or not error.epoch or rank() != 0:
+            raise
+        record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)
+        sentence = f"{error}; {record.folder} holds the encoder after epoch {error.epoch}"
+        raise AgreementLostError(sentence, error.epoch) from error
+    encoder = record.encoder(training.encoder)
+    record.finish(encoder, training.curve, training.started)
+    return encoder
 
 
 def read_recipe(

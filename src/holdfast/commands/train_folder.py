@@ -234,8 +234,9 @@ class TrainingFolder:
         )
 
     def finish(self, encoder: Encoder, curve: list[Epoch], started: str) -> None:
-        """Write weights, card and page."""
-        assert self.folder is not None
+        """Write weights, card and page into the folder, if there is one; of several processes the first does."""
+        if self.folder is None or rank() != 0:
+            return
         inputs = self.inputs
         architecture = str(self.recipe.architecture) if inputs.start is None else trained.architecture_of(inputs.start)
         method = f"{self.recipe.objective} with {self.recipe.adversary}" if self.recipe.adversary else None

@@ -201,10 +201,6 @@ class CorruptOptions(Picking, total=False):
     progress: Progress
 
 
-class Observing(Running, Keeping, total=False):
-    """Options that decide where a command computes and writes."""
-
-
 UNFINISHED = "Stop after this many seconds with a checkpoint; rerun to continue."
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "attack": {

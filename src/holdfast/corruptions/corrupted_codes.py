@@ -61,7 +61,9 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
     """Probes taught by the bank under ``corruption``, encoded again; none where it cannot change images of this size."""
 
     probes: tuple[Probe, ...]
+    """Probes to fit."""
     corruption: Transform
+    """Corruption of the reference set."""
     name = "taught-under"
     version = 2
     uses_labels = True
@@ -103,9 +105,13 @@ class CorruptedAnswers(Observation):
     """
 
     probes: tuple[Probe, ...]
+    """Probes to ask."""
     corruptions: tuple[Transform, ...]
+    """Corruptions to apply."""
     samples: int
+    """Images to corrupt, chosen at random."""
     retaught: bool = False
+    """True to ask probes fitted on the corrupted reference set as well."""
     name = "corrupted-answers"
     version = 1
     uses_labels = True
@@ -160,7 +166,15 @@ class CorruptedAnswers(Observation):
 def right(
     probe: FittedProbe, population: Population, rows: Sequence[int], pixels: Pixels, codes: Codes
 ) -> Float[Tensor, "b"]:
-    """Return 1 where ``probe`` gives the label of each image, else 0."""
+    """1 where a probe gives the label of an image, else 0.
+
+    Args:
+        probe: Fitted probe.
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
+        pixels: Corrupted images, shape (b, *pixels).
+        codes: Embeddings of the corrupted images, shape (b, d).
+    """
     if probe.encoder is not population.encoder:  # one made from it: fine-tuned, or behind a filter
         with torch.no_grad():
             codes = probe.encoder.forward(pixels)
@@ -274,7 +288,15 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def require_kinds(evaluation: str, kinds: Sequence[str]) -> None:
-    """Raise unless ``kinds`` are common corruptions."""
+    """Check the names of common corruptions.
+
+    Args:
+        evaluation: Name of the evaluation in errors.
+        kinds: Names to check.
+
+    Raises:
+        HoldfastError: A name is unknown.
+    """
     known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
     for name in kinds:
         if name not in known:
@@ -282,7 +304,12 @@ def require_kinds(evaluation: str, kinds: Sequence[str]) -> None:
 
 
 def in_severities(name: str, severities: Sequence[int]) -> tuple[CommonCorruption, ...]:
-    """Return the corruption called ``name`` in each of ``severities``."""
+    """One common corruption at several severities.
+
+    Args:
+        name: Name of the corruption.
+        severities: Severities, 1 (mild) to 5.
+    """
     kind = transforms()[name]
     assert issubclass(kind, CommonCorruption)
     return tuple(kind(severity) for severity in severities)

@@ -104,10 +104,14 @@ def coordinates(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b n m"]:
 
 
 def ready(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
-    """Return the images at ``rows`` with their streams, as transforms take them.
+    """Images at ``rows`` and their random streams, as transforms take them.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        rows: Rows of the population.
 
     Raises:
-        HoldfastError: the encoder does not take pixels in [0, 1].
+        HoldfastError: The encoder does not take pixels in [0, 1].
     """
     require_range(population.encoder)
     domain, run = population.encoder.domain, population.run
@@ -153,10 +157,15 @@ class Edited(Observation):
     """
 
     edits: tuple[Transform, ...]
+    """Edits to apply."""
     chained: int
+    """Largest number of edits in a row."""
     divergences: tuple[Divergence, ...]
+    """Distances between embeddings."""
     k: int
+    """Neighbours whose overlap is measured."""
     samples: int
+    """Images to edit, chosen at random."""
     name = "edited"
     version = 1
     uses_bank = True
@@ -204,11 +213,22 @@ class Edited(Observation):
         }
 
     def changes(self, divergence: Divergence, observed: Observed) -> Float[Tensor, "b edits"]:
-        """Return how far each edit carries codes under ``divergence``, from what was ``observed``."""
+        """Distance that each edit moves embeddings, under one divergence.
+
+        Args:
+            divergence: One of ``divergences``.
+            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
+        """
         return entries(observed, self.divergences.index(divergence))["change"]
 
     def worst(self, population: Population, rows: Sequence[int], chains: Int[Tensor, "b chained"]) -> Pixels:
-        """Return the images at ``rows`` under the edits that were found worst for each."""
+        """Images at ``rows`` under the worst edits found for each.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            rows: Rows of the population.
+            chains: Places of the edits in ``edits``, shape (b, chained); -1 for none.
+        """
         pixels, noise = ready(population, rows)
         for image, chain in enumerate(chains.tolist()):
             alone = slice(image, image + 1)

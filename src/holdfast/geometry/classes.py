@@ -119,13 +119,23 @@ def _means(codes: Unit, labels: Labels) -> tuple[Float[np.ndarray, "c d"], Int[n
 
 
 def within(codes: Unit, labels: Labels) -> Float[np.ndarray, "n"]:
-    """Return the mean of the distances within classes, with each image's influence on it."""
+    """Mean distance within classes, with the influence of each image.
+
+    Args:
+        codes: Unit embeddings, shape (n, d).
+        labels: Class of each image, shape (n,).
+    """
     means, member = _means(codes, labels)
     return _moved(codes, member, means, means / len(means), float((2 - 2 * (means**2).sum(1)).mean()))
 
 
 def between(codes: Unit, labels: Labels) -> Float[np.ndarray, "n"]:
-    """Return the mean of the distances between classes, with each image's influence on it; two classes at least."""
+    """Mean distance between classes, with the influence of each image; two classes at least.
+
+    Args:
+        codes: Unit embeddings, shape (n, d).
+        labels: Class of each image, shape (n,).
+    """
     means, member = _means(codes, labels)
     count, others = len(means), means.sum(0) - means
     value = float(2 - 2 * (means * others).sum() / (count * (count - 1)))
@@ -187,7 +197,13 @@ def group_uniformity(codes: Unit, labels: Labels) -> GroupUniformity:
 
 
 def clusters(codes: Unit, count: int, seed: int) -> Labels:
-    """Return the k-means cluster of each code; the codes must come in an order that the images' order does not change."""
+    """k-means cluster of each embedding; their order must not depend on that of the images.
+
+    Args:
+        codes: Unit embeddings, shape (n, d).
+        count: Number of clusters.
+        seed: Seed of k-means.
+    """
     from sklearn.cluster import KMeans
 
     fitted = KMeans(min(count, len(codes)), n_init=4, random_state=seed % 2**32).fit(codes.cpu().numpy())
@@ -217,7 +233,9 @@ class Margins(Fit[Float[np.ndarray, "n"]]):
     """The margin of each image, in the order of ``Neighbourhoods`` of as many ``samples``; nan where it has none."""
 
     samples: int
+    """Images to measure."""
     tags: Tags
+    """File of tags."""
     name = "margins"
     version = 1
     uses_labels = True

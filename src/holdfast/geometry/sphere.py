@@ -80,7 +80,9 @@ class Tags(Spelled):
     """A file of tags and a hash of its content."""
 
     path: str
+    """Path of the file."""
     content: str
+    """Hash of the content."""
 
     @classmethod
     def read(cls, text: str) -> Tags:
@@ -179,7 +181,15 @@ class Sphere:
 
 
 def distinct(population: Population, samples: int) -> list[int]:
-    """Return up to ``samples`` randomly chosen rows without exact copies, in an order that ids alone decide."""
+    """Random rows without exact copies, in an order that ids alone decide.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        samples: Largest number of rows, 2 or more.
+
+    Raises:
+        HoldfastError: There is only one image.
+    """
     if samples < 2:
         raise OutOfRange("samples", samples, "at least 2")
     chosen = population.shuffled[:samples]
@@ -195,7 +205,9 @@ class Neighbourhoods(Fit[Sphere]):
     """The Gaussian potential of each code among all others, and its ``k`` nearest neighbours, both exact."""
 
     k: int
+    """Neighbours of each image."""
     samples: int
+    """Images to measure, 2 or more."""
     name = "neighbourhoods"
     version = 1
 
@@ -226,7 +238,15 @@ class Neighbourhoods(Fit[Sphere]):
 
 
 def directions(population: Population, samples: int) -> tuple[list[int], Float[Tensor, "n d"]]:
-    """Return the rows of distinct images whose codes have a direction, and their unit codes."""
+    """Rows of distinct images whose embeddings have a direction, and their unit embeddings.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        samples: Largest number of rows, 2 or more.
+
+    Raises:
+        HoldfastError: Fewer than two embeddings have a direction.
+    """
     rows = distinct(population, samples)
     codes = Cosine().embed(population.codes[rows])
     assert codes is not None
@@ -246,8 +266,11 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
     """
 
     k: int
+    """Neighbours of each image."""
     samples: int
+    """Images to measure, 2 or more."""
     tags: Tags
+    """File of tags."""
     name = "strangers"
     version = 1
     uses_groups = True

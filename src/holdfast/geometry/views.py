@@ -129,7 +129,9 @@ class Views(Observation):
     """The codes of each image's ``views``, in their order."""
 
     views: tuple[Transform, ...]
+    """Edits of each image, one view each."""
     samples: int
+    """Images to measure, chosen at random."""
     name = "views"
     version = 1
 
@@ -149,9 +151,10 @@ class Views(Observation):
 @final
 @dataclass(frozen=True)
 class Lengths(Observation):
-    """The Euclidean length of each code."""
+    """Norm (ℓ2) of each embedding."""
 
     samples: int
+    """Images to measure, chosen at random."""
     name = "code-lengths"
     version = 1
 
@@ -171,7 +174,9 @@ class Maps(Observation):
     """The maps of each image and of its changed version."""
 
     change: Transform
+    """Edit to apply."""
     samples: int
+    """Images to measure, chosen at random."""
     name = "grad-cam-maps"
     version = 2
 

@@ -1,4 +1,4 @@
-"""What a request looks at: encoders and images, at hand or by reference, limited, each loaded once."""
+"""The encoders and images of a request, in memory or by name, each loaded once."""
 
 from __future__ import annotations
 
@@ -52,13 +52,6 @@ class AtHand:
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
     images: Images | None = None
     bank: Images | None = None
-
-    @classmethod
-    def of(
-        cls, encoders: Sequence[NamedEncoder], images: str | Images | None, bank: str | Images | None = None
-    ) -> AtHand:
-        """Return those of the encoders and images that are not named by a reference."""
-        return cls(by_reference(encoders), *(each if isinstance(each, Images) else None for each in (images, bank)))
 
 
 NOTHING = AtHand()
@@ -213,8 +206,16 @@ def at_hand(images: object) -> str | Images:
     return str(images) if isinstance(images, Path) else images
 
 
+def named_images(images: NamedImages | None) -> tuple[str | None, Images | None]:
+    """Return what a request calls ``images``, and the images themselves if they need no loading."""
+    if images is None:
+        return None, None
+    given = at_hand(images)
+    return (given, None) if isinstance(given, str) else (reference_of(given), given)
+
+
 def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
-    """Return the encoders that are at hand by what a request calls them.
+    """Return the encoders that are in memory by what a request calls them.
 
     Raises:
         HoldfastError: two are called alike.
@@ -228,7 +229,7 @@ def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
 
 
 def reference_of(named: NamedEncoder | Images) -> str:
-    """Return what a request calls an encoder or images: a reference is itself, and what is at hand has a name.
+    """Return what a request calls an encoder or images: a reference is itself, and what is in memory has a name.
 
     Example:
         >>> import torch
@@ -245,7 +246,7 @@ def reference_of(named: NamedEncoder | Images) -> str:
 
 
 def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder:
-    """Return an encoder at hand, or the one that a reference names, for what takes more than codes.
+    """Return an encoder in memory, or the one that a reference names, for what takes more than codes.
 
     Raises:
         HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it, or stands for stored codes.
@@ -280,7 +281,7 @@ def select(
     seed: int = 0,
     remembered: Remembered | None = None,
 ) -> Images:
-    """Return images at hand, or those that a reference names, as inputs of ``domain``; ``seed`` chooses ``limit`` of them.
+    """Return images as inputs of ``domain``, loaded if a reference names them; ``seed`` chooses ``limit`` of them.
 
     Raises:
         HoldfastError: they cannot be loaded, or are no inputs for this domain.

@@ -28,7 +28,7 @@ from holdfast.run.computing import Computing
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes
 from holdfast.run.engines.ranks import Ranks, leads
-from holdfast.run.engines.requested import check_cluster, engine_of, left_to_threads, run_settings
+from holdfast.run.engines.requested import check_cluster, devices_of, engine_of, left_to_threads
 from holdfast.run.folder import REQUEST, claim, require_free
 from holdfast.run.forecast import Deadline, Forecast, pace
 from holdfast.run.inputs import NOTHING, AtHand, Inputs, NamedEncoder, NamedImages, load_encoder, loading_of, select
@@ -96,14 +96,12 @@ class Run:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")) if out is None else out)
             engine = engine_of(cluster, device, workers, folder)
-            settings = run_settings(
-                cluster,
-                device,
-                workers,
-                seed=options["seed"],
+            settings = RunSettings(
+                options["seed"],
                 precision=options["precision"],
                 batch_size=options["batch_size"],
                 attack_seed=options.get("attack_seed"),
+                **devices_of(cluster, device, workers),
             )
             if mark is not None:
                 require_free(folder, mark)

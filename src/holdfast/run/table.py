@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError
-from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.measure.evaluation import Evaluation, answerable, parts, with_bank
@@ -54,19 +53,15 @@ def plan(row: MissingCells, cells: Cells) -> float:
         with suppress(Exception):  # said when it is observed
             forwards = part.forwards(subject.planning)
             forecast.plan((name, part), forwards)  # how many rows there are may be known only when fits are
-            forecast.plan((name, part), forwards, _missing_rows(part, subject.planning, cells.work))
+            forecast.plan((name, part), forwards, lacking(part, subject.planning, cells.work.store))
     if cells.work.deadline.budget is None:  # a budget may end before there are full results
         for observation, group in subject.groups.items():
             with suppress(Exception):  # which rows there are may be known only when fits are
                 rows = len(observation.rows(subject.planning))
                 forecast.pictures |= pictures_of(name, observation, group, rows)
     populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
-    images = sum(_missing_rows(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
+    images = sum(lacking(CleanCodes(), each, cells.work.store) for each in populations) if row.evaluations else 0
     return images * forecast.paces.get(name, 0.0)
-
-
-def _missing_rows(observation: Observation, population: Population, work: Computing) -> int:
-    return lacking(observation, population, work.store)
 
 
 def expectation(work: Computing, device: str, encoding: float) -> str:
@@ -130,16 +125,13 @@ def _prepared(missing: MissingCells, cells: Cells) -> Subject:
         raise HoldfastError(problem)
     codes, bank = cells.work.codes(population, "codes"), None
     if missing.searched is not None:
-        bank = missing.searched, _codes_of_bank(population, missing.searched, cells.work)
+        searched = Population(missing.encoder, missing.searched, cells.run)
+        bank = missing.searched, cells.work.codes(searched, "codes of the bank")
     learned = dict[Fit[Any], Observed | Exception]()
     subject = Subject(missing.encoder, missing.images, bank, codes, learned, cells.run, cells.other_encoders(missing))
     for evaluation in missing.evaluations:
         subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
     return subject
-
-
-def _codes_of_bank(population: Population, bank: Images, work: Computing) -> Codes:
-    return work.codes(Population(population.encoder, bank, population.run), "codes of the bank")
 
 
 def _plan(subject: Subject, observation: Observation, work: Computing) -> None:

@@ -53,7 +53,7 @@ class CanaryCheck:
     left: float
     """Median distance that ``cause`` leaves; nan if it was not tried."""
     facts: tuple[str, ...] = ()
-    """What the encoder at hand states otherwise than the stored one: weights, normalisation, pooling, versions."""
+    """What the given encoder states otherwise than the stored one: weights, normalisation, pooling, versions."""
 
     @property
     def passed(self) -> bool:

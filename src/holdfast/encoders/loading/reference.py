@@ -158,7 +158,7 @@ def first_line(error: BaseException) -> str:
     """First sentence on the first line of an error, or its type if it has no text.
 
     Example:
-        >>> first_line(ValueError("it broke. If you see this, write to us.\nmore"))
+        >>> first_line(ValueError("it broke. If you see this, write to us.\\nmore"))
         'it broke'
     """
     lines = str(error).strip().splitlines()

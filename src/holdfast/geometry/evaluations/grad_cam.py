@@ -96,7 +96,11 @@ class GradCam(Evaluation):
 
 
 def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
-    """Return how much two maps have in common; nan where one of them is zero.
+    """Overlap of two maps, 0 to 1; nan where one is zero.
+
+    Args:
+        a: First map of each image, shape (b, height, width).
+        b: Second map of each image, of the same shape.
 
     Example:
         >>> overlap(torch.tensor([[[1.0, 1.0]]]), torch.tensor([[[4.0, 0.0]]]))
@@ -107,7 +111,12 @@ def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
 
 
 def overlaid(pixels: Pixels, maps: Map) -> Float[Tensor, "b c height width"]:
-    """Return the images in grey with their maps in red above them."""
+    """Images in gray with their maps in red above them.
+
+    Args:
+        pixels: Images, shape (b, channels, height, width).
+        maps: Map of each image, shape (b, height, width).
+    """
     size = (int(pixels.shape[2]), int(pixels.shape[3]))
     wide = nn.functional.interpolate(maps[:, None].to(pixels), size=size, mode="bilinear", align_corners=False)
     heat = wide / wide.amax((1, 2, 3), keepdim=True)

@@ -160,8 +160,8 @@ def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ..
     behind = {name: sum(row.ranks.get(name, 1) > 1 for row in compared) for name in ranked}
     most = max(wins.values())
     if not most and not any(behind.values()):
-        rows = "the one row compared" if len(compared) == 1 else f"any of {_word(len(compared))} rows"
-        return "", (f"No significant difference between {among} on {rows}.",)
+        where = "the one row compared" if len(compared) == 1 else f"any of {_word(len(compared))} rows"
+        return "", (f"No significant difference between {among} on {where}.",)
     leaders = [name for name in ranked if wins[name] == most and most and not behind[name]]
     if len(leaders) != 1:
         each = text.listed(

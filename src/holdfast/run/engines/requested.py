@@ -11,7 +11,6 @@ import torch
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import Workers
-from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Processes, automatic
@@ -39,21 +38,6 @@ def devices_of(cluster: str | None, device: str, workers: Workers = None) -> Dev
             device=f"cuda:{process_rank()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device
         )
     return Devices(device=device) if cluster is None and not _several(workers) else Devices(workers=device)
-
-
-def run_settings(
-    cluster: str | None,
-    device: str,
-    workers: Workers,
-    *,
-    seed: int,
-    precision: str,
-    batch_size: int,
-    attack_seed: int | None = None,
-) -> RunSettings:
-    """Return the settings of a run that computes where these ask for it."""
-    devices = devices_of(cluster, device, workers)
-    return RunSettings(seed, precision=precision, batch_size=batch_size, attack_seed=attack_seed, **devices)
 
 
 def check_cluster(verb: str, cluster: str | None, out: str | Path | None) -> None:
