@@ -57,6 +57,7 @@ def made(encoder: Encoder, images: Images, run: RunSettings, options: Options, h
         HoldfastError: the encoder takes no pictures, gives most images one embedding, or its embeddings depend on the batch.
     """
     require_pictures(encoder)
+    channels, height, width = encoder.domain.shape
     side = side_for(encoder.domain) if from_files(images) else 0
     # Of exact copies the first stays: they would have no distance.
     distinct = {
