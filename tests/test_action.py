@@ -33,6 +33,7 @@ MEASURED = {
     "IMAGES": "my photos",
     "GATES": "breakaway_risk@8/255<=0.05\n\n  nearest_neighbour_accuracy >= 0.9\n",
     "JUDGED": "--strict",
+    "CANARY": "",
     "SUITE": "quick",
     "ARGUMENTS": "--eps 8/255 --limit 20",
     "RUN": "runs/holdfast",
@@ -109,6 +110,16 @@ def test_a_mistake_is_answered_by_its_sentence_and_not_by_the_last_table() -> No
     assert "### Holdfast: no answer" in said
     assert "there is no suite fast" in said
     assert "earlier" not in said
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_an_encoder_that_is_not_that_of_the_canary_is_not_measured(status: int) -> None:
+    stand_in("holdfast", f"sys.exit({status} if sys.argv[1] == 'canary' else 0)\n")
+    done, calls = run("Measure and check", {**MEASURED, "ENCODERS": "timm:resnet50", "CANARY": "kept.safetensors"})
+    assert done.returncode == 0, done.stderr
+    assert calls[0][1:] == ["canary", "check", "kept.safetensors", "timm:resnet50"]
+    assert [call[1] for call in calls[1:]] == ([] if status else ["evaluate", "check"])
+    assert Path("output").read_text() == f"status={status}\n"
 
 
 @pytest.mark.parametrize(
