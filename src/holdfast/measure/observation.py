@@ -55,7 +55,15 @@ class Observation(ABC):
         """
 
     def in_batches(self, population: Population, rows: Sequence[int]) -> Observed:
-        """Return what is seen of ``rows``, looked at in batches that fit into memory."""
+        """Observe rows in batches that fit into memory.
+
+        Args:
+            population: Encoder and images.
+            rows: Rows of the population.
+
+        Returns:
+            What ``observe`` returns, for all rows in their order.
+        """
         name = f"{self.name} of {population.encoder.name}"
         return population.run.batches(rows, lambda batch: self.observe(population, batch), name)
 

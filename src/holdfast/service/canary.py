@@ -114,7 +114,15 @@ class Canary:
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes) -> Canary:
-        """Return the canary in ``content``, the bytes of the file ``name``."""
+        """Canary from the bytes of a file.
+
+        Args:
+            name: Name of the file, for errors.
+            content: Bytes of the file.
+
+        Raises:
+            Unreadable: The content is damaged or no canary.
+        """
         header, arrays = from_bytes(name, content)
         pictures = tuple(arrays[key] for key in sorted(arrays) if key.startswith("image."))
         canary = cls(header, arrays["embeddings"], arrays["caused"], ())
@@ -175,7 +183,16 @@ class Canary:
         return self.compare(embed(self.images), precision)
 
     def compare(self, vectors: Any, precision: str | None = None) -> CanaryCheck:
-        """Check vectors (n, d) of the images, in their order, as ``check`` checks those of a function."""
+        """Check embeddings that a function or a service has computed already.
+
+        Args:
+            vectors: Embeddings of the images, in the order of ``header.ids``, shape (n, d).
+            precision: Precision that they were computed in; by default that of the stored embeddings.
+
+        Raises:
+            OutOfRange: The number, width or values of the vectors do not fit.
+            UnknownName: The canary has no tolerance for this precision.
+        """
         tolerance = self.tolerance(precision)
         codes = finite_vectors(vectors, self.embeddings.shape)
         reference = self.embeddings.astype(np.float64)
