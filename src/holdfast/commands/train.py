@@ -157,7 +157,7 @@ def _trained(training: Training, record: TrainingFolder) -> Encoder:
         if record.folder is None or not error.epoch or rank() != 0:
             raise
         record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)
-        sentence = f"{error}; {record.folder} holds the encoder after epoch {error.epoch}"
+        sentence = f"{error} {record.folder} holds the encoder after epoch {error.epoch}."
         raise AgreementLostError(sentence, error.epoch) from error
     encoder = record.encoder(training.encoder)
     record.finish(encoder, training.curve, training.started)

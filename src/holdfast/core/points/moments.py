@@ -110,7 +110,7 @@ def far_out(codes: Float[Tensor, "n d"], centred: bool = False) -> str:
         >>> codes = torch.ones(200, 2)
         >>> codes[:2] *= 20
         >>> far_out(codes[5:]), far_out(codes)
-        ('', '; too short, for 1% of the codes lie far out with 80% of the squared length')
+        ('', '; too short: 1% of the embeddings lie far out with 80% of the squared length')
     """
     centre = codes.mean(0).double() if centred else 0.0
     blocks = codes.split(max(1, BLOCK // codes.shape[1]))
