@@ -266,11 +266,6 @@ def test_the_page_shows_files_as_they_are_and_names_the_others() -> None:
         assert path.relative_to(EXAMPLES).as_posix() in PAGE
 
 
-def test_the_page_shows_the_example_of_a_measure() -> None:
-    (code,) = [code for _, name, code in FILES if name == "neighbours_kept"]
-    assert code == (ROOT / "examples" / "new_measure.py").read_text()
-
-
 def test_the_new_objective_and_attack_do_what_they_say(dropped: None) -> None:
     grow, guess = catalog.objectives()["grow"], catalog.attacks()["guess"]
     encoder, images = builtin(), digits(4)

@@ -113,6 +113,14 @@ def test_forecasts_with_a_baseline_are_of_the_right_order(monkeypatch: pytest.Mo
     assert forecast.seconds(("network", what), 10) == pytest.approx(SET_UP + (1 - SET_UP) * slower), "set up alike"
 
 
+def test_a_pace_that_becomes_known_changes_what_was_forecast_before() -> None:
+    forecast, what = Forecast({"pixels": 1.0}), tiny.Seen()
+    forecast.tell(("pixels", what), 10, 1.0, 10, 100)
+    before = forecast.expected(("network", what), 10)
+    forecast.know_pace("network", 4.0)
+    assert forecast.expected(("network", what), 10) > before
+
+
 def test_what_was_never_measured_is_planned_by_its_forwards() -> None:
     forecast, piece = Forecast({"a": 0.5}), ("a", tiny.Seen())
     forecast.plan(piece, 30)

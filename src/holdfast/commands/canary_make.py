@@ -72,7 +72,6 @@ def made(encoder: Encoder, images: Images, run: RunSettings, options: Options, h
     codes = pictures.codes()
     scale = median_distance(codes)
     causes = dict(_causes(pictures.few(PROBED), codes, scale, options))
-    channels, height, width = encoder.domain.shape
     header = Header(
         encoder=_shown(encoder.name),
         ids=tuple(_shown(images.ids[row]) for row in rows),
@@ -188,7 +187,7 @@ def _pooled(encoder: Encoder, options: Options) -> Iterator[tuple[str, Encoder]]
         with _skipped(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             other = encoders.load(f"{reference}?{'&'.join([*kept, f'pool={how}'])}", options)
-            # Weights drawn at random differ anew each time they are loaded.
+            # Random weights differ each time they are loaded.
             if weights_hash(other) == weights_hash(encoder):
                 yield how, other
 

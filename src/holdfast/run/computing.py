@@ -133,7 +133,7 @@ class Computing:
             Exception: what went wrong with a part of it.
         """
         done = self.shards(population, {observation: doing})
-        for part in parts(observation):  # nobody asks for the rest of it again
+        for part in parts(observation):  # the rest of it is not asked for again
             self.forecast.drop((population.encoder.name, part))
         for error in done.failed.values():
             raise error

@@ -159,7 +159,7 @@ class Run:
             StoreError: the store cannot be written.
         """
         encoder, images, work = population.encoder, population.images, self.work
-        self.forecast.paces[encoder.name] = pace(encoder, attacked=not isinstance(observation, CleanCodes))
+        self.forecast.know_pace(encoder.name, pace(encoder, attacked=not isinstance(observation, CleanCodes)))
         for piece in (CleanCodes(), observation) if codes else (observation,):
             self.forecast.expect((encoder.name, piece))
         rows, ids = observation.rows(population), observation.ids(population)
