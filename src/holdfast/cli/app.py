@@ -50,7 +50,7 @@ def application() -> TyperGroup:
     app = typer.Typer(
         cls=Group,
         help="Measure, prove and improve the robustness of image encoders, without labels.\n"
-        "First time: holdfast evaluate          (built-in encoders, one to three minutes)",
+        "First time: holdfast evaluate          (built-in encoders, three to four minutes)",
         epilog="Docs: docs/index.md. Write encoders as source:name, for example timm:resnet50.a1_in1k.",
         pretty_exceptions_enable=False,
     )
