@@ -12,8 +12,8 @@ from holdfast.measure.store import Store
 from holdfast.run import table
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.inputs import Inputs
-from holdfast.run.rounds import WriteReport
 from holdfast.run.run import Run
+from holdfast.run.scheduler import WriteReport
 
 
 class Given(Inputs):

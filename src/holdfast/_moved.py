@@ -173,10 +173,9 @@ run.plan: execution.request.plan
 run.progress: execution.computing.progress
 run.radii: execution.request.informative_radii
 run.request: execution.request
-run.rounds: execution.table.interim execution.table.rounds
+run.scheduler: execution.table.interim execution.table.rounds execution.table.steps
 run.run: execution.session
 run.shards: execution.computing.shards execution.computing.turns
-run.steps: execution.table.steps
 run.table: execution.table execution.table.duration execution.table.preparation
 run.tuning: execution.computing.tuning
 service.closest_edit: evaluations.deployed.closest_edit

@@ -264,7 +264,7 @@ def test_what_needs_no_samples_is_concluded_without_them(
         return result
 
     monkeypatch.setattr(EditedBank, "observe", slowly)
-    monkeypatch.setattr(table, "pace", lambda encoder: 1.0)  # of a forward, of which a row takes ten
+    monkeypatch.setattr(table, "seconds_per_forward", lambda encoder: 1.0)  # of a forward, of which a row takes ten
     first = drifted(5.0)
     assert (first.planned, first.seen, seen) == (8, 0, [])
     assert first.estimate("drift_p_value").value <= 0.05
@@ -301,7 +301,7 @@ def test_a_threshold_needs_no_attack(tmp_path: Path, clock: Clock, monkeypatch: 
         return result
 
     monkeypatch.setattr(EditedImages, "observe", slowly)
-    monkeypatch.setattr(table, "pace", lambda encoder: 1.0)
+    monkeypatch.setattr(table, "seconds_per_forward", lambda encoder: 1.0)
     spent, whole = measured(5.0), measured(None)
     assert (spent.planned, spent.seen) == (8, 0)
     threshold = spent.estimate("recommended_threshold")

@@ -257,7 +257,7 @@ def test_what_costs_too_much_to_learn_is_left_and_the_others_have_answers(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiny.Mean, "fits", lambda self: (Dear(),) if self.factor == 2.0 else ())
-    monkeypatch.setattr(table, "pace", lambda encoder: 1.0)
+    monkeypatch.setattr(table, "seconds_per_forward", lambda encoder: 1.0)
     results, failures = fill(tmp_path, [tiny.Mean(2.0, pause=1.0), tiny.Mean(1.0, pause=1.5)], budget=30.0, names="a")
     assert [result.settings["factor"] for result in results] == [1.0]
     assert [failure.error for failure in failures] == ["BudgetSpentError"]

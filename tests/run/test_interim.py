@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
-from holdfast.run import rounds as interim
+from holdfast.run import scheduler as interim
 from holdfast.run.conclusions import conclude_so_far
 from tests import tiny
 from tests.filled import fill_table

@@ -26,8 +26,8 @@ from holdfast.run.computing import Computing, EncoderState
 from holdfast.run.engines.base import Local
 from holdfast.run.engines.processes import Automatic, Processes
 from holdfast.run.engines.ranks import is_main
+from holdfast.run.forecast import pictured
 from holdfast.run.shards import cell_of, in_random_order, read_observed, stored_prefix
-from holdfast.run.steps import pictured
 
 log = logging.getLogger("holdfast")
 

@@ -22,7 +22,7 @@ from holdfast.core.images import constant_images
 from holdfast.core.noise import Noise
 from holdfast.core.optimised import operations, optimised
 from holdfast.core.run_settings import without_tf32
-from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.evaluation import Evaluation, parts
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit
 from holdfast.run.tuning import attacked_together, keep_freed_memory
@@ -330,6 +330,22 @@ def _pace(times: Sequence[tuple[int, float]]) -> float:
     # The first rows bear what is set up once (a traced graph), so later ones speak for the rest.
     counted = times[1:] or times
     return sum(seconds for _, seconds in counted) / sum(rows for rows, _ in counted)
+
+
+def pictured(evaluation: Evaluation) -> int:
+    """Return how many rows' worth of its observation the pictures of a full result take."""
+    return 0 if type(evaluation).illustrate is Evaluation.illustrate else evaluation.pictured
+
+
+def pictures_of(
+    name: str, observation: Observation, group: Iterable[Evaluation], total: int
+) -> dict[Piece, dict[Piece, int]]:
+    """Return how many rows of the parts of an observation the pictures of full results take once more."""
+    return {
+        (name, each): {(name, part): count for part in parts(observation)}
+        for each in group
+        if (count := min(total, pictured(each)))
+    }
 
 
 OVERRUN = 1.1

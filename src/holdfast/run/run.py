@@ -36,7 +36,7 @@ from holdfast.run.plan import adapt_plan
 from holdfast.run.progress import Display, shown
 from holdfast.run.radii import in_informative_balls
 from holdfast.run.request import Request, planned
-from holdfast.run.rounds import WriteReport
+from holdfast.run.scheduler import WriteReport
 from holdfast.run.shards import CleanCodes
 from holdfast.run.table import beside, check_distinct_names, fill_table, unfit
 

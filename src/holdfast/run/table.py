@@ -26,11 +26,10 @@ from holdfast.run.conclusions import Cells, MissingCells, finish
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes, one_thread
 from holdfast.run.engines.ranks import Ranks
-from holdfast.run.forecast import SHORT, seconds_per_forward
+from holdfast.run.forecast import SHORT, pictures_of, seconds_per_forward
 from holdfast.run.inputs import Inputs
-from holdfast.run.rounds import Interim, Rounds, WriteReport
+from holdfast.run.scheduler import Schedule, WriteReport
 from holdfast.run.shards import CleanCodes, missing_count
-from holdfast.run.steps import pictures_of
 
 WRITING = 2.0
 """Seconds of the report."""
@@ -208,7 +207,7 @@ def fill_table(
     encoding = sum(plan(row, cells) for row in rows)
     if work.progress and (sentence := expectation(work, run.computes_on, encoding)):
         work.progress.say(sentence)
-    compute_missing(rows, cells, Interim(cells, write))
+    compute_missing(rows, cells, write)
     if isinstance(work.engine, Ranks):
         work.engine.end()
     if work.progress:
@@ -245,7 +244,7 @@ def _device_of_pace(run: RunSettings) -> str:
     return run.computes_on if there else run.device
 
 
-def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim) -> None:
+def compute_missing(rows: Sequence[MissingCells], cells: Cells, write: WriteReport | None) -> None:
     """Compute what is missing, of all encoders side by side.
 
     Raises:
@@ -257,7 +256,7 @@ def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim
             in_turn(rows, cells)
         else:
             every += [subject for row in rows if (subject := prepare(row, cells))]
-            Rounds(cells.work, every, interim).run()
+            Schedule(cells, every, write).run()
     except KeyboardInterrupt:
         cells.work.stopped = True
         cells.work.tell("stopped; concluding what was seen, Ctrl-C again leaves that for later")
