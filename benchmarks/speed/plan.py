@@ -13,11 +13,11 @@ FORWARD = 2 * 17.56e9
 """Operations of a ViT-B/16 for one image of 224 pixels."""
 FEATURES = 768
 STEP = 3
-"""Forwards that a step of a gradient attack takes: one forward, and a backward to the pixels that is counted twice."""
+"""Forward passes per gradient step: one forward, and a backward to the pixels, which counts twice."""
 PEAK = {"A100, float32": 19.5e12, "A100, bfloat16": 312e12, "H100, bfloat16": 989e12}
-"""Operations a second."""
+"""Operations per second."""
 UTILISATION = 0.4
-"""Share of the peak that is reached."""
+"""Assumed fraction of the peak."""
 DECODED = 400
 """JPEG files of 500 x 375 pixels that one core decodes and scales in a second."""
 MILLION = 1_000_000
@@ -25,7 +25,7 @@ ENCODERS, IMAGES = 100, 100 * MILLION
 
 
 def gpu_hours(forwards: float, peak: float) -> float:
-    """Return the hours that so many forwards take on a device of ``peak`` operations a second.
+    """Hours that forward passes take on a device of ``peak`` operations per second.
 
     Example:
         >>> round(gpu_hours(1e6, PEAK["A100, bfloat16"]), 4)
@@ -55,30 +55,30 @@ def unseen(n: int) -> float:
 
 
 OBSERVED = {
-    "clean codes": 1,
+    "clean embeddings": 1,
     "PGD, 20 steps": 20 * STEP,
     "adaptive attack, 100 steps": 100 * STEP,
     "19 corruptions at 5 severities": 95,
     "smoothing, 10,000 copies": 10_000,
 }
-"""Forwards for each image."""
+"""Forward passes per image."""
 KEPT = {f"{name}, d = {d:,}": 4 * d for name, d in {"ViT-S": 384, "ViT-B": FEATURES, "ResNet-50": 2048}.items()}
-"""Bytes of a code, which is float32 whatever the precision of the encoder (float64 alone is kept as such)."""
+"""Bytes per embedding, in float32 for every encoder that does not compute in float64."""
 BREAKAWAY = 2 * 2 * (50 + 100) + 2 * 2 * 2 * 100
-"""Gradient steps for each attacked image: two balls, two divergences, two attacks; and the pairwise attack's two aims."""
+"""Gradient steps per attacked image: two balls, two divergences, two attacks, and two aims of the pairwise attack."""
 PLAN = {
-    "clean codes of all images": IMAGES,
-    "clean codes of a random million": MILLION,
+    "clean embeddings of all images": IMAGES,
+    "clean embeddings of a random million": MILLION,
     "breakaway, 1,000 attacked images": 1000 * BREAKAWAY * STEP,
     "breakaway, 10,000 attacked images": 10_000 * BREAKAWAY * STEP,
     "smoothing, 50 images, 100,000 copies": 50 * 100_000,
     "19 corruptions at 5 severities, 1,000 images": 1000 * 95,
 }
-"""Forwards for each encoder."""
+"""Forward passes per encoder."""
 
 
 def table(*lines: tuple[str, ...]) -> str:
-    """Return ``lines``, of which the first is the head, as a table in Markdown."""
+    """Return ``lines``, the head first, as a table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], ("---",) * len(lines[0]), *lines[1:]))
 
 
@@ -101,25 +101,30 @@ def tables() -> dict[str, str]:
 
     return {
         "interval": table(
-            ("images", "share around 5%", "share around 50%", "none seen: at most"),
+            ("images", "fraction around 5%", "fraction around 50%", "none seen: at most"),
             *(
                 (f"{n:,}", *(f"± {short(100 * half_width(p, n))}%" for p in (0.05, 0.5)), f"{short(100 * unseen(n))}%")
                 for n in counts
             ),
         ),
         "bytes": table(
-            ("codes of", "bytes an image", "GB per million images", f"TB for {ENCODERS} encoders and 10^8 images"),
+            (
+                "embeddings of",
+                "bytes per image",
+                "GB per million images",
+                f"TB for {ENCODERS} encoders and 10^8 images",
+            ),
             *(
                 (name, f"{k:,}", short(k * MILLION / 1e9), short(k * ENCODERS * IMAGES / 1e12))
                 for name, k in KEPT.items()
             ),
         ),
         "hours": table(
-            ("per million images", "forwards an image", *PEAK),
+            ("per million images", "forward passes per image", *PEAK),
             *((name, f"{k:,}", *hours(MILLION * k)) for name, k in OBSERVED.items()),
         ),
         "plan": table(
-            (f"{ENCODERS} encoders", "million forwards each", *PEAK),
+            (f"{ENCODERS} encoders", "million forward passes each", *PEAK),
             *((name, f"{k / MILLION:g}", *hours(ENCODERS * k)) for name, k in PLAN.items()),
         ),
     }
