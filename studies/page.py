@@ -20,7 +20,7 @@ QUOTED = "src/holdfast/report/overview/study.json"
 """Read by the library, which knows nothing else of the study."""
 TITLE = "# Results of the study"
 ORIGIN = """
-This page has the results behind [the study's short page](study.md). Each sentence follows from the numbers in
+This page has the results behind [the short page of the study](study.md). Each sentence follows from the numbers in
 `studies/stored`; `python -m studies --page` writes both pages from these alone."""
 
 

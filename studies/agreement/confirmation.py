@@ -1,4 +1,4 @@
-"""The advice put to the test: on encoders, images and a data set that were kept apart until it was fixed.
+"""The advice put to the test on held-out encoders, images and a data set.
 
 ``ADVICE`` is what the page said before any of these encoders was trained, and ``CLAIMS`` what follows from it and may fail.
 A claim *held* if its number is above 0 at 95% for all claims together: p of the bootstrap over families, encoders and images
@@ -59,7 +59,7 @@ CLAIMS = (
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A claim and what encoders kept apart say of it."""
+    """A claim and its result on held-out encoders."""
 
     claim: Claim
     encoders: int
@@ -75,7 +75,7 @@ class Confirmed:
 
 
 def confirmed(kept: Resampled) -> list[Confirmed]:
-    """Return each of ``CLAIMS`` on trained encoders kept apart."""
+    """Return each of ``CLAIMS`` on trained held-out encoders."""
     undefended = kept.only(kept.found.eps == 0)
     tested = [_tested(claim, undefended if claim.kind == "undefended" else kept) for claim in CLAIMS]
     adjusted = rankings.holm([one.p for one in tested])
@@ -111,7 +111,7 @@ def lowered(verdicts: Sequence[Verdict], tested: Sequence[Confirmed]) -> list[Ve
     """Return the verdicts, none where the agreement of a measure with evidence did not hold."""
     failed = {one.claim.name for one in tested if one.claim.kind == "agrees" and not one.held}
     return [
-        replace(one, kind="none", reasons=(*one.reasons, "its agreement did not hold among encoders kept apart"))
+        replace(one, kind="none", reasons=(*one.reasons, "not confirmed on held-out encoders"))
         if one.kind in ("use", "some") and one.measure in failed
         else one
         for one in verdicts

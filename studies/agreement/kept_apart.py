@@ -1,4 +1,4 @@
-"""Encoders that the advice was not made from, and a data set that was kept apart with them.
+"""Held-out encoders and a held-out data set, which the advice was not made from.
 
 The list, the settings, the rules of ``confirmation.py`` and the advice that they test were fixed in code before any of these
 encoders was trained. Most were not trained against attacks. Trainings are short, and copies of the weights cost nothing.

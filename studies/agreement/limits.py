@@ -1,4 +1,4 @@
-"""The part of the study's page about what misleads, what one study cannot say, and which encoders it is about."""
+"""The part of the page about traps, limits and the measured encoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from studies.common import table
 
 Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, Interval]]]]
 """Of each part of the zoo, how many encoders it has, and tau of each measure with its interval unless they are too few."""
-UNDEFENDED, TRAINED, EQUAL = "undefended alone", "adversarially trained alone", "at equal radius"
+UNDEFENDED, TRAINED, EQUAL = "undefended only", "adversarially trained only", "at equal radius"
 
 
 def stratified(resampled: Resampled) -> Strata:
@@ -40,101 +40,105 @@ def stratified(resampled: Resampled) -> Strata:
 
 
 def by_stratum(strata: Strata) -> Iterator[str]:
-    """Yield what to use where all encoders are undefended, and where all were trained against attacks."""
+    """Yield what to use if all encoders are undefended, and if all are adversarially trained."""
     for name, who in ((UNDEFENDED, "none of your encoders was"), (TRAINED, "all your encoders were")):
         count, taus = strata[name]
         kept = [f"{measure} ({found:+.2f})" for measure, (found, ends) in taus.items() if ends.above]
         if taus:
-            said = f"{listed(kept)} had a tau above 0" if kept else "no number had a tau above 0"
             yield (
-                f"- If {who} trained against attacks: among such alone {said} ({count} encoders, intervals not corrected "
-                f"for the number of measures), before [the test](#the-advice-put-to-the-test).{_beside_accuracy(taus)}"
+                f"- **If {who} trained against attacks**: τ above 0 among {count} such encoders: "
+                f"{listed(kept) if kept else 'none'}. These intervals are from before "
+                "[the test](#the-advice-put-to-the-test) and not corrected for the number of metrics."
+                f"{_beside_accuracy(taus)}"
             )
 
 
 def _beside_accuracy(taus: Mapping[str, tuple[float, Interval]]) -> str:
-    """Return how many measures rank such encoders better than clean accuracy does."""
-    better = [headline.name for headline in HEADLINES if taus[headline.name][0] > taus[CLEAN][0]]
-    which = f"{len(better)} of {len(HEADLINES)} measures have" if better else f"none of {len(HEADLINES)} measures has"
-    return f" Clean accuracy, with labels, has {taus[CLEAN][0]:+.2f} there, and {which} a larger tau."
+    """Return how many metrics rank such encoders better than clean accuracy does."""
+    better = sum(taus[headline.name][0] > taus[CLEAN][0] for headline in HEADLINES)
+    return (
+        f" {CLEAN.capitalize()} (with labels) has {taus[CLEAN][0]:+.2f} there; {better} of {len(HEADLINES)} metrics have a "
+        "larger τ."
+    )
 
 
 def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
-    """Yield what can mislead in the agreement found, each trap with what is seen of it here."""
+    """Yield what can mislead in the agreement, with its size here."""
     yield from ("", "## Traps")
     trained = everyone.only(~everyone.degenerate)
-    heads = ["measure", "all trained", *(f"{name} ({count})" for name, (count, _) in strata.items())]
+    heads = ["metric", "all trained", *(f"{name} ({count})" for name, (count, _) in strata.items())]
     rows = []
     for one in primary(found):
         cells = [value(*taus[one.measure]) if taus else "too few" for _, taus in strata.values()]
         rows.append([one.measure, value(one.tau, one.over_both), *cells])
-    yield from table(f"Tau with {PRIMARY} among other encoders (how many)", heads, rows)
+    yield from table(f"τ with {PRIMARY} among other sets of encoders (how many)", heads, rows)
     yield ""
     won = [headline.name for headline in HEADLINES if deceived(everyone, headline)]
     yield (
-        f"- *Encoders that learned nothing*: {sum(everyone.degenerate)} were measured apart. "
-        + (f"They win under {listed(won)}, which may therefore mislead alone." if won else "They win under no measure.")
+        f"- *Trivial encoders*: {sum(everyone.degenerate)} were measured separately. They rank first by "
+        f"{listed(won) if won else 'no metric'}."
     )
     larger = [tau(oriented(trained, headline), trained.eps, trained.dataset) > 0 for headline in HEADLINES]
     served = float(tau(trained.values[PRIMARY], trained.eps, trained.dataset))
     yield (
         "- *Adversarial training drives both sides*: encoders trained in larger balls have a larger "
-        f"{PRIMARY} (tau {served:+.2f}), and {sum(larger)} of {len(larger)} measures call them more robust. So tau may be "
-        "about who was so trained: two columns look at each kind alone, and the last one compares only encoders of one data "
-        "set that were trained in the same ball."
+        f"{PRIMARY} (τ {served:+.2f}), and {sum(larger)} of {len(larger)} metrics call them more robust. So τ may only show "
+        "who was adversarially trained. Two columns look at each kind alone. The last column compares only encoders of one "
+        "data set and training ball."
     )
     yield "- *500 epochs against 20*: published encoders were trained 25 times as long. One column leaves them out."
     several = sum(count > 1 for count in trained.seeds)
     yield (
-        f"- *Seeds are not encoders*: {several} of {len(trained.members)} encoders were measured with several seeds, whose "
-        "numbers were averaged; they count once."
+        f"- *Seeds are not encoders*: {several} of {len(trained.members)} encoders were measured with several seeds. Their "
+        "numbers are averaged and count once."
     )
-    yield "- *l2 against cosine*: attacked measures compare codes by l2, nearest neighbours by cosine; these may differ."
+    yield "- *l2 against cosine*: attacked metrics compare embeddings by l2, nearest neighbours by cosine."
     ties = [(headline.name, tied(trained, headline)) for headline in HEADLINES]
     full = [f"{name} ({share:.0%})" for name, share in ties if share > LEVEL]
     yield (
-        f"- *Saturation*: {listed(full)} cannot tell this share of pairs apart, mostly at an end of their scale."
+        f"- *Saturation*: percentage of pairs that a metric cannot tell apart, mostly at an end of its scale: "
+        f"{listed(full)}."
         if full
-        else f"- *Saturation*: every measure tells at least {1 - LEVEL:.0%} of pairs apart."
+        else f"- *Saturation*: every metric tells at least {1 - LEVEL:.0%} of pairs apart."
     )
 
 
 def silence(trained: Found, found: Agreements, threatened: bool) -> Iterator[str]:
-    """Yield what nobody should read into the study; ``threatened`` says whether others met other threats."""
+    """Yield what the study does not show; ``threatened`` says whether other encoders met other threats."""
     yield from ("", "## What this study cannot say", "")
     counts = {name: sum(member.dataset == name for member in trained.members) for name in FIRST}
     few = [f"{TITLES[name]} ({count})" for name, count in counts.items() if count < FEWEST]
     if few:
-        yield f"- Anything about {listed(few)} by itself: that is too few encoders of it."
+        yield f"- Anything about {listed(few)} alone: too few encoders."
     other = [member.case for member in trained.members if "vit" in str(member.recipe.get("architecture"))]
-    but = f", but for the transformer {listed(other)}," if other else ""
+    but = f" (except the transformer {listed(other)})" if other else ""
     yield f"- Anything about large encoders: all are small convolutional networks{but} on images of 28 or 32 pixels."
-    yield "- Anything about CIFAR-10 as it is published: these images went through JPEG."
-    yield "- Anything about other uses than those listed: detection or segmentation."
+    yield "- Anything about CIFAR-10 as published: these images went through JPEG."
+    yield "- Anything about other uses, such as detection or segmentation."
     yield "- Whether stronger attacks would change the order: these take ten steps from one start."
     yield (
-        "- How these encoders fare under other threats: that was measured of encoders kept apart alone."
+        "- Results under other threats: only held-out encoders were measured under them."
         if threatened
         else "- Anything about other threats: the reference is an attack by the same program in the same ball as those of "
-        "the attacked measures, which in part foretell themselves."
+        "the attacked metrics, which partly predict themselves."
     )
     missing = [headline.name for headline in HEADLINES if np.isnan(trained.values[headline.name]).all()]
     if missing:
-        yield f"- Anything about {listed(missing)}, which no encoder has a value of."
+        yield f"- Anything about {listed(missing)}: no encoder has a value."
     yield "- The certified radius under a trained linear head, which was not measured."
     wide = [one for one in primary(found) if one.over_both.high - one.over_both.low > 0.5]
     if wide:
-        yield f"- Where {listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
+        yield f"- The exact τ of {listed([one.measure for one in wide])}: their intervals are wider than 0.5."
 
 
 def first_by_nothing(everyone: Found) -> str:
-    """Return by which measures encoders that learned nothing come out before all trained ones, as a line of a list."""
+    """Return by which metrics trivial encoders rank before all trained ones, as a line of a list."""
     won = {one.name: by for one in HEADLINES if (by := deceived(everyone, one))}
     names = [f"{name} ({listed([one.case for one in by])})" for name, by in won.items()]
     beaten = sorted((one for by in won.values() for one in by), key=lambda one: one.best)  # not all measure everybody
     first = {one.case: f"{one.case} {one.serves:.3f}, best {one.best:.3f}" for one in beaten}
-    areas = f" Their {PRIMARY} and that of the best trained one: {'; '.join(first.values())}." if first else ""
-    return f"- Encoders that learned nothing come out first by {listed(names) if names else 'no measure'}.{areas}"
+    areas = f" Their {PRIMARY} and that of the best trained encoder: {'; '.join(first.values())}." if first else ""
+    return f"- Trivial encoders rank first by {listed(names) if names else 'no metric'}.{areas}"
 
 
 def encoders(everyone: Found, planned: Sequence[Member], title: str, wanted: int) -> Iterator[str]:
@@ -158,14 +162,16 @@ def encoders(everyone: Found, planned: Sequence[Member], title: str, wanted: int
     yield from table("Measured", heads, rows)
     there = {member.case: seeds for member, seeds in zip(everyone.members, everyone.seeds, strict=True)}
     lacking = [member.case for member in planned if member.case not in {**there, **REFUSED}]
-    ended = f"Not measured yet, for the budget ended: {listed(lacking)}." if lacking else "Nobody else is missing."
+    ended = (
+        f"Not measured yet, because the budget ended: {listed(lacking)}." if lacking else "No other encoder is missing."
+    )
     once = [case for case, seeds in there.items() if seeds < wanted]
     yield from (
         "",
-        *(f"Not measured: {case}, for {why}." for case, why in REFUSED.items() if planned is ZOO),
+        *(f"Not measured: {case}, because {why}." for case, why in REFUSED.items() if planned is ZOO),
         ended,
     )
     if wanted == 1:
         return
     yield ""
-    yield f"{len(once)} of {len(there)} were measured with fewer than {wanted} seeds; those that are not trained have one."
+    yield f"{len(once)} of {len(there)} encoders were measured with fewer than {wanted} seeds. Untrained ones have one seed."

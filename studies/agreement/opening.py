@@ -1,4 +1,4 @@
-"""What the page begins with: one picture, and five sentences that a person who chooses an encoder can act on."""
+"""The top of the page: one picture, and five points for the choice of an encoder."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from studies.agreement.verdicts import deceived, tied
 from studies.agreement.words import Agreements, listed, primary, value
 
 PICTURE = "images/study/opening.svg"
-KNOWN = "training radius, clean accuracy and the median distance of codes"
-NOT_TESTED = "was not put to the test"
+KNOWN = "training radius, clean accuracy and median distance"
+NOT_TESTED = "not tested on held-out encoders"
+CONFIRMED = {True: "confirmed", False: "not confirmed"}
 ADDED = "fine-tuned"
-"""The threat that was added when the others had been seen."""
+"""Threat that was added after the others were measured."""
 
 
 def opening(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the first lines of the page, and their picture by path."""
-    lines = ["", f"![What ranked encoders, and whether it did so again]({PICTURE})", "", _scope(judged), ""]
-    lines += [f"{place}. {sentence}" for place, sentence in enumerate(sentences(judged), 1)]
-    heads = f"{len(judged.trained.members)} encoders: advice", f"{_apart(judged)} others: its test"
+    lines = ["", f"![Agreement of each metric with robust area, twice]({PICTURE})", "", _scope(judged), ""]
+    lines += [f"{place}. {point}" for place, point in enumerate(points(judged), 1)]
+    heads = f"{len(judged.trained.members)} encoders: advice", f"{_held_out(judged)} held out: its test"
     return lines, {PICTURE: figures.twice(_rows(judged), heads)}
 
 
 def _scope(judged: Judged) -> str:
-    """Return which encoders all of this is about, and what the others say."""
+    """Return which encoders the page is about, and what real networks add."""
     if judged.real is None:
-        return "All of this is about small networks and images of 28 or 32 pixels."
+        return "All encoders are small networks, and images have 28 or 32 pixels."
     count, taus = judged.real.strata[ALL]
     above = [f"{h.name} ({value(*taus[h.name])})" for h in JUDGED if taus[h.name][1].above]
     return (
-        "All of this is about small networks and images of 28 or 32 pixels (MNIST, CIFAR-10, Fashion-MNIST). Among "
-        f"[{count} networks trained on ImageNet](#real-networks), which are 3 and what was made of them, "
-        f"{listed(above) if above else 'no number'} ranked them as probes under attack do, one by one and beyond "
-        "their Monte Carlo error."
+        "Most encoders are small networks, and images have 28 or 32 pixels (MNIST, CIFAR-10, Fashion-MNIST). "
+        f"There are also [{count} ImageNet networks](#real-networks) of 3 families. τ above 0 among these, each tested "
+        f"by itself: {listed(above) if above else 'none'}."
     )
 
 
-def _apart(judged: Judged) -> int:
-    """Return how many encoders were kept apart and measured."""
+def _held_out(judged: Judged) -> int:
+    """Return the number of measured held-out encoders."""
     return len(judged.again.trained.members) if judged.again else 0
 
 
@@ -58,8 +58,7 @@ def _rows(judged: Judged) -> list[tuple[str, figures.Ends, figures.Ends, str]]:
     for one in primary(judged.found):
         after = (nan, nan, nan) if again is None else _ends(again.found[one.measure, PRIMARY])
         claim = again.claim(one.measure, "agrees") if again else None
-        outcome = "not tested" if claim is None else "held" if claim.held else "did not hold"
-        rows.append((one.measure, _ends(one), after, outcome))
+        rows.append((one.measure, _ends(one), after, "not tested" if claim is None else CONFIRMED[claim.held]))
     return rows
 
 
@@ -67,8 +66,8 @@ def _ends(one: Agreement) -> figures.Ends:
     return one.tau, one.over_both.low, one.over_both.high
 
 
-def sentences(judged: Judged) -> Iterator[str]:
-    """Yield the five sentences, each with what encoders kept apart said of it."""
+def points(judged: Judged) -> Iterator[str]:
+    """Yield the five points, each with its result on held-out encoders."""
     yield _first(judged)
     yield _undefended(judged)
     yield _measures(judged)
@@ -80,7 +79,7 @@ def _outcome(judged: Judged, name: str, kind: str) -> str:
     claim = judged.again.claim(name, kind) if judged.again else None
     if claim is None:
         return NOT_TESTED
-    return f"{'held' if claim.held else 'did not hold'} among {claim.encoders} kept apart ({value(claim.value, claim.ends)})"
+    return f"{CONFIRMED[claim.held]} on {claim.encoders} held-out encoders (τ {value(claim.value, claim.ends)})"
 
 
 def _first(judged: Judged) -> str:
@@ -89,94 +88,91 @@ def _first(judged: Judged) -> str:
         (again.found, again.beyond, again.trained) if again else (judged.found, judged.beyond, judged.trained)
     )
     return (
-        "**Ask first how an encoder was trained.** The radius of the attacks in its recipe ranks encoders as probes under "
-        f"attack do (tau {value(radius.tau, radius.over_both)} of {radius.n}); this {_outcome(judged, RADIUS, 'agrees')}, "
-        f"where {larger_than_radius(found, beyond, where)}."
+        f"**Ask first how an encoder was trained.** The {RADIUS} is the ε of the attacks in its recipe. It ranks encoders "
+        f"as attacked probes do: τ {value(radius.tau, radius.over_both)} (n = {radius.n}). This was "
+        f"{_outcome(judged, RADIUS, 'agrees')}. {larger_than_radius(found, beyond, where)}"
     )
 
 
 def larger_than_radius(found: Agreements, beyond: Mapping[str, Interval], where: Found) -> str:
-    """Return which measures have a larger tau than the training radius, and whether by more than chance allows."""
+    """Return which metrics have a larger tau than the training radius, and which a significantly larger one."""
     larger = [h.name for h in HEADLINES if found[h.name, PRIMARY].tau > found[RADIUS, PRIMARY].tau]
     ahead = [h.name for h in HEADLINES if beyond[h.name].above]
     told = 1 - tied(where, BASELINES[0])
     return (
-        f"{listed(larger) if larger else f'none of {len(HEADLINES)} measures'} had a larger one; if all pairs count alike, "
-        f"of which it tells {told:.0%} apart, {listed(ahead) if ahead else 'none'} "
-        f"{'are' if len(ahead) > 1 else 'is'} ahead by more than chance allows"
+        f"Metrics with a larger τ: {listed(larger) if larger else 'none'}. The {RADIUS} tells {told:.0%} of pairs apart. "
+        f"Significantly ahead of it if all pairs count alike: {listed(ahead) if ahead else 'none'}."
     )
 
 
 def _undefended(judged: Judged) -> str:
     count, taus = judged.strata[UNDEFENDED]
-    before = f"; before, it had tau {value(*taus[CLEAN])} among {count}" if taus else ""
+    before = f" Its τ was {value(*taus[CLEAN])} among the first {count} such encoders." if taus else ""
+    outcome = f"That {CLEAN} (with labels) ranks such encoders was {_outcome(judged, CLEAN, 'undefended')}."
     if judged.again is None:
-        outcome = f"**If none was trained against attacks**, that clean accuracy ranks such encoders {NOT_TESTED}"
-        return f"{outcome}{before}."
+        return f"**If no encoder was trained against attacks:** {outcome}{before}"
     alone, claim = judged.again.undefended, judged.again.claim(CLEAN, "undefended")
     held = claim is not None and claim.held
     better = [h.name for h in JUDGED if alone.beyond[h.name].above]
     act = "take the most accurate" if held else "do not go by accuracy alone"
-    why = "" if held else ", whose accuracies its images mostly cannot tell apart"
+    why = "" if held else " The images mostly cannot tell their accuracies apart."
     simple = [h.name for h in HEADLINES if alone.beyond_scale[h.name].above]
     return (
-        f"**If none was trained against attacks, {act}**: that clean accuracy, with labels, ranks such encoders "
-        f"{_outcome(judged, CLEAN, 'undefended')}{why}{before}. Of numbers, "
-        f"{listed(better) if better else 'none'} ranked the {alone.count} better than it by more than chance allows, one by "
-        f"one, and {listed(simple) if simple else 'no measure'} better than the {SCALE} of two clean codes "
-        f"({value(*alone.taus[SCALE])}), which takes no attack."
+        f"**If no encoder was trained against attacks, {act}.** {outcome}{why}{before} Significantly better than {CLEAN} on "
+        f"the {alone.count}, each tested by itself: {listed(better) if better else 'none'}. Significantly better than the "
+        f"{SCALE} of two clean embeddings (τ {value(*alone.taus[SCALE])}), which needs no attack: "
+        f"{listed(simple) if simple else 'none'}."
     )
 
 
 def _measures(judged: Judged) -> str:
     backed = [one.measure for one in judged.verdicts if one.kind in ("use", "some")]
     if not backed:
-        use = "**No number without labels held**"
+        use = "**No metric without labels was confirmed.**"
     elif judged.again is None:
-        use = f"**Of numbers without labels, look at {listed(backed)}**, which {NOT_TESTED}"
+        use = f"**Of metrics without labels, look at {listed(backed)}.** This was {NOT_TESTED}."
     else:
-        use = f"**Of numbers without labels, look at {listed(backed)}**, which held among encoders kept apart"
+        use = f"**Of metrics without labels, look at {listed(backed)}.** Confirmed on held-out encoders: {listed(backed)}."
         use += _once_more(judged.second, backed) + _only_with_defended(judged.again, backed)
     failed = [one.claim.name for one in judged.again.claims if _lost(one)] if judged.again else []
-    lost = f"; {listed(failed)} did not and {'are' if len(failed) > 1 else 'is'} no longer advised" if failed else ""
-    beyond = [f"that {name} says more than {KNOWN} together {_outcome(judged, name, 'beyond')}" for name in BEYOND]
-    return f"{use}{lost}; {listed(beyond)}{_held_later(judged)}."
+    lost = f" Not confirmed, and no longer advised: {listed(failed)}." if failed else ""
+    beyond = [
+        f" That {name} says more than {KNOWN} together was {_outcome(judged, name, 'beyond')}." for name in BEYOND
+    ]
+    return f"{use}{lost}{''.join(beyond)}{_held_later(judged)}"
 
 
 def _held_later(judged: Judged) -> str:
-    """Return what of this held with second trainings alone."""
+    """Return the claims that only second trainings confirm."""
     if judged.again is None or judged.second is None:
         return ""
     later = [
-        f"what {first.claim.name} says more" if first.claim.kind == "beyond" else first.claim.name
+        f"{first.claim.name} (beyond the three)" if first.claim.kind == "beyond" else first.claim.name
         for first, second in zip(judged.again.claims, judged.second.claims, strict=True)
         if second.held and not first.held
     ]
-    return f"; with second trainings alone {listed(later)} did hold, which changes no grade" if later else ""
+    return f" Confirmed by second trainings only, which changes no grade: {listed(later)}." if later else ""
 
 
 def _once_more(second: Confirmation | None, backed: Sequence[str]) -> str:
-    """Return which of the advised numbers held when encoders kept apart were trained once more."""
+    """Return which of the advised metrics second trainings of the held-out encoders confirm."""
     held = [name for name in backed if second and (claim := second.claim(name, "agrees")) and claim.held]
-    who = (
-        "both" if len(held) == len(backed) == 2 else "all" if held == list(backed) else listed(held) if held else "none"
-    )
-    return f", {who} again when these were trained once more" if second else ""
+    return f" Confirmed by second trainings of these encoders: {listed(held) if held else 'none'}." if second else ""
 
 
 def _only_with_defended(again: Confirmation, backed: Sequence[str]) -> str:
-    """Return which of the advised numbers were not shown to rank encoders of which none was trained against attacks."""
+    """Return which of the advised metrics were not shown to rank encoders without adversarial training."""
     taus = again.undefended.taus
     unsure = [f"{name} ({value(*taus[name])})" for name in backed if not taus[name][1].above]
-    return f" (not shown of {listed(unsure)} where none was trained against attacks)" if unsure else ""
+    return f" Not shown if no encoder was trained against attacks: {listed(unsure)}." if unsure else ""
 
 
 def _lost(one: Confirmed) -> bool:
     return one.claim.kind == "agrees" and one.claim.name != RADIUS and not one.held
 
 
-def foreseen(again: Confirmation, name: str) -> list[str]:
-    """Return the threats for which a measure or baseline has an interval above 0 and a p below .05 after correction."""
+def threats_ranked(again: Confirmation, name: str) -> list[str]:
+    """Return the threats under which a metric has an interval above 0 and a corrected p below .05."""
     fit = [again.found[name, threat.name] for threat in THREATS]
     return [one.reference for one in fit if one.over_both.above and one.adjusted < LEVEL]
 
@@ -184,20 +180,20 @@ def foreseen(again: Confirmation, name: str) -> list[str]:
 def _threats(again: Confirmation | None) -> str:
     if again is None:
         return (
-            "**Under other threats than the attack they are computed with, nothing is known** of these numbers: they were "
-            "compared with probes under attacks of the same program in the same kind of ball."
+            "**Other threats: nothing is known.** These metrics were compared with probes under attacks of the same "
+            "program in the same kind of ball."
         )
     planned = [threat.name for threat in THREATS if threat.name != ADDED]
-    ranked = {h.name: [name for name in foreseen(again, h.name) if name != ADDED] for h in JUDGED}
+    ranked = {h.name: [name for name in threats_ranked(again, h.name) if name != ADDED] for h in JUDGED}
     order = sorted((name for name in ranked if ranked[name]), key=lambda name: -len(ranked[name]))
-    said = listed([f"{name} ({len(ranked[name])})" for name in order]) if order else "nothing"
+    said = listed([f"{name} ({len(ranked[name])})" for name in order]) if order else "none"
     seen = {name for names in ranked.values() for name in names}
     none = [name for name in planned if name not in seen]
-    left = f"; under {listed(none)} no number did" if none else ""
+    left = f" No metric did under {listed(none)}." if none else ""
     return (
-        f"**Under how many of {len(planned)} other threats** numbers ranked encoders: {said}{left}. "
-        f"{len(seen & set(GRADIENTS))} of {len(seen)} under which some did are gradient attacks, as those of the {PRIMARY} "
-        "are: no separate confirmations."
+        f"**Other threats.** Number of threats, of {len(planned)}, under which a metric ranked encoders: {said}.{left} "
+        f"{len(seen & set(GRADIENTS))} of the {len(seen)} others are gradient attacks like those of the {PRIMARY}, so they "
+        "are not independent confirmations."
     )
 
 
@@ -207,16 +203,15 @@ def _never(judged: Judged) -> str:
     tested = {one.claim.name for one in judged.again.claims} if judged.again else set()
     nothing = [one.measure for one in judged.verdicts if one.kind == "none" and one.measure not in tested]
     return (
-        f"**Never choose by one number alone**: an encoder that learned nothing came out first by {len(won)} of "
-        f"{len(HEADLINES)}, and that {listed(nothing)} rank small encoders as probes under attack do was not seen"
-        f"{_turned(judged, nothing)}."
+        "**Never choose by one metric alone.** A trivial encoder (pixels, PCA, untrained, collapsed) ranked first by "
+        f"{len(won)} of {len(HEADLINES)} metrics. No evidence for: {listed(nothing)}.{_turned(judged, nothing)}"
     )
 
 
 def _turned(judged: Judged, names: Sequence[str]) -> str:
-    """Return which measures ranked encoders the other way round, and where."""
+    """Return which metrics ranked encoders in reverse, and where."""
     apart = [name for name in names if judged.again and judged.again.found[name, PRIMARY].over_both.below]
     real = [name for name in names if judged.real and judged.real.strata[ALL][1][name][1].below]
-    places = [(apart, "those kept apart"), (real, "ImageNet networks")]
+    places = [(apart, "held-out encoders"), (real, "ImageNet networks")]
     said = [f"{listed(found)} among {where}" for found, where in places if found]
-    return f" ({listed(said)} even the other way round)" if said else ""
+    return f" In reverse order: {listed(said)}." if said else ""

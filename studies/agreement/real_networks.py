@@ -56,30 +56,31 @@ def real_networks(everyone: Found) -> RealNetworks | None:
 
 
 def section(real: RealNetworks | None) -> Iterator[str]:
-    """Yield what is seen of real networks."""
+    """Yield the results on real networks."""
     yield from ("", "## Real networks", "")
     if real is None:
-        yield "None was measured: all that is said here is of small encoders of small images."
+        yield "None was measured: this page is about small encoders of small images."
         return
     trained = real.trained
     kinds = list(dict.fromkeys(map(_kind, trained.members)))
     yield (
-        f"All of the above is of small networks. {len(trained.members)} others are EfficientNet-Lite 0, 1 and 2, trained on "
-        f"ImageNet, at {photographed.SIDE} pixels: {listed(kinds)}. `holdfast harden` made the hardened ones "
-        f"in {photographed.EPOCHS} epochs of 288 quarters of crops of 19 photographs, which are also the bank that probes "
-        "learn from. Measures look at up to 144 other quarters, probes at others again, whose labels say which photograph "
-        "they are of. Their list and settings were fixed in code "
-        "before they were measured, and shortened once, for want of time, when one of them had been; "
-        f"{listed(NOT_MEASURED)} was left out, for nothing is proved of such networks in a time "
-        "that many are given."
+        f"All of the above is about small networks. {len(trained.members)} others are EfficientNet-Lite 0, 1 and 2, trained "
+        f"on ImageNet, at {photographed.SIDE} pixels: {listed(kinds)}. `holdfast harden` made the hardened ones in "
+        f"{photographed.EPOCHS} epochs of 288 quarters of crops of 19 photographs. The same quarters are the reference set "
+        "of the probes. Metrics use up to 144 other quarters, and probes further ones; the label is the photograph."
+    )
+    yield ""
+    yield (
+        "Networks and settings were fixed in code before the measurement. They were reduced once, for lack of time, when "
+        f"one network had been measured. Not measured, because proofs take too long here: {listed(NOT_MEASURED)}."
     )
     yield from _table(real)
     yield ""
     yield (
-        f"Tau is over pairs of these networks; *{WITHIN}* compares each with its own copies and trainings alone. Intervals "
-        f"redraw images and {len(NETWORKS)} families, a network with what is made of it, which are few, and treat quarters "
-        "of one photograph as if they were independent. *Images*: those that a number is made of, where it is made of such; "
-        f"the {PRIMARY} has {_images(real.trained, PRIMARY)}."
+        f"τ is over pairs of these networks; *{WITHIN}* compares each network with its own copies and trainings only. "
+        f"Intervals redraw images and {len(NETWORKS)} families (a network with everything made from it), which are few. "
+        "They treat quarters of one photograph as independent. *Images*: number of images behind a number; the "
+        f"{PRIMARY} has {_images(real.trained, PRIMARY)}."
     )
     yield ""
     yield from _sentences(real)
@@ -108,16 +109,16 @@ def _table(real: RealNetworks) -> Iterator[str]:
         for one in order
         if real.known(one.name) >= FEWEST
     ]
-    heads = ["measure", *(f"{name} ({count})" for name, (count, _) in real.strata.items()), "known of", "images"]
-    yield from table(f"Tau with {PRIMARY} among real networks", heads, rows)
+    heads = ["metric", *(f"{name} ({count})" for name, (count, _) in real.strata.items()), "networks", "images"]
+    yield from table(f"τ with {PRIMARY} among real networks", heads, rows)
     silent = [one.name for one in order if one.name not in NOT_MEASURED and real.known(one.name) < FEWEST]
     if silent:
         yield ""
-        yield f"Not listed: {listed([f'{name}, which is known of {real.known(name)} of them' for name in silent])}."
+        yield f"Not listed: {listed([f'{name} (known for {real.known(name)} networks)' for name in silent])}."
     equal = [one.name for one in order if real.known(one.name) and np.nanstd(real.trained.values[one.name]) == 0]
     if equal:
         yield ""
-        yield f"Unknown because it is the same for all of them: {listed(equal)}."
+        yield f"Unknown, because equal for all networks: {listed(equal)}."
 
 
 def _images(found: Found, name: str) -> str:
@@ -131,21 +132,16 @@ def _sentences(real: RealNetworks) -> Iterator[str]:
     claimed = [one.name for one in CLAIMS if one.kind == "agrees" and one.name not in NOT_MEASURED]
     above = [name for name in claimed if taus[name][1].above]
     below = [name for name in claimed if name not in above]
-    seen = f"{listed(above)} {'have' if len(above) > 1 else 'has'} an interval above 0" if above else "none is above 0"
-    rest = f"; {listed(below)} not" if above and below else ""
     yield (
-        f"- Of what the advice once claimed, {seen} here{rest} (one by one, beyond their Monte Carlo error, not corrected "
-        "for their number)."
+        f"- Claims of the advice with τ above 0 here: {listed(above) if above else 'none'}; without: "
+        f"{listed(below) if below else 'none'}. Each was tested by itself, beyond its Monte Carlo error, not corrected for "
+        "their number."
     )
     if alone:
         names = [one.name for one in HEADLINES if alone[one.name][1].above]
         yield (
-            f"- Among those not trained against attacks {CLEAN}, with labels, has tau {value(*alone[CLEAN])}; "
-            + (
-                f"the intervals of {listed(names)} lie above 0 there."
-                if names
-                else "no measure has an interval above 0."
-            )
+            f"- Without adversarial training, {CLEAN} (with labels) has τ {value(*alone[CLEAN])}. Metrics with an interval "
+            f"above 0 there: {listed(names) if names else 'none'}."
         )
     lost = {choice.by: choice.mean for choice in choices(real.trained)}
     ways = [*dict.fromkeys((RADIUS, CLEAN, *claimed)), "random"]
@@ -153,20 +149,20 @@ def _sentences(real: RealNetworks) -> Iterator[str]:
     yield f"- {PRIMARY.capitalize()} lost by choosing one: {listed(said)}."
     yield first_by_nothing(real.everyone)
     yield from _served_by_nothing(real.everyone)
-    yield f"- Measuring one took {np.median(real.everyone.values[SECONDS]):.0f} seconds of one core (median)."
+    yield f"- Measuring took {np.median(real.everyone.values[SECONDS]):.0f} seconds of one core per network (median)."
 
 
 def _served_by_nothing(everyone: Found) -> Iterator[str]:
-    """Yield which encoders that learned nothing come before all networks by the reference itself."""
+    """Yield which trivial encoders come before all networks by the reference itself."""
     served, accuracy = everyone.values[PRIMARY], everyone.values[CLEAN]
     best = served[~everyone.degenerate].max()
     above = [
-        f"{member.case} ({robust:.3f}, of {right:.2f} clean)"
+        f"{member.case} ({robust:.3f}, {CLEAN} {right:.2f})"
         for member, robust, right in zip(everyone.members, served, accuracy, strict=True)
         if member.degenerate and robust > best
     ]
     if above:
         yield (
-            f"- By the {PRIMARY} itself {listed(above)} come before all of these networks, the best of which has "
-            f"{best:.3f}: compare only encoders of like {CLEAN} by it."
+            f"- Trivial encoders with a larger {PRIMARY} than the best network ({best:.3f}): {listed(above)}. Compare only "
+            f"encoders of similar {CLEAN} by {PRIMARY}."
         )

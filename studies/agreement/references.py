@@ -39,12 +39,12 @@ class Reference:
 
 
 REFERENCES = (
-    Reference(PRIMARY, "area under the accuracy of both probes over the radius of the attack, mean of the two"),
-    Reference("robust area, kNN", "the same of nearest neighbours alone"),
-    Reference("robust area, linear", "the same of the linear probe alone"),
+    Reference(PRIMARY, "area under the accuracy of both probes over ε of the attack, mean of the two"),
+    Reference("robust area, kNN", "the same, kNN only"),
+    Reference("robust area, linear", "the same, linear probe only"),
     Reference("share retained", "robust area over clean accuracy"),
-    Reference("corrupted accuracy", "accuracy of nearest neighbours on corrupted images, with a clean bank"),
-    Reference("smoothed radius", "certified radius of nearest neighbours under noise, 0 where wrong"),
+    Reference("corrupted accuracy", "kNN accuracy on corrupted images, with a clean reference set"),
+    Reference("smoothed radius", "radius of kNN certified by smoothing, 0 if wrong"),
 )
 """The first is the primary one, the others are exploratory. All are compared at the same clean accuracy as well."""
 

@@ -1,4 +1,4 @@
-"""The part of the study's page about agreement: what to use for what, how sure that is, and what one study cannot say."""
+"""The part of the page about agreement: advice, its evidence and its limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
         *traps(everyone, found, judged.strata),
         *silence(trained, found, judged.again is not None),
         *encoders(everyone, ZOO, "The encoders", SEEDS),
-        *(encoders(judged.again.everyone, KEPT, "The encoders kept apart", 1) if judged.again else ()),
+        *(encoders(judged.again.everyone, KEPT, "The held-out encoders", 1) if judged.again else ()),
     ]
     drawn |= {
         f"{FIGURES}/agreement.svg": figures.heat_map(found),
@@ -67,13 +67,13 @@ def _panels(found: Found) -> list[tuple[str, list[tuple[float, float, str, str]]
 
 
 def _advice(costs: Sequence[Choice], judged: Judged) -> Iterator[str]:
-    """Yield what to do, first of all."""
+    """Yield the advice."""
     everyone, found, verdicts, strata = judged.everyone, judged.found, judged.verdicts, judged.strata
     kinds = {
         kind: [one for one in verdicts if one.kind == kind] for kind in ("use", "some", "none", "against", NOT_JUDGED)
     }
     yield from ("", "## What to do", "")
-    yield f"The later use here is a nearest-neighbour or a linear probe under attack (*{PRIMARY}*, explained below)."
+    yield f"The downstream use is a kNN or linear probe under attack (*{PRIMARY}*, [defined below](#what-was-measured))."
     yield ""
     won = {headline.name: by for headline in HEADLINES if (by := deceived(everyone, headline))}
     chosen = {choice.by: choice for choice in costs}
@@ -81,46 +81,47 @@ def _advice(costs: Sequence[Choice], judged: Judged) -> Iterator[str]:
     yield from _beyond(found, strata)
     if kinds["use"]:
         yield (
-            f"- **Use these** to foresee how well probes hold under attack: they say more than {CLEAN}, {SCALE} and "
-            f"{RADIUS} together."
+            f"- **Use these** to predict robust probe accuracy. They say more than {CLEAN}, {SCALE} and {RADIUS} together."
         )
         for one in kinds["use"]:
-            lost = f"choosing by it lost {_lost(chosen[one.measure])}{_but(one.measure, chosen, won)}"
+            lost = f"choosing by this metric lost {_lost(chosen[one.measure])}{_but(one.measure, chosen, won)}"
             yield f"    - **{_named([one], found)}**; {lost}"
     else:
-        yield "- **No measure passed every test** for how well probes hold under attack."
+        yield "- **No metric passed every test** as a predictor of robust probe accuracy."
     yield from by_stratum(strata)
     if kinds["some"]:
-        yield f"- **Some evidence** for {_named(kinds['some'], found)}; what is missing stands under [doubts](#doubts)."
+        yield f"- **Some evidence**: {_named(kinds['some'], found)}. [Doubts](#doubts) names what is missing."
     failed, empty = ([one for one in kinds["none"] if bool(one.reasons) is known] for known in (True, False))
     if failed:
-        yield f"- **No longer advised**: {_named(failed, found)}, for that did not hold among encoders kept apart."
+        yield f"- **No longer advised**, because not confirmed on held-out encoders: {_named(failed, found)}."
     if empty:
-        yield f"- **No evidence** for {listed([one.measure for one in empty])}: their intervals contain 0."
+        yield f"- **No evidence**, because the interval contains 0: {listed([one.measure for one in empty])}."
     if kinds["against"]:
-        yield f"- **Do not choose by {_named(kinds['against'], found)}**: here they point the wrong way."
+        yield f"- **Do not choose by {_named(kinds['against'], found)}**: here they rank encoders in reverse."
     for one in kinds[NOT_JUDGED]:
-        yield f"- **Not judged**: {one.measure}, because {listed(one.reasons)}."
+        yield f"- **Not judged**: {one.measure} ({listed(one.reasons)})."
     yield from _other_uses(found)
     if won:
         yield (
-            "- **Never alone**, because encoders that learned nothing win where a trained one serves probes better (in "
-            f"brackets the {PRIMARY} of the winner and of the best trained one):"
+            "- **Never alone**: by these metrics a trivial encoder ranks first although a trained one has a larger "
+            f"{PRIMARY}. Brackets: {PRIMARY} of the trivial and of the best trained encoder."
         )
     for name, by in won.items():
         yield f"    - {name}: {listed([f'{one.case} ({one.serves:.2f}, {one.best:.2f})' for one in by])}"
 
 
 def _baselines(judged: Judged, chosen: Mapping[str, Choice]) -> Iterator[str]:
-    """Yield what is known without any measure: what a measure has to be better than."""
+    """Yield what is known without any metric: what a metric has to beat."""
     radius, clean, scale = (judged.found[name, PRIMARY] for name in (RADIUS, CLEAN, SCALE))
     yield (
-        f"- **First ask how an encoder was trained.** The {RADIUS}, read off the recipe, ranks encoders with tau "
-        f"{value(radius.tau, radius.over_both)}; {larger_than_radius(judged.found, judged.beyond, judged.trained)}. "
-        f"{CLEAN.capitalize()}, with labels, has {value(clean.tau, clean.over_both)}, and the {SCALE} of two codes, with "
-        f"neither labels nor attacks, {value(scale.tau, scale.over_both)}. Choosing by the {RADIUS} lost "
-        f"{_lost(chosen[RADIUS])} of {PRIMARY} against the best encoder (in its own units, at most 1), by {CLEAN} "
-        f"{_lost(chosen[CLEAN])}, at random {_lost(chosen['random'])}."
+        f"- **First ask how an encoder was trained.** The {RADIUS}, read off the recipe, ranks encoders with τ "
+        f"{value(radius.tau, radius.over_both)}. {larger_than_radius(judged.found, judged.beyond, judged.trained)}"
+    )
+    yield f"    - {CLEAN.capitalize()} (with labels) has τ {value(clean.tau, clean.over_both)}."
+    yield f"    - The {SCALE} (no labels, no attacks) has τ {value(scale.tau, scale.over_both)}."
+    yield (
+        f"    - {PRIMARY.capitalize()} lost against the best encoder: {_lost(chosen[RADIUS])} by {RADIUS}, "
+        f"{_lost(chosen[CLEAN])} by {CLEAN}, {_lost(chosen['random'])} at random."
     )
 
 
@@ -135,7 +136,7 @@ def _lost(choice: Choice) -> str:
 
 
 def _beyond(found: Agreements, strata: Strata) -> Iterator[str]:
-    """Yield which measures say more than is known without them, whatever else they fail."""
+    """Yield which metrics say more than is known without them, whatever else they fail."""
     equal = strata[EQUAL][1]
     more = [
         f"{headline.name} ({value(*one.given[ALL])}, and {value(*equal[headline.name])})"
@@ -143,38 +144,33 @@ def _beyond(found: Agreements, strata: Strata) -> Iterator[str]:
         if (one := found[headline.name, PRIMARY]).given[ALL][1].above and equal[headline.name][1].above
     ]
     yield (
-        f"- **Beyond that**, given {CLEAN}, {SCALE} and {RADIUS}, and among encoders of one data set trained in the same "
-        f"ball, {f'only {listed(more)} still' if more else 'no measure'} ranked encoders as probes did, before "
+        f"- **Beyond that**: {listed(more) if more else 'no metric'}. The first τ is given {CLEAN}, {SCALE} and {RADIUS}; "
+        "the second is among encoders of one data set and training ball. Both are from before "
         "[the test](#the-advice-put-to-the-test)."
     )
 
 
 def _but(measure: str, chosen: Mapping[str, Choice], won: Mapping[str, object]) -> str:
-    """Return what to mind of a measure that is recommended."""
+    """Return the cautions for a recommended metric."""
     worse = chosen[measure].mean > chosen["random"].mean
-    said = [", more than at random: rank by it, but do not take the first"] if worse else []
-    said += [f"; compare encoders of like {CLEAN} by it, for alone it is won by ones that learned nothing"] * (
-        measure in won
-    )
+    said = [", more than at random: rank by this metric, but do not take the first"] if worse else []
+    said += [f"; compare only encoders of similar {CLEAN}, because a trivial encoder ranks first"] * (measure in won)
     return "".join(said)
 
 
 def _other_uses(found: Agreements) -> Iterator[str]:
-    yield (
-        "- Other uses were looked at without a plan. Measures and baselines with an interval above 0 there, and a p that "
-        "was corrected for their number:"
-    )
+    yield "- Other uses, not planned. Metrics with an interval above 0 and a corrected p below .05:"
     for reference in REFERENCES[1:]:
         fit = [found[h.name, reference.name] for h in JUDGED]
         good = [one for one in fit if one.over_both.above and one.adjusted < LEVEL]
-        said = listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none of them"
-        yield f"    - for *{reference.name}*: {said}"
+        said = listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none"
+        yield f"    - *{reference.name}*: {said}"
 
 
 def _named(verdicts: Sequence[Verdict], found: Agreements) -> str:
     return listed(
         [
-            f"{one.measure} (tau {value(found[one.measure, PRIMARY].tau, found[one.measure, PRIMARY].over_both)})"
+            f"{one.measure} (τ {value(found[one.measure, PRIMARY].tau, found[one.measure, PRIMARY].over_both)})"
             for one in verdicts
         ]
     )
@@ -186,22 +182,30 @@ def _measured(found: Found) -> Iterator[str]:
     ]
     yield from ("", "## What was measured", "")
     yield (
-        f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each measure "
-        f"looks at test images without labels, {measures.IMAGES} at most; attacks are `{measures.ATTACK}`. The references "
-        f"use {references.IMAGES} other test images with labels, and another random seed. Settings, and what earns advice, "
-        f"were fixed in code before the results, but for these: the {SCALE} of codes became a baseline when all had been "
-        "measured; *never alone* at first asked whether encoders that "
-        "learned nothing beat the middle one of the trained ones, and after eight results whether they beat the best; "
-        "that a measure must hold within one kind of training was asked after all; and that it must say more than the "
-        f"{RADIUS}, and hold at equal radius, once a reader had found that the {RADIUS} alone does better than most. "
-        "Settings are small, for two cores to do all."
+        f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each metric uses "
+        f"at most {measures.IMAGES} test images without labels; attacks are `{measures.ATTACK}`. The references use "
+        f"{references.IMAGES} other test images with labels, and another random seed. Settings are small, so that two cores "
+        "can run the study."
+    )
+    yield ""
+    yield "Settings and rules were fixed in code before the results, with these exceptions:"
+    yield ""
+    yield f"- The {SCALE} became a baseline after all encoders had been measured."
+    yield (
+        "- *Never alone* first asked whether trivial encoders beat the median trained one. After eight results it asked "
+        "whether they beat the best."
+    )
+    yield "- The rule that a metric must hold within one kind of training was added afterwards."
+    yield (
+        f"- So was the rule that it must say more than the {RADIUS} and hold at equal radius. A reader had found that the "
+        f"{RADIUS} alone does better than most metrics."
     )
     yield ""
     yield (
-        "A measure agrees with a reference if it ranks encoders of the same data set alike: *tau* is 1 if all pairs are in "
-        "the same order, -1 if all are reversed, 0 if as many are one as the other. It is Kendall's tau-b, which makes up "
-        f"for pairs that a number cannot tell apart: of the {RADIUS} these are {tied(found, BASELINES[0]):.0%}, and all "
-        f"pairs taken alike its tau would be {_untied(found):+.2f}."
+        "A metric agrees with a reference if both rank encoders of the same data set alike. *τ* is Kendall's tau-b: 1 for "
+        "the same order, -1 for the reverse, 0 for no relation. Tau-b corrects for pairs that a number cannot tell apart. "
+        f"The {RADIUS} cannot tell {tied(found, BASELINES[0]):.0%} of pairs apart; with all pairs counted alike its τ is "
+        f"{_untied(found):+.2f}."
     )
     yield ""
     yield from (f"- *{reference.name}*: {reference.says}." for reference in REFERENCES)
@@ -211,7 +215,7 @@ def _measured(found: Found) -> Iterator[str]:
         yield f"- {link} ({_better(headline.sign)}{_counted(found, headline.name)}): {headline.says}."
     seconds = found.values[SECONDS]
     yield ""
-    yield f"All of it took {np.median(seconds):.0f} seconds of one core for an encoder (median), without training."
+    yield f"Measuring took {np.median(seconds):.0f} seconds of one core per encoder (median), without training."
 
 
 def _untied(found: Found) -> float:
@@ -227,7 +231,7 @@ def _counted(found: Found, name: str) -> str:
 
 
 def _better(sign: int) -> str:
-    return "large is said to be robust" if sign > 0 else "small is said to be robust"
+    return "large means robust" if sign > 0 else "small means robust"
 
 
 def _datasets(found: Found) -> list[str]:
@@ -236,17 +240,16 @@ def _datasets(found: Found) -> list[str]:
 
 def _agreements(found: Agreements) -> Iterator[str]:
     yield from ("", "## How far measures and references agree", "")
-    yield f"![Tau of each measure with each reference]({FIGURES}/agreement.svg)"
+    yield f"![τ of each metric with each reference]({FIGURES}/agreement.svg)"
     yield ""
     yield (
-        f"Colour is tau, with its 95% interval over images and encoders ({REPLICATES:,} replicates); hatched cells contain "
-        "0, or would with another seed of the bootstrap. The first three rows are the baselines. Encoders were drawn "
-        "families first, because members of a family resemble each other. Measures of which a small value is robust were "
-        "turned round."
+        f"Colour is τ, with its 95% interval over images and encoders ({REPLICATES:,} replicates). Hatched cells contain 0, "
+        "or would with another seed of the bootstrap. The first three rows are the baselines. The bootstrap draws families "
+        "first, because members of a family resemble each other. Metrics for which a small value means robust are negated."
     )
     yield ""
-    yield f"![Each measure against {PRIMARY}]({FIGURES}/scatters.svg)"
-    heads = ["measure", "tau", "over images", "over encoders", "over both", "Spearman", "ceiling", "p after Holm", "n"]
+    yield f"![Each metric against {PRIMARY}]({FIGURES}/scatters.svg)"
+    heads = ["metric", "τ", "over images", "over encoders", "over both", "Spearman", "ceiling", "p (Holm)", "n"]
     rows = [
         [
             one.measure,
@@ -264,21 +267,21 @@ def _agreements(found: Agreements) -> Iterator[str]:
     yield from table(f"Agreement with {PRIMARY}", heads, rows)
     yield ""
     yield (
-        "*Ceiling*: how far measure and reference agree with themselves on two halves of their images, which is less than "
-        "they do on all; no tau can be expected far above it. *p*: numbers shuffled among encoders of one family and data "
-        f"set, corrected for {len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value "
-        "for each image has no interval over images."
+        "*Ceiling*: agreement of metric and reference with themselves on two halves of their images. It is lower than on "
+        "all images; do not expect a τ far above it. *p*: numbers shuffled among encoders of one family and data set, "
+        f"corrected for {len(JUDGED)} metrics and baselines and for the number of shuffles. "
+        "A metric without a value per image has no interval over images."
     )
 
 
 def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield from ("", "## Doubts", "")
     yield (
-        "Tau may only repeat that better trained encoders do better, that their codes are longer, or that they were trained "
-        f"against attacks. So it was also taken given {CLEAN}, given the {SCALE} of two codes, given the {RADIUS}, and "
-        "given all three (a baseline: given the others); and with each family left out."
+        "τ may only show that better trained encoders do better, that their embeddings have larger norms, or that they were "
+        f"adversarially trained. The table therefore has τ given {CLEAN}, given the {SCALE}, given the {RADIUS}, and given "
+        "all three (a baseline: given the others). The last column leaves out each family in turn."
     )
-    heads = ["measure", *(f"given {name}" for name in GIVEN), "without a family"]
+    heads = ["metric", *(f"given {name}" for name in GIVEN), "without a family"]
     rows = [
         [
             one.measure,
@@ -295,9 +298,8 @@ def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> I
     alone, corrected = detectable(trained.dataset, 1), detectable(trained.dataset, len(HEADLINES))
     yield ""
     yield (
-        f"If encoders were independent, a tau of {alone:.2f} could be told from 0, and {corrected:.2f} among "
-        f"{len(HEADLINES)} "
-        "measures; as they are not, it takes more."
+        f"If encoders were independent, the smallest significant τ would be {alone:.2f}, and {corrected:.2f} among "
+        f"{len(HEADLINES)} metrics. They are not independent, so it is larger."
     )
 
 
@@ -309,17 +311,13 @@ def _choices(found: Sequence[Choice]) -> Iterator[str]:
     ]
     yield from ("", "## What a choice costs", "")
     yield (
-        "Each choice is one encoder of each data set, without an interval. A number without evidence may do well here by "
-        "chance: read this beside tau."
+        "Each choice is one encoder per data set, without an interval. A metric without evidence may do well here by luck, "
+        "so read this table together with τ."
     )
-    heads = ["chosen by", *(f"lost of {TITLES[dataset]}" for dataset in datasets), "mean", "loses least"]
-    yield from table(
-        f"{PRIMARY.capitalize()} lost by taking the best encoder of each data set by a measure, not by the reference itself",
-        heads,
-        rows,
-    )
+    heads = ["chosen by", *(f"loss on {TITLES[dataset]}" for dataset in datasets), "mean", "loses least"]
+    yield from table(f"{PRIMARY.capitalize()} lost against the best encoder of each data set", heads, rows)
     yield ""
     yield (
-        f"*Loses least*: in this share of {REPLICATES:,} redrawn sets of encoders no way of choosing lost less on average, "
-        "so that columns of equal choices add up to more than 1."
+        f"*Loses least*: percentage of {REPLICATES:,} redrawn sets of encoders in which no other choice lost less on "
+        "average. Equal choices all count, so the column adds up to more than 100%."
     )

@@ -1,4 +1,4 @@
-"""What encoders kept apart are measured under besides: threats that no measure without labels was computed with.
+"""Other threats for held-out encoders, which no metric without labels uses.
 
 The primary reference is an attack by the library itself, in the kind of ball of most measures. These are other balls,
 a patch, images attacked elsewhere, attacks without gradients, several attacks together, an attack of another program
@@ -53,16 +53,18 @@ FOOLBOX = {"steps": 20, "rel_stepsize": 0.1}
 THREATS = (
     Reference("l2 attacks", "accuracy of both probes, mean over two l2 balls"),
     Reference("l1 attacks", "the same in two l1 balls"),
-    Reference("query-only attack", f"accuracy of both probes under `{TOGETHER[-1]}`, which sees no gradient"),
+    Reference("query-only attack", f"accuracy of both probes under `{TOGETHER[-1]}`, without gradients"),
     Reference("attacks together", "accuracy of the linear probe under the worst of three attacks of the library"),
-    Reference("fine-tuned", "the same without attacks on the code, after encoder and head learned from 2,000 labels"),
+    Reference("fine-tuned", "the same, after fine-tuning on 2,000 labels, without attacks on the embedding"),
     Reference("another program", "accuracy of the linear probe under PGD of foolbox, mean over three linf balls"),
-    Reference("patch", f"accuracy of the linear probe when {SIDE} x {SIDE} pixels may be anything at {PLACES} places"),
+    Reference(
+        "patch", f"accuracy of the linear probe when {SIDE} × {SIDE} pixels may change freely, at {PLACES} places"
+    ),
     Reference(
         "transfer", "accuracy of the linear probe on images attacked on another network, mean over three linf balls"
     ),
-    Reference("other corruptions", "accuracy of nearest neighbours under ten corruptions that no measure saw"),
-    Reference("edited copies", "share of edited copies whose nearest image of a bank is their original"),
+    Reference("other corruptions", "kNN accuracy under ten corruptions that no metric uses"),
+    Reference("edited copies", "fraction of edited copies whose nearest image of a reference set is their original"),
 )
 
 

@@ -47,25 +47,25 @@ def verdict(one: Agreement, alone: Sequence[Interval], equal: Interval | None) -
     if not np.isfinite([one.tau, one.over_both.low, one.over_both.high]).all():
         return Verdict(one.measure, NOT_JUDGED, ("too few encoders have a value",))
     if one.ceiling <= 0:
-        return Verdict(one.measure, NOT_JUDGED, ("it does not agree with itself on two halves of its images",))
+        return Verdict(one.measure, NOT_JUDGED, ("no agreement with itself on two halves of its images",))
     if one.over_both.below:
         return Verdict(one.measure, "against")
     if not one.over_both.above:
         return Verdict(one.measure, "none")
     doubts = []
     if not one.given[ALL][1].above:
-        doubts.append(f"given {CLEAN}, {SCALE} and {RADIUS}, its interval contains 0")
+        doubts.append(f"interval contains 0 given {CLEAN}, {SCALE} and {RADIUS}")
     if equal is None or not equal.above:
-        doubts.append("at equal data set and radius its interval contains 0")
+        doubts.append("interval contains 0 at equal data set and radius")
     if not any(ends.above for ends in alone):
         doubts.append(
-            "neither among undefended encoders nor among those trained against attacks is its interval above 0 beyond its "
-            "Monte Carlo error"
+            "interval not above 0 beyond its Monte Carlo error, neither among undefended encoders nor among adversarially "
+            "trained ones"
         )
     if not one.families[0] > 0:
-        doubts.append("it rests on one family")
+        doubts.append("rests on one family")
     if not one.adjusted < LEVEL:
-        doubts.append(f"within families it may be chance (p = {one.adjusted:.2f} after Holm)")
+        doubts.append(f"not significant within families (p = {one.adjusted:.2f} after Holm)")
     return Verdict(one.measure, "some" if doubts else "use", tuple(doubts))
 
 
@@ -81,7 +81,7 @@ class Deceived:
 
 
 def deceived(found: Found, headline: Headline) -> list[Deceived]:
-    """Return the encoders that win under a measure and learned nothing."""
+    """Return the trivial encoders that a metric ranks first."""
     x, y, won = oriented(found, headline), found.values[PRIMARY], []
     for dataset in np.unique(found.dataset):
         mine = (found.dataset == dataset) & np.isfinite(x)
@@ -93,7 +93,7 @@ def deceived(found: Found, headline: Headline) -> list[Deceived]:
 
 
 def tied(found: Found, headline: Headline) -> float:
-    """Return the share of pairs within a data set that the measure cannot tell apart."""
+    """Return the fraction of pairs within a data set that the metric cannot tell apart."""
     x, group = found.values[headline.name], found.dataset
     gaps = (x[:, None] - x[None, :])[np.triu(group[:, None] == group, 1)]
     known = gaps[np.isfinite(gaps)]

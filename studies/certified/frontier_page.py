@@ -13,7 +13,7 @@ from studies.common import Results, said, table
 
 FIGURE = "images/study/frontier.svg"
 IN_PAPER = {("mnist", "cnn-a"): ("RoCL .2", 0.239)}
-"""What the paper says of an encoder whose weights are not at hand: its average certified radius, over 100 images."""
+"""Average certified radius over 100 images from the paper, for encoders without published weights."""
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 NAMES = {"base": "Base", "cnn-a": "CNN-A", "cnn-b": "CNN-B"}
 OF_PUBLISHED, OF_CERTIFIED, WITHOUT = "#0b6e99", "#b24923", "#8a8a8a"
@@ -23,18 +23,18 @@ AIM, WITHIN, TIGHT = 1.25, 0.02, 0.95
 OPENING = f"""\
 # Accuracy against certified radius
 
-Encoders that are [trained to be certified](objectives.md#certified) beside the published ones of RVCL with the same
-architecture: SimCLR, and RoCL at several strengths. `python -m studies.certified.frontier` trains and measures, with
-`HOLDFAST_REFERENCE` naming the folder of images and published weights; the numbers are in `studies/stored/frontier`, and
-`python -m studies --page` writes this page and its picture from them alone.
+This page compares encoders [trained to be certified](objectives.md#certified) with the published encoders of RVCL.
+Both have the same architecture; the published ones are SimCLR, and RoCL at several strengths.
+`python -m studies.certified.frontier` trains and measures; `HOLDFAST_REFERENCE` names the folder of images and weights.
+`python -m studies --page` writes this page and its picture from the numbers in `studies/stored/frontier`.
 
-*Accuracy* is that of 20 nearest neighbours among {BANK:,} training images, on {PROBED:,} test images. Radii are those of
-the first {ANCHORS} test images and {NEGATIVES} negatives each
-([certified radius](../evaluations/certified.md#certified-radius), searched to 1e-3 of the way):
-by interval bounds, which take one pass, by CROWN, and attacked
-(`adaptive:restarts=1,steps=25`). Views are those of the authors' program, which cut away up to three fifths of a digit, or,
-where it says *small changes* (a star in the picture), `{MILD["mnist"]}` of digits and
-`{MILD["cifar10"]}` of coloured images. Of several seeds the mean stands with Student's 95% interval; of one, none is known.
+- *Accuracy*: 20 nearest neighbours among {BANK:,} training images, on {PROBED:,} test images.
+- *Radii*: the first {ANCHORS} test images with {NEGATIVES} negatives each
+  ([certified radius](../evaluations/certified.md#certified-radius), tolerance 1e-3).
+  They are proved by interval bounds (one pass) and by CROWN, and attacked by `adaptive:restarts=1,steps=25`.
+- *Views*: those of the authors' program, which cut away up to three fifths of a digit.
+  *Small changes* (a star in the picture) are `{MILD["mnist"]}` for digits and `{MILD["cifar10"]}` for coloured images.
+- *Intervals*: the mean of several seeds with Student's 95% interval; none for one seed.
 """
 
 
@@ -99,7 +99,7 @@ def render(folder: Path) -> dict[str, str]:
         lines += table("Radii", HEADS, [row(point) for point in some])
         ball = BALLS[network[0]]
         lines += table(
-            f"What else is certified, at `{ball}` under cosine", OTHER_HEADS, [others(point) for point in some]
+            f"Other certificates, at `{ball}` under cosine", OTHER_HEADS, [others(point) for point in some]
         )
     return {"training/frontier.md": "\n".join(lines) + "\n", FIGURE: picture(by_network)}
 
@@ -157,7 +157,7 @@ def aims(network: tuple[str, str], some: Sequence[Point]) -> Iterator[str]:
     yield ""
     yield (
         f"The best published radius is {best:.3f} ({best_name}{where}); {AIM:g} times that is {AIM * best:.3f}. "
-        f"Of the encoders at hand {robust.name} has the largest, {robust.radius:.3f}, at accuracy "
+        f"Of the encoders with published weights, {robust.name} has the largest, {robust.radius:.3f}, at accuracy "
         f"{robust.mean('accuracy'):.3f}; two points less are {accurate:.3f}."
     )
     for point in plain:

@@ -200,31 +200,33 @@ def test_the_page_opens_with_five_sentences_that_say_what_held() -> None:
     lines, pictures = opening.opening(judged)
     numbered = [line for line in lines if line[:2] in {f"{k}." for k in range(1, 10)}]
     assert len(numbered) == 5
-    assert "this held among 12 kept apart" in numbered[0]
-    assert "look at attack radius, universal quantile, overlap, certified radius and SynBench" in numbered[2]
+    assert "was confirmed on 12" in numbered[0]
+    advised = numbered[2].split("**")[1]
+    assert all(name in advised for name, grade in ADVICE.items() if grade == "some")
     assert pictures.keys() == {opening.PICTURE}
-    assert "trained once more" not in numbered[2]
+    assert "second trainings" not in numbered[2]
     lines, _ = opening.opening(replace(judged, second=tested))
-    assert any(", all again when these were trained once more" in line for line in lines)
+    (again_held,) = (line.split("second trainings")[1].split(".")[0] for line in lines if "second trainings" in line)
+    assert all(name in again_held for name, grade in ADVICE.items() if grade == "some")
     failed = replace(tested, claims=[replace(one, value=-0.5) for one in claims])
     lines, _ = opening.opening(replace(judged, again=failed))
-    assert any("did not and are no longer advised" in line for line in lines)
+    assert any("no longer advised: attack radius" in line for line in lines)
     lines, pictures = opening.opening(replace(judged, again=None))
-    assert sum("not put to the test" in line for line in lines) == 3
+    assert sum("not tested" in line for line in lines) == 3
     assert "not tested" in pictures[opening.PICTURE]
     text = [*again.waiting(3)]
-    assert any("3 of them were measured so far" in line for line in text)
+    assert any("Measured so far: 3." in line for line in text)
     assert sum(line.endswith("| open |") for line in text) == len(CLAIMS)
     text, drawn = again.put_to_the_test(failed, None)
-    assert sum("did not hold |" in line for line in text) == len(CLAIMS)
-    assert not any("once more" in line for line in text)
+    assert sum("not confirmed |" in line for line in text) == len(CLAIMS)
+    assert not any("second time" in line for line in text)
     text, _ = again.put_to_the_test(failed, tested)
-    rows = [line for line in text if "did not hold |" in line]
-    held = [row.endswith("| held |") for row in rows]
+    rows = [line for line in text if "not confirmed |" in line]
+    held = [row.endswith("| confirmed |") for row in rows]
     assert held == [one.held for one in tested.claims], "second trainings stand beside the first"
     assert any(held)
-    assert any(line.startswith("12 of them were trained once more") for line in text)
-    assert any("second trainings alone show" in line and line.endswith("and no other.") for line in text)
+    assert any(line.startswith("12 ") and "second time" in line for line in text)
+    assert any(line.endswith("New: none.") for line in text)
     assert drawn.keys() == {again.THREATENED}
 
 
