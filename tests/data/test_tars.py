@@ -91,7 +91,7 @@ def test_an_index_is_made_once(shards: Path, tmp_path: Path, monkeypatch: pytest
         return index(tar, *settings)
 
     monkeypatch.setattr(tars, "index", counted)
-    monkeypatch.setattr(scan, "all_bytes", None)
+    monkeypatch.setattr(encoded, "all_bytes", None)
     again = load(f"wds:{shards}", RGB, scan_cache=ScanCache.at(run))
     assert again.fingerprint == first
     assert made == []

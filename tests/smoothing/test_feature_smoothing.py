@@ -105,6 +105,19 @@ def test_attacks_do_not_enter_certificates(run: hf.Result) -> None:
     )
 
 
+def test_the_similarity_of_different_images_stands_beside_what_is_certified(run: hf.Result) -> None:
+    """An untrained network embeds all images alike, so that any certificate of similarity says little."""
+    apart = run.estimate("cosine_similarity_of_different_images")
+    assert apart.quantity in run.headline
+    assert apart.better == "neither"
+    assert -1 <= apart.value < run.estimate("certified_cosine_similarity", ball="l2:0.1").value
+    untrained = hf.evaluate(
+        "builtin:digits-random", digits(30), only="feature-smoothing", progress=False,
+        settings={"feature-smoothing": {"samples": 6, "selection": 60, "copies": 200}},
+    )  # fmt: skip
+    assert untrained["feature-smoothing"].estimate("cosine_similarity_of_different_images").value > apart.value
+
+
 def test_most_images_need_a_part_of_the_copies(run: hf.Result) -> None:
     drawn = next(series for series in run.series if series.quantity == "noisy_copies_drawn")
     assert max(drawn.values) <= 3000
@@ -136,6 +149,7 @@ def test_a_bound_below_zero_claims_nothing() -> None:
     population = Population(PIXELS, digits(4), RunSettings())
     low = torch.tensor([norm.cdf(norm.ppf(share) + radius / sigma) for share in (0.45, 0.55, 0.9)]).double()
     observed = {
+        "0.anchor": torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 0.0]]).double(),
         "0.low": low,
         "0.copies": torch.tensor([400, 400, 400]),
         "1.similarity": torch.tensor([-1.0, 0.2, 0.9]).double(),
@@ -143,6 +157,8 @@ def test_a_bound_below_zero_claims_nothing() -> None:
     found = asked.conclude(population, population.choose(3), observed)
     (certified,) = [series for series in found.series if series.quantity == "certified_cosine_similarity"]
     assert certified.values == pytest.approx([-1, 2 * 0.55 - 1, 2 * 0.9 - 1])
+    (apart,) = [series for series in found.series if series.quantity == "cosine_similarity_of_different_images"]
+    assert [value for value in apart.values if value == value] == pytest.approx([0.6]), "the zero embedding counts"
     assert not [warning for warning in found.warnings if "CONTRADICTION" in warning]
 
 

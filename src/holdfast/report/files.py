@@ -33,7 +33,7 @@ class Report(Record):
     scorecards: tuple[Scorecard, ...] = ()
     """The first screens under their old names, until version 0.4."""
     tallies: tuple[Tally, ...] = ()
-    """Who won how often: one count per table."""
+    """Comparisons won, counted over all conditions of a table; the verdict counts rows of the first screen instead."""
 
 
 def report(contents: Contents) -> Report:

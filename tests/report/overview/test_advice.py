@@ -20,6 +20,7 @@ from holdfast.report.overview.alerts import ENOUGH, Alert, alerts, missing_sente
 from holdfast.report.overview.study import study
 from holdfast.report.printed import markdown
 from holdfast.report.text import number
+from tests.facts import says
 from tests.report.synthetic import breakaway, displacement, everything, ids, impersonation, result, series, warned
 
 
@@ -106,12 +107,12 @@ def at(result, ball_values):
     [
         (
             (1.0, 1.0),
-            "apart. In 16 of the 16 shares measured under attack the attacks succeed on all images of all encoders,",
+            "breakaway risk and nearest neighbour accuracy",
         ),
-        ((0.999, 0.995), "take a smaller radius, as `--ball linf:0.0125`."),
+        ((0.999, 0.995), "smaller radius there, as `--ball linf:0.0125`."),
         (
             (0.0, 0.0),
-            "more images would not change that: take a larger radius, as `--ball linf:0.4`.",
+            "larger radius there, as `--ball linf:0.4`.",
         ),
         ((0.4, 0.6), "; use more of them."),
         ((0.4, 1.0), "; use more of them."),
@@ -352,7 +353,7 @@ def test_shares_are_told_apart_by_their_difference():
 def test_few_samples_are_said_and_make_no_gate():
     few, enough = breakaway("digits-robust", 49), breakaway("digits-robust", 50)
     (alert,) = alerts(groups([few]))
-    assert alert.warning.startswith("Only 49 samples could be looked at")
+    assert says(alert.warning, "1 evaluation ", "49 samples")
     assert "gate it" not in told([few])
     assert alerts(groups([enough])) == ()
     assert "gate it" in told([enough])
@@ -367,7 +368,7 @@ def test_few_samples_are_one_warning_for_each_cause():
     assert ended.warning.startswith("PARTIAL: the run ended after 4 to 20 of 120 to 300 samples, a random choice.")
     assert ended.encoders == few.encoders == ("a", "b")
     assert len(ended.evaluations) == 2
-    assert few.warning.startswith("Only 4 to 20 samples could be looked at")
+    assert says(few.warning, " evaluations ", "4 to 20 samples")
     assert "more time (--budget), or run the same command again" in few.warning
     assert "50" not in few.warning
     one = breakaway("a", 4)
@@ -518,6 +519,15 @@ def test_what_has_no_interval_promises_none():
     assert cell is not None
     assert cell.note == "no interval: infinite; n = 300"
     assert "68%" not in cell.interval
+
+
+def test_a_larger_ball_in_which_an_attack_found_less_is_told():
+    """It contains the smaller one, so that it is no safer."""
+    less = at(breakaway("one"), {"linf:0.05": 0.4, "linf:0.1": 0.2})
+    (told_of,) = {note for note in summary(groups([less]), compare([less]))[0].notes if "adaptive · cosine" in note}
+    assert says(told_of, "breakaway risk", "nearest neighbour accuracy", "12.75/255", "25.5/255")
+    more = at(less, {"linf:0.05": 0.2, "linf:0.1": 0.4})
+    assert summary(groups([more]), compare([more]))[0].notes == ()
 
 
 def test_one_reason_of_one_encoder_is_one_sentence():

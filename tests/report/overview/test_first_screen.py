@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.commands.evaluated_run import suite_of
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Findings, Result, Series
+from holdfast.core.records import Claim, Findings, Result, Series, Verdict
 from holdfast.core.statistics import summarise
 from holdfast.measure.store import Store
 from holdfast.report.contents import Contents
@@ -23,6 +23,7 @@ from holdfast.report.overview.advice import advice, gate_command
 from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, check_one_event, key_of
 from holdfast.report.overview.first_screen import FirstScreen, _lead, lines
 from holdfast.report.page.page import render
+from tests.facts import says
 from tests.report.synthetic import breakaway, ids, result, series
 
 
@@ -169,6 +170,18 @@ def test_titles_are_noun_phrases_of_their_own_and_at_most_nine():
 def test_cells_say_how_much_is_known(ends: tuple[float, float], said: str):
     (row,) = screen(kept("a", {"linf:0.05": ends})).rows
     assert [cell.said for cell in row.cells] == [said]
+
+
+def test_a_check_of_gradients_that_decides_nothing_says_on_how_many_images():
+    case = {"ball": "linf:0.1", "attack": "adaptive"}
+    wins = series("score_only_wins", case, np.array([1.0, *[0.0] * 49]), "yes or no", Claim.ESTIMATE, "images")
+    verdict = Verdict(question="Do gradients reach?", status="unknown", reason="few enough for chance")
+    shares = {"linf:0.1": (0.5, 0.7)}
+    found = Findings(ids=ids(50), verdicts=(verdict,), estimates=(summarise(wins, "share", "lower"),))
+    unsure = screen(kept("one", shares), result("masking", "one", found, ()))
+    assert says(unsure.checks, "one", "1 of 50")
+    unasked = found.model_copy(update={"estimates": ()})  # one radius: not every check can be made
+    assert "one" not in screen(kept("one", shares), result("masking", "one", unasked, ())).checks
 
 
 def test_one_encoder_is_never_best_and_few_images_are_an_amber_line():

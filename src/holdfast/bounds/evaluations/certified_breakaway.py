@@ -139,6 +139,7 @@ class CertifiedBreakaway(BracketEvaluation):
         "attacks achieved and can only be too low, so the true risk lies between the two."
     )
     headline = ("certified_breakaway_risk", "attacked_breakaway_risk")
+    words = tuple((f"{end}_breakaway_risk", f"{end} worst-case breakaway risk") for end in ("certified", "attacked"))
     questions = (CONTRADICTIONS,)
 
     def __post_init__(self) -> None:

@@ -116,6 +116,7 @@ class CertifiedOverlap(BracketEvaluation):
         "can only be too high; the attacked risk counts those for which attacks did it, and can only be too low."
     )
     headline = ("certified_overlap_risk", "attacked_overlap_risk")
+    words = tuple((f"{end}_overlap_risk", f"{end} worst-case overlap risk") for end in ("certified", "attacked"))
     questions = (CONTRADICTIONS,)
 
     def bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import isfinite, isnan
 
+from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
@@ -131,12 +132,34 @@ class Table:
                     if cell and (cell.estimate.reason or not cell.defined):
                         reason = cell.estimate.reason or "undefined, and no reason was recorded"
                         reasons.setdefault((section.title, reason), {})[name] = None
+            for name, reason in self._less_in_a_larger_ball(section):
+                reasons.setdefault((section.title, reason), {})[name] = None
         for (title, reason), names in reasons.items():
             titles.setdefault((reason, tuple(names)), []).append(title)
         return tuple(
             f"{text.listed(which)}, {text.among(list(names), self.encoders)}: {reason}"
             for (reason, names), which in titles.items()
         )
+
+    def _less_in_a_larger_ball(self, section: Section) -> Iterator[tuple[str, str]]:
+        """Yield each encoder with a sentence where an attack found less in a ball that contains a smaller one.
+
+        The larger ball then looks safer than the smaller, although what was found in the smaller lies in it too.
+        """
+        sign = {("lower", Claim.LOWER): 1, ("higher", Claim.UPPER): -1}.get((section.like.better, section.like.claim))
+        by_attack: dict[tuple[str, str], list[tuple[Ball, Row]]] = {}
+        for row in section.rows if sign else ():
+            if ":" in row.written:
+                ball = Ball.read(row.written)
+                by_attack.setdefault((ball.name, row.rest), []).append((ball, row))
+        for (_, attack), rows in by_attack.items():
+            for (_, small), (_, large) in pairwise(sorted(rows, key=lambda each: each[0].radius)):
+                for name, before, after in zip(self.encoders, small.cells, large.cells, strict=True):
+                    if (
+                        before and after and sign
+                        and sign * after.estimate.value < sign * before.estimate.value and before.value != after.value
+                    ):  # fmt: skip
+                        yield name, f"{attack} found less at {large.first} than at {small.first}, which holds there too"
 
 
 def interval(estimate: Estimate) -> str:

@@ -154,10 +154,8 @@ def _needs_settings(results: Sequence[Result]) -> str:
 
 def _only(results: Sequence[Result], advice: str) -> str:
     counts = list(map(_count, results))
-    return (
-        f"Only {_span(counts)} sample{'' if max(counts) == 1 else 's'} could be looked at, too few to decide much: "
-        f"intervals are wide and rare harm stays unseen. {advice} before you act on the numbers."
-    )
+    used = f"{text.counted(len({r.evaluation for r in results}), 'evaluation')} used {_span(counts)}"
+    return f"Small sample: {used} {'sample' if max(counts) == 1 else 'samples'}. {advice} before you decide."
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -273,22 +271,24 @@ def other_radius(table: Table) -> str:
     Else nothing.
     """
     harms = [
-        (Ball.read(ball), each)
+        (Ball.read(ball), each, section.title)
         for section in table.sections
         if section.robustness and (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
         for row in section.rows
         if (ball := _ball(row)) and len(each := _harms(row, table)) == len(table.ranked)
     ]
-    broken = [ball for ball, each in harms if all(x >= 1 - EDGE and low >= 1 - CERTAIN for low, x, _ in each)]
-    untouched = [ball for ball, each in harms if all(x <= EDGE and high <= CERTAIN for _, x, high in each)]
-    for balls, what, size, factor in (
-        (broken, "the attacks succeed on all images of all encoders", "smaller", 1 / FACTOR),
-        (untouched, "the attacks succeed on no image of any encoder", "larger", FACTOR),
+    broken = [(b, t) for b, each, t in harms if all(x >= 1 - EDGE and low >= 1 - CERTAIN for low, x, _ in each)]
+    untouched = [(b, t) for b, each, t in harms if all(x <= EDGE and high <= CERTAIN for _, x, high in each)]
+    for found, what, size, factor in (
+        (broken, "attacks succeed on all images of all encoders", "smaller", 1 / FACTOR),
+        (untouched, "attacks succeed on no image of any encoder", "larger", FACTOR),
     ):
-        if 2 * len(balls) > len(harms):
-            flags = text.listed([f"`--ball {ball.scaled(factor)}`" for ball in _ends(balls, factor)])
-            where = f"{len(balls)} of the {text.counted(len(harms), 'share')} measured under attack"
-            return f". In {where} {what}, and more images would not change that: take a {size} radius, as {flags}."
+        if 2 * len(found) > len(harms):
+            flags = text.listed([f"`--ball {ball.scaled(factor)}`" for ball in _ends([b for b, _ in found], factor)])
+            which = text.listed(list(dict.fromkeys(title for _, title in found)))
+            return (
+                f". For {which}, {what}, and more images would not change that: take a {size} radius there, as {flags}."
+            )
     return ""
 
 

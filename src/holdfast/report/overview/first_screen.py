@@ -262,13 +262,16 @@ def _checks(part: Sequence[Group], whole: Table) -> str:
             if violated
             else f"all {count:,} certificates were attacked, none failed."
         )
-    statuses: Mapping[str, list[str]] = {
-        name: [v.status for v in result.findings.verdicts]
-        for group in part if group.first.evaluation == "masking" for name, result in group.items()
-    }  # fmt: skip
-    if statuses:
-        bad = [name for name, found in statuses.items() if "refuted" in found]
-        unsure = [name for name, found in statuses.items() if name not in bad and "unknown" in found]
+    checked = {n: r for group in part if group.first.evaluation == "masking" for n, r in group.items()}
+    if checked:
+        bad = [name for name, result in checked.items() if any(v.status == "refuted" for v in result.findings.verdicts)]
+        unsure = [
+            f"{name} ({round(worst.value * worst.n):,} of {text.counted(worst.n, 'image')} fails)"
+            for name, result in checked.items()
+            if name not in bad
+            and (failed := [e for e in result.estimates if e.value > 0])
+            and (worst := max(failed, key=lambda e: e.value))
+        ]
         usable = f"no, of {text.listed(bad)}" if bad else "yes"
         parts.append(
             f"Gradients usable for attacks: {usable}{f'; inconclusive for {text.listed(unsure)}' if unsure else ''}."

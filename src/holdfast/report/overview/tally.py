@@ -81,8 +81,8 @@ def tally(table: Table) -> Tally:
 
 
 def sentences(tallied: Tally) -> tuple[str, ...]:
-    """Return the tally in words."""
-    return (*map(_meeting_sentence, tallied.meetings), *map(gap_sentence, tallied.gaps))
+    """Return where numbers are missing; who is better stands in the rows, so that no second count says another thing."""
+    return tuple(map(gap_sentence, tallied.gaps))
 
 
 def gap_sentence(gap: Gap) -> str:
@@ -112,11 +112,3 @@ def _gaps(table: Table) -> Iterator[Gap]:
                 quantities_of.setdefault(who, []).append(section.like.quantity)
     for who, quantities in quantities_of.items():
         yield Gap(encoders=who, conditions=len(quantities), quantities=tuple(dict.fromkeys(quantities)))
-
-
-def _meeting_sentence(meeting: Meeting) -> str:
-    a, b = meeting.a, meeting.b
-    counts = {f"{a} is better": meeting.a_better, f"{b} is better": meeting.b_better, "tied": meeting.tied}
-    total = sum(counts.values())
-    outcomes = ", ".join(f"{outcome} in {count}" for outcome, count in counts.items() if count)
-    return f"{a} and {b}: {outcomes} of {text.counted(total, 'condition')} of robustness"

@@ -375,12 +375,10 @@ def _lead(results: Sequence[Result]) -> str:
     if not results:
         return "Nothing that was asked for has a result; the reasons are below."
     counts = sorted({len(result.findings.ids) for result in results} - {0})
-    looked = "inputs of its own making"
+    looked = "of its own making"
     if counts:
-        looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
-    attacked = any("ball" in estimate.conditions for result in results for estimate in result.findings.estimates)
-    question = " and asked how much a representation changes when its image barely does" if attacked else ""
-    return f"Each evaluation looked at {looked}{question}. {_when(results)}{_radii(results)}"
+        looked = f"{counts[0]:,} to {counts[-1]:,}" if len(counts) > 1 else f"{counts[0]:,}"
+    return f"Samples per evaluation: {looked}. {_when(results)}{_radii(results)}"
 
 
 def _radii(results: Sequence[Result]) -> str:

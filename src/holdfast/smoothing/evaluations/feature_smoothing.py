@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
@@ -23,7 +25,7 @@ from holdfast.attacks.presets import label
 from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
@@ -37,6 +39,26 @@ from holdfast.smoothing.unit_codes import AttackedUnitCodes, FeatureNoise, UnitC
 
 DRAWN = "noisy copies drawn until more of them would hardly improve the certificate"
 NOTHING = "no finite code"
+ALONE = "no other image, or no finite embedding"
+FOR_COMPARISON = Question(
+    place=86,
+    text="How similar are different images once noise is added?",
+    quantities=("cosine_similarity_of_different_images",),
+    meaning="cosine similarity of smoothed embeddings of different images, for comparison",
+)
+"""What a certified similarity is worth: as much as it exceeds this."""
+
+
+def to_another(anchors: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Return the cosine of each image's unit embedding to that of the image before it; nan where there is none.
+
+    Example:
+        >>> to_another(torch.eye(2)), to_another(torch.ones(1, 1))
+        (tensor([0., 0.]), tensor([nan]))
+    """
+    found = (anchors * anchors.roll(1, 0)).sum(1)
+    zero = ~anchors.any(1)
+    return found.masked_fill(zero | zero.roll(1) | (len(anchors) < 2), torch.nan)
 
 
 @final
@@ -71,17 +93,18 @@ class FeatureSmoothing(Evaluation):
         heavy={"selection": 32, "copies": 128, "attack": "u-fgsm"},
     )
     name = "feature-smoothing"
-    version = 1
+    version = 2
     partial = True
     title = "Feature-space smoothing"
     meaning = (
         "With noise added to its input and the mean of the unit embeddings as its embedding, any encoder has a "
         "certificate: after any "
         "change of that size the cosine similarity to the code from before is at least this. It speaks of the smoothed "
-        "encoder alone. The attack beside it shows from the other side how low the similarity can be made."
+        "encoder alone. The attack beside it shows from the other side how low the similarity can be made. The cosine "
+        "similarity of different images puts both into proportion: an encoder that embeds all images alike certifies much."
     )
-    headline = ("certified_cosine_similarity",)
-    questions = (WITH_NOISE,)
+    headline = ("certified_cosine_similarity", "cosine_similarity_of_different_images")
+    questions = (WITH_NOISE, FOR_COMPARISON)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +129,12 @@ class FeatureSmoothing(Evaluation):
             "noisy_copies_drawn", {"noise": f"{self.sigma:g}"}, noisy["copies"].double(), "copies", Claim.ESTIMATE,
             DRAWN, NOTHING,
         )  # fmt: skip
-        series, estimates, warnings = [drawn], [summarise(drawn, "median", "lower")], list[str]()
+        apart = series_of(
+            "cosine_similarity_of_different_images", {"noise": f"{self.sigma:g}"}, to_another(noisy["anchor"]), "cosine",
+            Claim.ESTIMATE, "cosine similarity of the smoothed embeddings of an image and of another one", ALONE,
+        )  # fmt: skip
+        series = [drawn, apart]
+        estimates, warnings = [summarise(drawn, "median", "lower"), summarise(apart, "median", "neither")], list[str]()
         for radius in self.radii:
             certified = certified_cosine(noisy["low"], radius, self.sigma).clamp_min(-1.0)
             # No claim is left of a negative bound: the mean of unit codes may be as short as one likes.
@@ -124,9 +152,7 @@ class FeatureSmoothing(Evaluation):
             warnings=(*population_warnings(population, (Cosine(),)), *warnings),
         )
 
-    def _case(
-        self, radius: float, certified: torch.Tensor, attacked: torch.Tensor
-    ) -> tuple[list[Series], list[Estimate]]:
+    def _case(self, radius: float, certified: Tensor, attacked: Tensor) -> tuple[list[Series], list[Estimate]]:
         """Return what is certified and what was attacked at one radius."""
         proved = self._conditions(radius, method="feature-space smoothing")
         attack_conditions = self._conditions(radius, attack=label(self.attack))
