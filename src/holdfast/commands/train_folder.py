@@ -56,7 +56,7 @@ class Inputs:
 
 
 def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None, scan_cache: ScanCache) -> Inputs:
-    """Return what ``place`` names, loaded; the bank without copies of training images, ``remembered`` files unread.
+    """Return what ``place`` names, loaded; the bank without copies of training images, files of the cache unread.
 
     Raises:
         HoldfastError: something is not named, does not exist or does not fit.

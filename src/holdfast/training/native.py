@@ -20,7 +20,7 @@ from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Source, Subset
 from holdfast.core.noise import Noise
 from holdfast.data.reading.decode import pixel_limit, side_by_side
-from holdfast.data.reading.survey import Encoded
+from holdfast.data.reading.scan import Encoded
 from holdfast.transforms.augmentations.cropping import RandomResizedCrop
 from holdfast.transforms.base import Chain, ImagePixels, Transform, TransformedSource, View
 
@@ -48,7 +48,7 @@ def as_stored(source: Source, row: int) -> Shaped[Tensor, "c h w"]:
         return source.transform((pixels / 255 if pixels.dtype == torch.uint8 else pixels)[None], noise)[0]
     if not isinstance(source, Encoded):
         return source.read([row])[0]
-    with pixel_limit(source.survey.max_pixels):
+    with pixel_limit(source.scan.max_pixels):
         return source.otherwise(AsStored(), source.decoding).picture(row)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import TextSettings, read
 
 PROFILES = ("pareto", "exponential")
 MANY, FEW = 100, 20
@@ -178,7 +178,7 @@ def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
 
 
 @dataclass(frozen=True)
-class Subset(Spelled):
+class Subset(TextSettings):
     """Choice among labelled images, as in ``long-tail:most=5000,least=50``."""
 
     name: ClassVar[str]
