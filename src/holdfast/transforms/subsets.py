@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -46,10 +46,20 @@ class LongTail:
 
     def shots(self) -> dict[str, tuple[int, ...]]:
         """Return the classes with many, medium and few images."""
-        groups: dict[str, list[int]] = {"many": [], "medium": [], "few": []}
-        for label, count in zip(self.classes, self.counts, strict=True):
-            groups["many" if count > MANY else "few" if count < FEW else "medium"].append(label)
-        return {name: tuple(labels) for name, labels in groups.items()}
+        return shot_groups(dict(zip(self.classes, self.counts, strict=True)))
+
+
+def shot_groups(counts: Mapping[int, int]) -> dict[str, tuple[int, ...]]:
+    """Classes with many, medium and few images.
+
+    Example:
+        >>> shot_groups({0: 500, 1: 100, 2: 19})
+        {'many': (0,), 'medium': (1,), 'few': (2,)}
+    """
+    groups: dict[str, list[int]] = {"many": [], "medium": [], "few": []}
+    for label, count in counts.items():
+        groups["many" if count > MANY else "few" if count < FEW else "medium"].append(label)
+    return {name: tuple(labels) for name, labels in groups.items()}
 
 
 def long_tail_counts(classes: int, most: int, least: int, profile: str = "pareto") -> tuple[int, ...]:
