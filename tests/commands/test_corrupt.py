@@ -191,3 +191,10 @@ def test_folders_that_cannot_be_written(photos: Path, tmp_path: Path):
     tmp_path.chmod(0o500)
     with pytest.raises(HoldfastError, match="cannot write"):
         corrupt(photos, "gamma:2", tmp_path / "out", size=32)
+
+
+def test_a_subset_is_written(photos: Path, tmp_path: Path):
+    asked = ["--transform", "gamma:5", "--subset", "uniform:total=3", "--size", "32", "--out"]
+    assert run(["corrupt", f"{photos}?labels=folders", *asked, str(tmp_path / "one")]) == 0
+    assert sorted(name.split("/")[1] for name in times(tmp_path / "one")) == ["cat", "dog"]
+    assert run(["corrupt", str(photos), *asked, str(tmp_path / "two")]) != 0

@@ -9,7 +9,7 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.transforms.subsets import long_tail, long_tail_counts, substituted, uniform_subset
+from holdfast.transforms.subsets import long_tail, long_tail_counts, subset_of, substituted, uniform_subset
 
 
 def labelled(count: int, classes: int) -> Images:
@@ -76,3 +76,62 @@ def test_bad_input():
         long_tail(labelled(30, 3), 2, 3)
     with pytest.raises(HoldfastError, match="not one for each of 3 classes"):
         uniform_subset(labelled(30, 3), 2)
+
+
+def test_cifar10_lt_has_the_published_counts():
+    counts = long_tail_counts(10, most=5000, least=50, profile="exponential")
+    assert counts == (5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50)
+
+
+def test_classes_without_enough_images_get_a_later_rank():
+    """ImageNet has classes of 732 images, and the most frequent of ImageNet-LT has 1,280."""
+    labels = torch.arange(60) % 3
+    plenty = Images(torch.zeros(60, 1, 2, 2), labels=labels)
+    first = long_tail(plenty, 20, 2).classes[0]
+    short = plenty[[row for row in range(60) if labels[row] != first or row < 30]]
+    tail = long_tail(short, 20, 2)
+    assert tail.counts == long_tail(plenty, 20, 2).counts
+    assert tail.classes.index(first) > 0
+
+
+def unused(reference: str) -> Images:
+    raise AssertionError(reference)
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("long-tail:most=50,least=5", sorted(long_tail_counts(3, 50, 5))),
+        ("long-tail:50,5,profile=exponential", [5, 15, 50]),
+        ("uniform:total=100", [33, 33, 33]),
+        ("classes:count=2", [100, 100]),
+    ],
+)
+def test_subsets_are_spelled(text: str, held: list[int]):
+    images = labelled(300, 3)
+    subset = subset_of(images, text, 0, unused)
+    assert subset.labels is not None
+    assert sorted(Counter(subset.labels.tolist()).values()) == held
+    assert subset.ids == subset_of(images, text, 0, unused).ids != subset_of(images, text, 1, unused).ids
+    assert subset.name != images.name
+
+
+def test_generated_images_take_the_places_of_others():
+    real = labelled(300, 3)[range(90)]
+    generated = Images(torch.ones(300, 1, 2, 2), labels=torch.arange(300) // 100)
+    stand_in = subset_of(
+        generated, "like:some:photos?labels=folders,x=1", 0, {"some:photos?labels=folders,x=1": real}.get
+    )
+    assert stand_in.labels is not None
+    assert real.labels is not None
+    assert Counter(stand_in.labels.tolist()) == Counter(real.labels.tolist()) == {0: 30, 1: 30, 2: 30}
+    with pytest.raises(HoldfastError, match="class 2"):
+        subset_of(generated[range(200)], "like:x", 0, lambda reference: real)
+
+
+@pytest.mark.parametrize(
+    "text", ["long-tail", "tail:most=5", "uniform:total=2", "classes:count=4", "long-tail:9,3,profile=linear"]
+)
+def test_subsets_that_there_are_not(text: str):
+    with pytest.raises(HoldfastError):
+        subset_of(labelled(300, 3), text, 0, unused)

@@ -27,6 +27,7 @@ from holdfast.run.engines.ranks import Ranks
 from holdfast.run.inputs import NamedImages, reference_or_images, select
 from holdfast.run.run import Run
 from holdfast.transforms.base import Transform, transform_of, transformed, versions
+from holdfast.transforms.subsets import subset_of
 
 
 @takes(CorruptOptions)
@@ -48,6 +49,7 @@ def corrupt(
         size: height and width to which images of a reference are resized and cropped, as an encoder would.
         channels: 3, or 1 for gray ones.
         seed: of what is drawn for each image.
+        subset: subset by labels, as in ``long-tail:most=5000,least=50``, of the images that ``limit`` leaves.
         cluster: compute on a Ray cluster: auto, local or its address; or ``ranks``, of which the first alone writes and
             returns manifests.
         **options: as other verbs take them.
@@ -62,7 +64,7 @@ def corrupt(
         raise HoldfastError(f"each transform is written once, got {names}; name others")
     with Run.open("corrupt", {**options, "out": out}, mark=None) as run:
         seed, store = run.settings.seed, run.store
-        loaded = _loaded(images, size, channels, options["limit"], seed)
+        loaded = _loaded(images, size, channels, options["limit"], seed, options["subset"])
         file_names, batches = file_names_of(loaded), _batches(len(loaded), run.settings.batch_size)
         for path, each in zip(paths, transforms, strict=True):
             _check_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
@@ -105,14 +107,15 @@ def _written(folder: Folder, run: Run, batches: Sequence[Sequence[int]], place: 
     return manifest
 
 
-def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, seed: int) -> Images:
+def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, seed: int, subset: str | None) -> Images:
     named = reference_or_images(images)
     shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
     if isinstance(named, str) and channels not in (1, 3):
         raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
-    return select(named, Domain(shape), limit=limit, seed=seed)
+    chosen = select(named, Domain(shape), limit=limit, seed=seed)
+    return subset_of(chosen, subset, seed, lambda reference: select(reference, Domain(shape)))
 
 
 def _contents(transform: Transform, seed: int, images: Images) -> dict[str, Any]:

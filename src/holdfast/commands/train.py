@@ -35,7 +35,7 @@ from holdfast.transforms.base import Transform
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-PLACE = ("images", "bank", "transform", "limit", "size", "channels", "device", "keep_epochs", "budget", "out")
+PLACE = ("images", "bank", "transform", "limit", "subset", "size", "channels", "device", "keep_epochs", "budget", "out")
 """What a file may say beside the recipe; arguments of the same names win."""
 FABRIC_PRECISION: dict[str, Any] = {
     "float32": "32-true",
@@ -86,6 +86,7 @@ def train(
         watch: measures the module in training before the first and after each epoch: numbers by name, kept with the others.
         size: height and width of the inputs; needed where images are files of any size.
         limit: at most so many images, chosen by the recipe's seed.
+        subset: subset by labels, as in ``long-tail:most=5000,least=50``, of the images that ``limit`` leaves.
         budget: seconds from now after which training stops at the end of a step, with a checkpoint in ``out``.
         out: folder for the encoder and the checkpoints; by default nothing is kept.
         **options: as other verbs take them.

@@ -37,6 +37,7 @@ from holdfast.training.page import page
 from holdfast.training.processes import rank
 from holdfast.training.recipe import Recipe
 from holdfast.transforms.base import transformed
+from holdfast.transforms.subsets import subset_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -55,7 +56,7 @@ class Inputs:
 
 
 def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None, scan_cache: ScanCache) -> Inputs:
-    """Return what ``place`` names, loaded; the bank without copies of training images, ``remembered`` files unread.
+    """Return what ``place`` names, loaded; the bank without copies of training images, files of the cache unread.
 
     Raises:
         HoldfastError: something is not named, does not exist or does not fit.
@@ -66,6 +67,12 @@ def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None,
     domain = _domain(recipe, named, place, start)
     geometry = start.geometry if start is not None else None
     taught = select(named, domain, geometry, limit=place["limit"], seed=recipe.seed, scan_cache=scan_cache)
+    taught = subset_of(
+        taught,
+        place["subset"],
+        recipe.seed,
+        lambda reference: select(reference, domain, geometry, scan_cache=scan_cache),
+    )
     original = taught
     if place["transform"] is not None:
         taught = transformed(taught, place["transform"], recipe.seed)

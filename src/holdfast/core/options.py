@@ -48,6 +48,15 @@ class Option:
 Limit = Annotated[
     int | None, Option("Use at most N images, sampled with --seed (default: all).", None, INPUT, "N", least=1)
 ]
+Subset = Annotated[
+    str | None,
+    Option(
+        "Use a subset by labels: long-tail:most=5000,least=50, uniform:total=N, classes:count=N, like:IMAGES.",
+        None,
+        INPUT,
+        "SUBSET",
+    ),
+]
 Arch = Annotated[
     str | None, Option("Build the module of a checkpoint with this factory.", None, INPUT, "MODULE:FACTORY")
 ]
@@ -187,6 +196,7 @@ class TrainOptions(TypedDict, total=False):
 
     size: Size
     limit: Limit
+    subset: Subset
     budget: Budget
     out: Out
     progress: Progress
@@ -195,6 +205,7 @@ class TrainOptions(TypedDict, total=False):
 class CorruptOptions(Picking, total=False):
     """Options of ``corrupt``, which needs no encoder."""
 
+    subset: Subset
     batch_size: BatchSize
     cluster: Cluster
     workers: Processes

@@ -19,7 +19,9 @@ from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.training.native import crops
 from holdfast.training.processes import processes, rank
+from holdfast.transforms.base import Transform
 
 HELD = 2 << 30
 """Bytes of images, as they are read, that are kept in memory."""
@@ -36,9 +38,18 @@ class Feed:
         batch: Images in a batch, over all processes.
         seed: Seed of the order.
         device: Device of the pixels.
+        augmentations: Augmentation of each view, if views are cut from images at their own size.
     """
 
-    def __init__(self, images: Images, domain: Domain, batch: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        images: Images,
+        domain: Domain,
+        batch: int,
+        seed: int,
+        device: torch.device,
+        augmentations: Sequence[Transform | None] = (),
+    ) -> None:
         if len(images) < batch:
             raise HoldfastError(
                 f"{images.name} holds {len(images)} images, fewer than a batch of {batch}; set batch to at most "
@@ -49,11 +60,12 @@ class Feed:
                 f"a batch of {batch} cannot be cut into {processes()} equal parts, one for each process; choose a multiple"
             )
         self.images, self.domain, self.device, self.batch = images, domain, device, batch
+        self.augmentations = augmentations
         self.noise = Noise.of(seed, images.ids)
         first = images.source.read([0])
         domain.check(images.pixels([0], domain=domain), of=f"images of {images.name}")
         small = first.element_size() * prod(first.shape) * len(images) <= HELD
-        self.held = self._read_all() if small else None
+        self.held = self._read_all() if small and not augmentations else None
 
     def _read_all(self) -> Tensor:
         size = 1024
@@ -76,8 +88,16 @@ class Feed:
         """Whole batches per epoch; images left over wait for the order of another epoch."""
         return len(self.images) // self.batch
 
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Int[Tensor, "b"], Pixels]]:
-        """Rows and pixels of this process's part of each batch.
+    def _batch(self, rows: Tensor, epoch: int) -> Tensor:
+        """Return what a step needs: the images, or the first crops of their views, shape (b, views, c, h, w)."""
+        if not self.augmentations:
+            return self._read(rows.tolist())
+        height, width = self.domain.shape[1:]
+        noise = self.noise.fork("epoch", epoch)[rows]
+        return crops(self.images.source, rows.tolist(), self.augmentations, noise, (height, width))
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Int[Tensor, "b"], Tensor]]:
+        """Rows and pixels of this process's part of each batch; with ``augmentations``, the first crop of each view.
 
         Args:
             epoch: Number of the epoch, from 0.
@@ -92,7 +112,7 @@ class Feed:
         with ThreadPoolExecutor(READERS) as readers:
             begun: deque[tuple[Tensor, Future[Tensor]]] = deque()
             for rows in parts:
-                begun.append((rows, readers.submit(self._read, rows.tolist())))
+                begun.append((rows, readers.submit(self._batch, rows, epoch)))
                 if len(begun) > AHEAD:
                     rows, read = begun.popleft()
                     yield rows, self._floats(read.result())

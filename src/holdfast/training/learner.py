@@ -34,7 +34,7 @@ class Batch:
 
     Args:
         rows: Position of each image in the training set, shape (b,).
-        pixels: Images without augmentation, shape (b, *pixels).
+        pixels: Images without augmentation, shape (b, *pixels); with ``native`` the first view.
         views: Augmented views, as many as the objective needs; from the third on they are small crops.
         labels: Classes 0, 1, ..., shape (b,); None without labels.
         noise: Random streams of this epoch, one per image.

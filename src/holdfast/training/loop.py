@@ -181,7 +181,8 @@ class Training:
         self.recipe, self.domain, self.fabric, self.folder, self.identity = recipe, domain, fabric, folder, identity
         self.show_progress, self.after_epoch, self.watch, self.until = show_progress, after_epoch, watch, until
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
-        self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
+        augmentations = recipe.augmentations if recipe.native else ()
+        self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device, augmentations)
         check_views(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
         self.labels, classes = classes_of(images, recipe)
         self.bank = watched_bank(bank, domain)
@@ -315,7 +316,9 @@ class Training:
         noise = noise.to(pixels.device)
         pixels = pixels.to(self.dtype)
         labels = None if self.labels is None else self.labels[rows].to(pixels.device)
-        batch = Batch(rows.to(pixels.device), pixels, views_of(pixels, recipe, noise), labels, noise, progress=progress)
+        views = views_of(pixels, recipe, noise)
+        whole = views[0] if recipe.native else pixels  # an image without augmentation would be read once more
+        batch = Batch(rows.to(pixels.device), whole, views, labels, noise, progress=progress)
         if recipe.adversary is not None and recipe.adversary.attacks:
             # Nothing scales an attack's gradients, and in half precision those of well fitted images would be 0.
             with nullcontext() if recipe.precision == "float16" else self.fabric.autocast():

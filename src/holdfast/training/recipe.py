@@ -21,6 +21,7 @@ from holdfast.encoders.architectures.base import Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.training.adversaries.base import Adversary
 from holdfast.training.learner import TrainingObjective
+from holdfast.training.native import first_crop
 from holdfast.training.optimisers import SGD, Cosine, Optimiser, Schedule
 from holdfast.transforms.base import Transform
 
@@ -49,6 +50,8 @@ class Recipe:
     """Transform that makes the small crops of multi-crop objectives."""
     crop_size: int | None = None
     """Height and width of small crops in pixels; None: those of the images."""
+    native: bool = False
+    """True to cut the crops that views begin with from images at their own size; false: from images resized before."""
     adversary: Adversary | None = None
     """Adversary that changes the views; none: clean training."""
     optimiser: Optimiser = SGD()
@@ -77,6 +80,9 @@ class Recipe:
     """Seed of all random choices."""
 
     def __post_init__(self) -> None:
+        if self.native:
+            for augmentation in self.augmentations:
+                first_crop(augmentation, Noise.of(0, ["any"]))
         if self.batch < 1 or self.epochs < 1:
             raise OutOfRange("batch and epochs", (self.batch, self.epochs), "at least 1")
         if self.precision not in PRECISIONS:
@@ -101,7 +107,21 @@ class Recipe:
 
     def plain(self) -> dict[str, Any]:
         """Return all settings as texts and numbers, as one would write them in TOML."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        # A setting that came later is left out at its default, so that older trainings go on.
+        return {
+            field.name: _plain(getattr(self, field.name))
+            for field in fields(self)
+            if field.name != "native" or self.native
+        }
+
+    @property
+    def augmentations(self) -> list[Transform | None]:
+        """Augmentation of each view, then of each small crop."""
+        count = self.objective.views
+        augmentations = [self.augmentation] * count
+        if count > 1 and self.second_augmentation is not None:
+            augmentations[1] = self.second_augmentation
+        return augmentations + [self.crop_augmentation] * self.objective.crops
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "recipe") -> Recipe:
@@ -165,19 +185,17 @@ def views_of(pixels: Pixels, recipe: Recipe, noise: Noise) -> tuple[Float[Tensor
     """Views of each image that the objective needs, then its small crops.
 
     Args:
-        pixels: Images, shape (b, *pixels).
+        pixels: Images, shape (b, *pixels); of a native recipe the first crop of each view, shape (b, views, *pixels).
         recipe: Recipe with objective and augmentations.
         noise: Random streams, one per image.
     """
-    count = recipe.objective.views
-    augmentations = [recipe.augmentation] * count
-    if count > 1 and recipe.second_augmentation is not None:
-        augmentations[1] = recipe.second_augmentation
-    augmentations += [recipe.crop_augmentation] * recipe.objective.crops
-    views = [
-        pixels if augmentation is None else augmentation.applied(pixels, noise.fork("view", place))
-        for place, augmentation in enumerate(augmentations)
-    ]
+    count, views = recipe.objective.views, list[Tensor]()
+    for place, augmentation in enumerate(recipe.augmentations):
+        own = noise.fork("view", place)
+        if recipe.native:
+            views.append(first_crop(augmentation, own)[2](pixels[:, place]))
+        else:
+            views.append(pixels if augmentation is None else augmentation.applied(pixels, own))
     return (*views[:count], *(resized(crop, recipe.crop_size) for crop in views[count:]))
 
 

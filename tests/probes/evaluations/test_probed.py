@@ -19,6 +19,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.evaluation import settings
 from holdfast.measure.population import Population
 from holdfast.probes.evaluations.probe_accuracy import ProbeAccuracy
 from holdfast.probes.evaluations.robust_accuracy import RobustAccuracy
@@ -26,6 +27,7 @@ from holdfast.probes.linear import Linear, LinearScores
 from holdfast.probes.neighbours import Knn
 from holdfast.probes.probed_codes import TransferredAnswers
 from holdfast.run.request import Request, planned
+from holdfast.transforms.subsets import long_tail
 from tests import tiny
 from tests.probes.known import clouds, population
 
@@ -192,3 +194,26 @@ def test_a_collapsed_encoder_knows_nothing() -> None:
     held = Population(encoder, clouds(60, 1), RunSettings())
     probe = Population(encoder, clouds(30, 2), RunSettings(), bank=held).learned(Knn(k=60))
     assert float((probe.ranks(held.codes[:3], held.labels[:3]) == 0).double().mean()) == 0, "a tie decides nothing"
+
+
+@pytest.mark.parametrize("shots", ["bank", "long-tail:most=120,least=10"])
+def test_accuracies_of_classes_with_many_and_few_training_images(shots: str) -> None:
+    images, plain = clouds(60, 2), clouds(400, 1)
+    assert plain.labels is not None
+    tail = long_tail(plain, 120, 10)
+    bank = tail.images if shots == "bank" else plain
+    result = ProbeAccuracy(probes=(Knn(k=5),), shots=shots)(tiny.encoder(), images, RunSettings(), bank)
+    (right,) = (s for s in result.series if s.quantity == "classified_right")
+    many, *medium, few = tail.classes
+    for name, classes in (("many", [many]), ("medium", medium), ("few", [few])):
+        rows = torch.isin(torch.as_tensor(images.labels), torch.tensor(classes))
+        found = result.estimate("shot_accuracy", shots=name)
+        assert found.n == int(rows.sum())
+        assert found.value == pytest.approx(float(torch.tensor(right.values)[rows].mean()))
+
+
+def test_groups_of_shots_that_there_are_not() -> None:
+    assert "shots" not in settings(ProbeAccuracy()), "results that were stored before keep their keys"
+    for shots in ("uniform:total=9", "many"):
+        with pytest.raises(HoldfastError):
+            ProbeAccuracy(probes=(Knn(k=5),), shots=shots)(tiny.encoder(), clouds(30, 2), RunSettings(), clouds(60, 1))

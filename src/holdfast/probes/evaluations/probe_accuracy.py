@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import summarise
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import LATER, Evaluation, Sizes
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate, class_names
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
 from holdfast.probes.probed_codes import CLEAN, Answers, margin_series, right_series
+from holdfast.transforms.subsets import LongTailed, Subset, labels_of, shot_groups
 
 TOP = 5
 LISTED = 20
@@ -36,6 +39,8 @@ class ProbeAccuracy(Evaluation):
     """Probes to train on the reference set."""
     samples: int = 50_000
     """Largest number of classified images."""
+    shots: str = field(default="", metadata=LATER)
+    """Classes grouped by their training images: `bank`, or the long tail, as in `long-tail:most=1280,least=5`."""
     sizes = Sizes(full={"probes": ["knn", "knn:k=20", "linear", "noise", "fine-tune"]})
     name = "probe-accuracy"
     version = 1
@@ -79,6 +84,7 @@ class ProbeAccuracy(Evaluation):
                 *five,
                 chance_estimate(population, rows),
                 *(estimate for each in by_class if len(each) <= LISTED for estimate in each),
+                *shot_accuracies(labels, ranks, named, shots_of(population, self.shots)),
             ),
             curves=tuple(
                 class_curve(each, where) for each, where in zip(by_class, named, strict=True) if len(each) > 1
@@ -101,27 +107,75 @@ def class_accuracies(
         ranks: Rank of the correct class, shape (n,); 0 is right.
         conditions: Conditions of the numbers.
     """
-    classes, estimates = labels.unique(), []
-    for label, name in zip(classes, class_names(population, classes), strict=True):
-        right = ranks[labels == label] == 0
-        low, high = share_interval(int(right.sum()), len(right))
-        estimates.append(
-            Estimate(
-                quantity="class_accuracy",
-                conditions={**conditions, "class": name},
-                value=float(right.double().mean()),
-                low=low,
-                high=high,
-                n=len(right),
-                method="mid-P",
-                unit="fraction of samples",
-                claim=Claim.ESTIMATE,
-                of=CLEAN,
-                better="higher",
-                statistic="whole",
-            )
+    classes = labels.unique()
+    return [
+        _share("class_accuracy", ranks[labels == label] == 0, {**conditions, "class": name})
+        for label, name in zip(classes, class_names(population, classes), strict=True)
+    ]
+
+
+def _share(quantity: str, right: Bool[Tensor, "m"], conditions: Conditions) -> Estimate:
+    low, high = share_interval(int(right.sum()), len(right))
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=float(right.double().mean()),
+        low=low,
+        high=high,
+        n=len(right),
+        method="mid-P",
+        unit="fraction of samples",
+        claim=Claim.ESTIMATE,
+        of=CLEAN,
+        better="higher",
+        statistic="whole",
+    )
+
+
+def shots_of(population: Population, shots: str) -> dict[str, tuple[int, ...]]:
+    """Classes with many, medium and few training images.
+
+    Args:
+        population: Images of the run; the bank holds all images that a long tail was drawn from.
+        shots: ``bank``, the text of a long tail, or empty.
+
+    Raises:
+        HoldfastError: ``shots`` is something else, or the bank has too few images.
+    """
+    if not shots:
+        return {}
+    bank = population.bank.images
+    if shots == "bank":
+        return shot_groups(Counter(labels_of(bank)))
+    subset = Subset.read(shots)
+    if not isinstance(subset, LongTailed):
+        raise HoldfastError(
+            f"probe-accuracy.shots: got {shots}. Expected bank, or a long tail such as long-tail:most=1280,least=5."
         )
-    return estimates
+    return subset.tail(bank, population.run.seed).shots()
+
+
+def shot_accuracies(
+    labels: Tensor,
+    ranks: Sequence[Float[Tensor, "n"]],
+    conditions: Sequence[Conditions],
+    groups: Mapping[str, Sequence[int]],
+) -> list[Estimate]:
+    """Accuracy of each probe on the images of each group of classes that has some.
+
+    Args:
+        labels: Label of each image, shape (n,).
+        ranks: Rank of the correct class by each probe, shape (n,); 0 is right.
+        conditions: Conditions of each probe.
+        groups: Classes of each group.
+    """
+    within = {name: torch.isin(labels, torch.tensor(classes)) for name, classes in groups.items() if classes}
+    return [
+        _share("shot_accuracy", rank.cpu()[rows] == 0, {**where, "shots": name})
+        for rank, where in zip(ranks, conditions, strict=True)
+        for name, rows in within.items()
+        if bool(rows.any())
+    ]
 
 
 def class_curve(classes: Sequence[Estimate], conditions: Conditions) -> Curve:

@@ -175,7 +175,14 @@ class RandomResizedCrop(Transform):
         Returns:
             Top, left, height and width in whole pixels, shape (b, 4).
         """
-        draws = noise.uniform((2 * TRIES + 2,), torch.float64)
+        return self.boxes_of(self.drawn(noise), height, width)
+
+    def drawn(self, noise: Noise) -> Float[Tensor, "b draws"]:
+        """Return what is drawn for each image, whatever its size."""
+        return noise.uniform((2 * TRIES + 2,), torch.float64)
+
+    def boxes_of(self, draws: Float[Tensor, "b draws"], height: int, width: int) -> Float[Tensor, "b 4"]:
+        """Return the crops that ``draws`` mean for images of this size."""
         area = height * width * (self.scale_min + (self.scale_max - self.scale_min) * draws[:, :TRIES])
         ratio = torch.exp(log(self.ratio) * (2 * draws[:, TRIES:-2] - 1))
         shapes = torch.stack([(area / ratio).sqrt().round(), (area * ratio).sqrt().round()], -1)
