@@ -11,7 +11,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from pathlib import Path
 from textwrap import dedent
 from types import NoneType
@@ -25,6 +25,7 @@ from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.options import INPUT, PANELS
 from holdfast.core.settings import fields_of, members, number, types_of
 from holdfast.encoders.architectures.base import architectures
+from holdfast.measure.evaluation import LATER
 from holdfast.measure.evaluation import settings as settings_of
 from holdfast.probes.base import probes
 from holdfast.run import catalog
@@ -112,7 +113,8 @@ def settings() -> str:
     """Return a table of settings for each evaluation, and one for each other family of things with settings."""
     lines = ["## Evaluations", ""]
     for name, kind in sorted(catalog.evaluations().items()):
-        rows = rows_of(kind, {key: said(value) for key, value in settings_of(kind()).items()})
+        later = {each.name: each.default for each in fields(kind) if LATER.items() <= each.metadata.items()}
+        rows = rows_of(kind, {key: said(value) for key, value in (settings_of(kind()) | later).items()})
         lines += [f"### {name}", "", plain(summary(kind)), "", *table(("Setting", "Type", "Default", "Meaning"), rows)]
     for title, kinds in families().items():
         owners: dict[tuple[tuple[str, ...], ...], list[str]] = {}

@@ -163,6 +163,15 @@ def _cheng() -> tuple[Line, ...]:
         Line("hops, 100 highest edges (table 2)", "spade", "edge_hops", {"edges": "100 highest"}),
         Line("hops, 100 random edges (table 2)", "spade", "edge_hops", {"edges": "100 random"}),
         *clever,
+        *(
+            Line(
+                f"GAIRAT weight, {samples} (A.11)",
+                "clever",
+                "gairat_weight",
+                {"ball": "linf:8/255", "samples": samples},
+            )
+            for samples in ("10 random", "10 least by SPADE")
+        ),
     )
 
 
