@@ -25,7 +25,7 @@ from holdfast.commands import train as training
 from holdfast.commands.train import read_recipe, train
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.reading import decode
+from holdfast.data.reading import decode, scan
 from holdfast.training import loop as loop
 from holdfast.training.adversaries.attacks import OnLoss
 from holdfast.training.learner import Learner
@@ -68,6 +68,39 @@ def test_the_trained_encoder_is_loaded_again(digits: Images, tmp_path: Path) -> 
     page = (tmp_path / "made" / "training.html").read_text()
     assert page.count("<svg") >= 4
     assert "simclr" in page
+
+
+def test_a_supervised_training_keeps_its_classifier(digits: Images, tmp_path: Path) -> None:
+    recipe = {
+        **SMALL,
+        "objective": "supervised",
+        "adversary": "loss:ball=linf:0.05,steps=2",
+        "optimiser": "adam:rate=0.01",
+    }
+    train({**recipe, "batch": 16, "epochs": 8}, digits, out=tmp_path / "made")
+    result = hf.evaluate(
+        f"trained:{tmp_path / 'made'}?head=logits",
+        digits,
+        only=["probe-accuracy", "robust-accuracy"],
+        settings={
+            "probe-accuracy": {"probes": ["logits"]},
+            "robust-accuracy": {"probes": ["logits"], "balls": ["linf:0.05"], "attacks": ["pgd:steps=3"]},
+        },
+    )
+    scores = hf.load_encoder(f"trained:{tmp_path / 'made'}?head=logits")(digits.pixels(range(len(digits))))
+    assert digits.labels is not None
+    expected = float((scores.argmax(1) == digits.labels).double().mean())
+    assert expected > 0.5, "vacuous: nothing was learned"
+    found = {each.quantity: each.value for part in result.results for each in part.estimates}
+    assert found["top1_accuracy"] == pytest.approx(expected)
+    assert found["robust_accuracy"] < expected
+    # The classifier of the last step fits no average of the weights, and labels with gaps name no outputs.
+    train({**recipe, "ema": 0.9, "epochs": 1}, digits, out=tmp_path / "ema")
+    gaps = Images(digits.source, digits.ids, 2 * torch.as_tensor(digits.labels))
+    train({**recipe, "epochs": 1}, gaps, out=tmp_path / "gaps")
+    for folder in ("ema", "gaps"):
+        with pytest.raises(HoldfastError, match="classifier"):
+            hf.load_encoder(f"trained:{tmp_path / folder}?head=logits")
 
 
 def test_the_seed_decides(digits: Images) -> None:

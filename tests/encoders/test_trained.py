@@ -95,6 +95,25 @@ def test_weights_of_an_epoch(tmp_path: Path) -> None:
     refused(tmp_path, "keeps no weights after 7 epochs; there are those after 1, 2$", "?epoch=7")
 
 
+@pytest.mark.parametrize("normalisation", [{}, {"mean": (0.13,), "std": (0.3,)}])
+def test_the_classifier_of_a_training_follows_the_embeddings(tmp_path: Path, normalisation: dict[str, Any]) -> None:
+    made, linear = encoder(**normalisation), nn.Linear(32, 3)
+    write(tmp_path, made, Card.of(made, "digits", **FACTS), linear)
+    scores = load(f"trained:{tmp_path}?head=logits")
+    assert torch.allclose(scores(PIXELS), linear(made(PIXELS)), atol=1e-6)
+    assert scores.inputs["normalisation"] == made.inputs["normalisation"]
+    assert scores.source == f"trained:{tmp_path}?head=logits"
+    # A training that goes on from it has the module with its classifier.
+    network = Architecture.read(str(architecture_of(scores))).build(DOMAIN)
+    assert torch.allclose(network(PIXELS), scores(PIXELS), atol=1e-6)
+    for setting in ("?head=logit", "?head=logits&epoch=2", "?head=logits&tokens=patch"):
+        refused(tmp_path, "head", setting)
+    (tmp_path / "head.safetensors").write_bytes(b"")
+    refused(tmp_path, "sha256", "?head=logits")
+    written(tmp_path)  # by a training without one: the file of before is not its own
+    refused(tmp_path, "keeps no classifier", "?head=logits")
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_vision_transformer_gives_its_patch_tokens(tmp_path: Path, pooling: str) -> None:
     text = f"small-vit:patch=4,width=8,depth=1,heads=2,pooling={pooling}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import holdfast as hf
@@ -90,6 +91,42 @@ def test_flags_are_stronger_than_a_protocol() -> None:
     assert plan["breakaway"]["samples"] == 7
     only = planned(Request.of(encoders=("x",), images="y", suite="petrov2022", only=("overlap",)))
     assert [settings(e)["attacks"] for e in only] == [["pgd:steps=10,step=0.001,keep=last"]]
+
+
+def test_the_score_is_correlated_with_probe_accuracy_over_encoders() -> None:
+    run = hf.evaluate(
+        ["builtin:digits-random", "builtin:digits-robust"],
+        "builtin:digits",
+        bank="builtin:digits-train",
+        suite="ko2022",
+        only=["synbench", "probe-accuracy"],
+        settings={"synbench": {"samples": 64, "encodings": 10_000}, "probe-accuracy": {"probes": ["linear"]}},
+        limit=40,
+    )
+    assert "Pearson" not in paper_table(run.results, "ko2022"), "two encoders say nothing about agreement"
+    given = {"a": (0.1, 0.5), "b": (0.3, 0.6), "c": (0.35, 0.9), "d": (0.9, 0.8), "e": (0.7, 0.95)}
+    names = {"synbench_score": 0, "top1_accuracy": 1}
+    copies = []
+    for name, numbers in {**given, "pixels": (5.0, 0.0)}.items():
+        for result in run.results[:2]:
+            changed = [
+                each.model_copy(update={"value": numbers[names[each.quantity]]}) if each.quantity in names else each
+                for each in result.estimates
+            ]
+            source = "baseline:pixels" if name == "pixels" else "python:x"
+            encoder = result.encoder.model_copy(update={"name": name, "source": source})
+            findings = result.findings.model_copy(update={"estimates": tuple(changed)})
+            copies.append(result.model_copy(update={"encoder": encoder, "findings": findings}))
+    assert {result.evaluation for result in copies} == {"synbench", "probe-accuracy"}
+    rows = [line for line in paper_table(copies, "ko2022").splitlines() if line.endswith("| 5        |")]
+    assert len(rows) == 15
+    x, y = np.array(list(given.values())).T
+    r, tau = np.corrcoef(x, y)[0, 1], 0.6  # 8 of 10 pairs in the same order
+    # Fisher: atanh(r) is normal with standard deviation 1 / sqrt(n - 3).
+    low, high = np.tanh(np.arctanh(r) + np.array([-1, 1]) * 1.959964 / np.sqrt(2))
+    for row in rows:
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        assert cells[2:4] == [f"{r:.2f} [{low:.2f}, {high:.2f}]", f"{tau:.2f}"]
 
 
 def test_numbers_are_written_with_their_intervals() -> None:

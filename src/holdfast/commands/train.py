@@ -161,7 +161,7 @@ def _trained(training: Training, record: TrainingFolder) -> Encoder:
         sentence = f"{error} {record.folder} holds the encoder after epoch {error.epoch}."
         raise AgreementLostError(sentence, error.epoch) from error
     encoder = record.encoder(training.encoder)
-    record.finish(encoder, training.curve, training.started)
+    record.finish(encoder, training.curve, training.started, training.classifier)
     return encoder
 
 

@@ -240,8 +240,11 @@ class TrainingFolder:
             caution="" if start is None else start.caution,
         )
 
-    def finish(self, encoder: Encoder, curve: list[Epoch], started: str) -> None:
-        """Write weights, card and page into the folder, if there is one; of several processes the first does."""
+    def finish(self, encoder: Encoder, curve: list[Epoch], started: str, classifier: nn.Linear | None = None) -> None:
+        """Write weights, card and page into the folder, if there is one; of several processes the first does.
+
+        ``classifier`` is the head that was trained on the embeddings of ``encoder``.
+        """
         if self.folder is None or rank() != 0:
             return
         inputs = self.inputs
@@ -261,7 +264,7 @@ class TrainingFolder:
             started=started,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        card = trained.write(self.folder, encoder, card)
+        card = trained.write(self.folder, encoder, card, classifier)
         try:
             write_whole(self.folder / "training.html", page(card).encode())
         except OSError as error:

@@ -2,6 +2,7 @@
 
     encoder.safetensors     the weights
     card.json               the ``Card``: architecture, inputs, recipe, data, curve and the checksums of all weights
+    head.safetensors        the linear classifier that a supervised training learned on the embeddings
     epochs/0005.safetensors the weights after 5 epochs, where training kept them
 
 The card names the architecture, so that nothing but data is read; only an encoder whose module was written in Python
@@ -23,7 +24,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Normalised
-from holdfast.core.errors import HoldfastError, Unreadable
+from holdfast.core.errors import Conflict, HoldfastError, UnknownName, Unreadable
 from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
@@ -39,11 +40,12 @@ from holdfast.encoders.wrappers import check_tokens, dense, seeded
 SOURCE = "trained"
 TAKES_ARCH = True
 CARD_VERSION = 1
-CARD, WEIGHTS, EPOCHS = "card.json", "encoder.safetensors", "epochs"
+CARD, WEIGHTS, HEAD, EPOCHS = "card.json", "encoder.safetensors", "head.safetensors", "epochs"
 CHECKPOINT, ASKED = "checkpoint.pt", "asked"
 """What a training goes on from, and what was asked of it, in there."""
 DOWNLOADING = ("timm", "torchvision")
 """Sources that fetch weights unless ``?pretrained=false``."""
+LOGITS = "logits"
 UNNAMED = ("checkpoint", "python", "baseline")
 """Sources that no card names as architecture: they would run code that the caller did not name."""
 
@@ -56,6 +58,14 @@ class Settings:
     """Epoch whose weights are taken, where training kept them, instead of the last."""
     tokens: str | None = None
     """``patch``, of a ``small-vit``: the code is all patch tokens instead of one vector."""
+    head: str | None = None
+    """``logits``: return what the classifier makes of the embedding, one number for each class."""
+
+    def __post_init__(self) -> None:
+        if self.head not in (None, LOGITS):
+            raise UnknownName("head", str(self.head), [LOGITS])
+        if self.head and (self.tokens or self.epoch is not None):
+            raise Conflict("head", f"head={self.head} with tokens or epoch", "head alone, for the last epoch")
 
 
 class Card(Record):
@@ -90,6 +100,8 @@ class Card(Record):
     finished: str
     weights_sha256: str = ""
     """Of ``encoder.safetensors``; ``write`` fills it in."""
+    head_sha256: str = ""
+    """Of ``head.safetensors``; empty if training left no classifier."""
     epochs_sha256: dict[int, str] = Field(default_factory=dict)
     """Of the weights kept after single epochs; ``write`` fills it in."""
 
@@ -120,8 +132,10 @@ def _numbers(values: Any) -> tuple[float, ...]:
     return tuple(float(f"{value:.7g}") for value in values.flatten().tolist())
 
 
-def write(folder: Path, encoder: Encoder, card: Card) -> Card:
+def write(folder: Path, encoder: Encoder, card: Card, classifier: nn.Linear | None = None) -> Card:
     """Write weights and card into ``folder``, the card last, and return it with the checksums of all weights.
+
+    ``classifier`` maps embeddings to one score per class.
 
     Raises:
         HoldfastError: the folder cannot be written.
@@ -129,7 +143,8 @@ def write(folder: Path, encoder: Encoder, card: Card) -> Card:
     weights = _write_weights(folder / WEIGHTS, encoder.module)
     files = {epoch: epoch_file(folder, epoch) for epoch in range(card.epochs + 1)}
     kept = {epoch: _checksum(file.read_bytes()) for epoch, file in files.items() if file.is_file()}
-    card = card.model_copy(update={"weights_sha256": weights, "epochs_sha256": kept})
+    head = "" if classifier is None else _write_weights(folder / HEAD, classifier)
+    card = card.model_copy(update={"weights_sha256": weights, "head_sha256": head, "epochs_sha256": kept})
     _write(folder / CARD, card.model_dump_json(indent=1).encode())
     return card
 
@@ -192,7 +207,9 @@ def without_weights(architecture: str) -> str | None:
     reference = named(architecture.partition(":")[2])[1]
     source, _, name = reference.partition(":")
     if source == SOURCE:
-        return read_card(Path(split(name, Settings)[0]).expanduser()).architecture
+        folder, settings = split(name, Settings)
+        changed = settings.tokens or settings.head  # another module than the card's
+        return architecture if changed else read_card(Path(folder).expanduser()).architecture
     if source in DOWNLOADING and "pretrained=false" not in name:
         reference += ("&" if "?" in name else "?") + "pretrained=false"
     return f"{LOADED}:{reference}"
@@ -218,11 +235,7 @@ def load(name: str, options: Options) -> Encoder:
             f"{name!r} takes inputs of shape {card.domain.shape}, got size={options.size}; leave it out"
         )
     path, expected = _weights(folder, card, settings.epoch)
-    content = _content(path)
-    if _checksum(content) != expected:
-        raise HoldfastError(
-            f"'{path}' does not match its card (another sha256); it may be truncated: copy the folder again"
-        )
+    content = _sound(path, expected)
     module, texts = seeded(partial(_module, folder, card, options), 0)
     encoder = Encoder(
         module.eval(),
@@ -241,7 +254,35 @@ def load(name: str, options: Options) -> Encoder:
         what = f"--arch {options.arch}" if options.arch else f"its architecture {card.architecture}"
         reason = " ".join(str(error).split())
         raise HoldfastError(f"'{path}' does not fit {what}: {reason}; name the module that was trained") from error
+    if settings.head is not None:
+        return _with_classifier(encoder, folder, card)
     return encoder if settings.tokens is None else _of_patches(encoder, settings.tokens)
+
+
+def _with_classifier(encoder: Encoder, folder: Path, card: Card) -> Encoder:
+    """Return ``encoder`` followed by the classifier that was trained on its embeddings."""
+    from safetensors.torch import load as tensors
+
+    if not card.head_sha256:
+        raise HoldfastError(
+            f"'{folder}' keeps no classifier: a finished training with the objective supervised, without ema and with "
+            "labels from 0 without gaps, leaves one. Leave out head=logits, or fit a probe"
+        )
+    weights = tensors(_sound(folder / HEAD, card.head_sha256))
+    classes, features = weights["weight"].shape
+    linear = nn.Linear(features, classes)
+    linear.load_state_dict(weights)
+    return _ending_in(nn.Sequential(inside(encoder.module), linear), encoder, "inside the module, then its classifier")
+
+
+def _ending_in(network: nn.Module, encoder: Encoder, pooling: str) -> Encoder:
+    """Return ``encoder`` with another ``network`` behind its normalisation."""
+    if isinstance(encoder.module, Normalised):
+        encoder.module.module = network
+        network = encoder.module
+    return Encoder(
+        network, encoder.name, encoder.domain, source=encoder.source, geometry=encoder.geometry, pooling=pooling
+    )
 
 
 def _of_patches(encoder: Encoder, tokens: str) -> Encoder:
@@ -250,14 +291,7 @@ def _of_patches(encoder: Encoder, tokens: str) -> Encoder:
     network = inside(encoder.module)
     if not isinstance(network, VisionTransformer):
         raise HoldfastError(f"{encoder.name} is no small-vit, whose patch tokens are known; leave out tokens={tokens}")
-    codes: nn.Module = dense(PatchTokens(network), encoder.domain, encoder.name)
-    if isinstance(encoder.module, Normalised):
-        encoder.module.module = codes
-        codes = encoder.module
-    pooling = "none, all patch tokens"
-    return Encoder(
-        codes, encoder.name, encoder.domain, source=encoder.source, geometry=encoder.geometry, pooling=pooling
-    )
+    return _ending_in(dense(PatchTokens(network), encoder.domain, encoder.name), encoder, "none, all patch tokens")
 
 
 def read_card(folder: Path) -> Card:
@@ -297,6 +331,16 @@ def _unfinished(folder: Path) -> str:
         f"the training in '{folder}' is not finished{epochs}, so there is no encoder yet; the holdfast harden or holdfast "
         "train that began it goes on from there"
     )
+
+
+def _sound(path: Path, expected: str) -> bytes:
+    """Return the content of ``path``, whose checksum its card states."""
+    content = _content(path)
+    if _checksum(content) != expected:
+        raise HoldfastError(
+            f"'{path}' does not match its card (another sha256); it may be truncated: copy the folder again"
+        )
+    return content
 
 
 def _content(path: Path) -> bytes:

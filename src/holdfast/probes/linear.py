@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import UnknownName
+from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import LooksAt, Population
@@ -90,6 +90,32 @@ class Linear(Probe):
             return logistic_regression(bank.codes, labels)
         noise = bank.run.noise(bank.images.ids).fork(self.name)
         return descended(bank.codes, labels, RECIPES[self.recipe], noise)
+
+    def restore(self, population: Population, learned: Observed) -> LinearScores:
+        return linear_scores(population.encoder, learned, population.run.device)
+
+
+@final
+@dataclass(frozen=True)
+class Logits(Probe):
+    """No head: the encoder returns the logits of its own classifier, output c for label c."""
+
+    name = "logits"
+    version = 1
+    uses_bank = False
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
+
+    def learn(self, population: Population) -> Observed:
+        classes, largest = population.codes.shape[1], int(population.labels.max())
+        if not largest < classes:
+            raise HoldfastError(
+                f"the probe logits takes output c for label c: {population.encoder.name} has {classes} outputs, and labels "
+                f"go up to {largest}. Name an encoder that returns logits, as in trained:FOLDER?head=logits"
+            )
+        identity = torch.eye(classes, dtype=torch.float64)
+        return {"weight": identity, "bias": torch.zeros_like(identity[0]), "classes": torch.arange(classes)}
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
         return linear_scores(population.encoder, learned, population.run.device)

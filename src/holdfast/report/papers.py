@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite, isnan
 
 from holdfast.core.records import Estimate, Result
+from holdfast.report.comparison.comparable import baselines
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,15 @@ def _cheng() -> tuple[Line, ...]:
         Line("hops, 100 highest edges (table 2)", "spade", "edge_hops", {"edges": "100 highest"}),
         Line("hops, 100 random edges (table 2)", "spade", "edge_hops", {"edges": "100 random"}),
         *clever,
+        *(
+            Line(
+                f"GAIRAT weight, {samples} (A.11)",
+                "clever",
+                "gairat_weight",
+                {"ball": "linf:8/255", "samples": samples},
+            )
+            for samples in ("10 random", "10 least by SPADE")
+        ),
     )
 
 
@@ -229,13 +239,53 @@ def paper_table(results: Sequence[Result], suite: str) -> str:
             missing.append(line.name)
     if not rows:
         return ""
-    header = [suite, *(name.replace("|", r"\|") for name in by_encoder)]
+    lines = _markdown([suite, *(name.replace("|", r"\|") for name in by_encoder)], rows)
+    if missing:
+        lines += ["", f"Not measured: {'; '.join(missing)}."]
+    if suite == "ko2022":
+        trivial = baselines(results)
+        lines += _agreement([mine for name, mine in by_encoder.items() if name not in trivial])
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
 
     def spelled(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
 
-    lines = [spelled(header), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(spelled, rows)]
-    if missing:
-        lines += ["", f"Not measured: {'; '.join(missing)}."]
-    return "\n".join(lines) + "\n"
+    return [spelled(header), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(spelled, rows)]
+
+
+LEAST = 4
+"""Encoders from which on a correlation has an interval."""
+
+
+def _agreement(encoders: Sequence[Sequence[Result]]) -> list[str]:
+    """Return the table of correlations, over encoders, of each SynBench score with the accuracy of each probe.
+
+    ``encoders`` are the results of each encoder. There is no table for fewer than four.
+    """
+    from scipy.stats import kendalltau, pearsonr
+
+    scores = [line for line in TABLES["ko2022"] if line.quantity == "synbench_score"]
+    probes = [line for line in TABLES["ko2022"] if line.quantity == "top1_accuracy"]
+    rows = []
+    for score in scores:
+        for probe in probes:
+            found = [(score.found(mine), probe.found(mine)) for mine in encoders]
+            pairs = [(x.value, y.value) for x, y in found if x is not None and y is not None]
+            pairs = [pair for pair in pairs if all(map(isfinite, pair))]
+            if len(pairs) < LEAST:
+                continue
+            x, y = zip(*pairs, strict=True)
+            if len({*x}) == 1 or len({*y}) == 1:
+                linear, order = "undefined", "undefined"
+            else:
+                pearson = pearsonr(x, y)
+                low, high = pearson.confidence_interval()
+                linear = f"{pearson.statistic:.2f} [{low:.2f}, {high:.2f}]"
+                order = f"{kendalltau(x, y).statistic:.2f}"
+            rows.append([score.name, probe.name, linear, order, str(len(pairs))])
+    header = ["score", "probe", "Pearson's r", "Kendall's tau", "encoders"]
+    return ["", *_markdown(header, rows)] if rows else []

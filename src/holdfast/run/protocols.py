@@ -91,7 +91,15 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
         "SPADE (Cheng et al. 2021): spectral scores, hops of the worst edges, CLEVER at worst, random and best images",
         {
             "spade": {"sweep": [5, 20], "planes": True},
-            "clever": {"batches": 500, "draws": 1024, "rivals": 10, "random": 100, "guided": 10, "least": 10},
+            "clever": {
+                "batches": 500,
+                "draws": 1024,
+                "rivals": 10,
+                "random": 100,
+                "guided": 10,
+                "least": 10,
+                "gairat": ["linf:8/255"],
+            },
         },
     ),
 }

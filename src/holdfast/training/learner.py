@@ -94,6 +94,11 @@ class Learner(nn.Module, ABC):
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         """Mean loss over the samples of this process, of the attacked view if there is one."""
 
+    @property
+    def classifier(self) -> nn.Linear | None:
+        """Linear classifier of the embeddings; None unless the objective trains one."""
+        return None
+
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         """Network and loss that an adversary attacks in the first view.
 

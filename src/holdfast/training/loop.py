@@ -237,6 +237,18 @@ class Training:
         return inner
 
     @property
+    def classifier(self) -> nn.Linear | None:
+        """Linear classifier of the embeddings, if one fits them: that of the last step does not fit averaged weights.
+
+        Column ``c`` must be label ``c``, so labels with gaps have none.
+        """
+        images = self.feed.images
+        if self.averaged is not None or images.labels is None or self.learner.classifier is None:
+            return None
+        classes = torch.as_tensor(images.labels).unique()
+        return self.learner.classifier if torch.equal(classes, torch.arange(len(classes))) else None
+
+    @property
     def plan(self) -> str:
         """Return how many steps there will be, as one sentence."""
         count, steps, batch = len(self.feed.images), self.feed.steps, self.feed.batch

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from holdfast.attacks.base import gain_and_gradient
+from holdfast.attacks.gradient import random_start
 from holdfast.core.balls import L1, L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Result, Series
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.evaluation import settings
 from holdfast.measure.population import Population
 from holdfast.spectral.evaluations.clever import FARTHEST, NO_FIT, Clever, right_end
 from tests.samples import builtin, digits, linear
@@ -118,6 +120,46 @@ def test_logits_are_measured_against_the_runner_up():
         any(value == pytest.approx(choice) for choice in row)
         for value, row in zip(series["linf:9.0", "targeted"], choices.tolist(), strict=True)
     )
+
+
+def test_gairat_weights_count_the_points_of_an_attack_that_keep_the_class():
+    """Logits are pixels, so each step lowers the highest pixel and raises the next one by a known length."""
+    encoder, shown, eps = linear(torch.eye(3, dtype=torch.float64), (1, 1, 3)), images(40, 3), 0.2
+    encoder.module.double()
+    evaluation = Clever(balls=(L2(1.0),), logits=True, gairat=(Linf(eps),), **{**CHEAP, "random": 30})
+    found = evaluation(encoder, shown, RUN)
+    population = Population(encoder, shown, RUN)
+    rows = population.choose(30)
+    clean = shown.pixels(rows, dtype=torch.float64)
+    noise = population.run.noise([shown.ids[row] for row in rows]).fork("gairat", str(Linf(eps)))
+    starts = random_start(clean, Linf(eps), noise, 1.0, encoder.domain)
+    expected, counts = [], set()
+    for x, start in zip(clean.flatten(1).numpy(), starts.flatten(1).numpy(), strict=True):
+        answer, z, kept = x.argmax(), start.copy(), 0
+        for _ in range(10):
+            kept += int(z.argmax() == answer)
+            z[np.where(np.arange(3) == answer, -np.inf, z).argmax()] += 0.007 / 0.031 * eps
+            z[answer] -= 0.007 / 0.031 * eps
+            z = np.clip(np.clip(z, x - eps, x + eps), 0, 1)
+        counts.add(kept)
+        expected.append((1 + np.tanh(-1 + 5 * (1 - 2 * kept / 10))) / 2)
+    assert len(counts) > 4, "vacuous: the images do not differ"
+    series = next(s for s in found.series if s.quantity == "gairat_weight")
+    assert series.values == pytest.approx(expected)
+    assert found.estimate("gairat_weight", samples="30 random").value == pytest.approx(np.mean(expected))
+
+
+def test_gairat_weights_stand_beside_those_of_the_images_that_spade_chose():
+    few: dict[str, Any] = {"batches": 4, "draws": 2, "random": 5, "guided": 3, "least": 4, "rivals": 1}
+    found = Clever(balls=(L2(5.0),), gairat=(Linf(0.05), Linf(0.1)), **few)(builtin(), digits(120), RUN)
+    weights = [e for e in found.estimates if e.quantity == "gairat_weight"]
+    groups = {"5 random", "3 by SPADE", "4 least by SPADE"}
+    assert {(e.conditions["ball"], e.conditions["samples"]) for e in weights} == {
+        (ball, group) for ball in ("linf:0.05", "linf:0.1") for group in groups
+    }
+    assert all(isnan(e.low) == e.conditions["samples"].endswith("SPADE") for e in weights)
+    assert "gairat" not in settings(Clever()), "results stored before have this key"
+    assert settings(Clever(gairat=(Linf(0.1),)))["gairat"] == ["linf:0.1"]
 
 
 def test_one_logit_is_no_classifier():

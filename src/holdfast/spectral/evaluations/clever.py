@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from typing import final
 
@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from holdfast.attacks.base import GRADIENT, gain_and_gradient
+from holdfast.attacks.gradient import random_start, stepped
+from holdfast.attacks.objectives.simple import margin_of_logits
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
@@ -23,7 +25,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.core.statistics.intervals import fit, log_likelihood, misfit
 from holdfast.core.statistics.summaries import summarise
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import LATER, Evaluation, Sizes
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.spectral.fits import SpectralFit
@@ -36,6 +38,8 @@ from holdfast.spectral.graphs import KNN, GraphConstruction
 # codes: while it is positive, x' is more similar to x than to the other sample x_j. With logits ``w = e_c - e_j``:
 # while it is positive, class c, the one predicted for x, wins over class j.
 
+PGD_STEPS, PGD_STRIDE = 10, 0.007 / 0.031
+"""Of the attack that GAIRAT weights count: the steps and their length, as a share of the radius, of its authors' program."""
 COPY = 1e-10
 """Squared distance of two normalised codes below which they are one."""
 
@@ -61,6 +65,7 @@ class Gradients(Observation):
     k: int
     graph: GraphConstruction
     samples: int
+    gairat: tuple[Ball, ...] = field(default=(), metadata=LATER)
     name = "gradients"
     version = 1
     uses_groups = True
@@ -95,7 +100,8 @@ class Gradients(Observation):
         return chosen, "" if len(chosen) == count else why
 
     def forward_passes(self, population: Population) -> int:
-        return GRADIENT * len(self.balls) * self.batches * self.draws * (1 + self.rivals)
+        attacks = len(self.gairat) * PGD_STEPS
+        return GRADIENT * (len(self.balls) * self.batches * self.draws * (1 + self.rivals) + attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         weights = self.weights(population, rows)
@@ -103,6 +109,8 @@ class Gradients(Observation):
         observed: Observed = {"margin": torch.einsum("bkd,bd->bk", weights, clean)}
         for index, ball in enumerate(self.balls):
             observed[f"maxima{index}"] = self._maxima(population, rows, weights, ball)
+        for index, ball in enumerate(self.gairat):
+            observed[f"kept{index}"] = self._kept(population, rows, weights, ball)
         return observed
 
     def maxima(self, ball: Ball, observed: Observed) -> Float[Tensor, "b k s"]:
@@ -138,6 +146,26 @@ class Gradients(Observation):
         others = torch.cat([order.gather(1, position), order[:, 1 : 1 + self.rivals]], dim=1)
         return (one_hot(order[:, :1], classes) - one_hot(others, classes)).to(logits.dtype)
 
+    def _kept(
+        self, population: Population, rows: Sequence[int], weights: Float[Tensor, "b k d"], ball: Ball
+    ) -> Float[Tensor, "b"]:
+        """Count the points of PGD, the random start first, at which all margins are positive: GAIRAT's kappa."""
+        pixels, domain = population.pixels(rows), population.encoder.domain
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("gairat", str(ball))
+        moved, kept = random_start(pixels, ball, noise, 1.0, domain), torch.zeros(len(rows), device=weights.device)
+
+        def nearer(codes: Codes) -> Float[Tensor, "b"]:
+            return -torch.einsum("bkd,bd->bk", weights, codes).amin(1)
+
+        # Of logits all classes count, not the likeliest alone.
+        classes = population.codes[list(rows)].argmax(1)
+        lost = margin_of_logits(lambda codes: codes, classes) if self.logits else nearer
+        for _ in range(PGD_STEPS):
+            gain, gradient = gain_and_gradient(population.optimised, moved, lost)
+            kept += gain < 0
+            moved = stepped(pixels, moved, gradient, PGD_STRIDE * ball.radius, ball, domain)
+        return kept
+
     def _maxima(
         self, population: Population, rows: Sequence[int], weights: Float[Tensor, "b k d"], ball: Ball
     ) -> Float[Tensor, "b k s"]:
@@ -162,6 +190,18 @@ class Gradients(Observation):
 def _slopes(population: Population, points: Tensor, weights: Codes, ball: Ball) -> Float[Tensor, "b"]:
     _, gradient = gain_and_gradient(population.optimised, points, lambda codes: (codes * weights).sum(1))
     return ball.dual_norm(gradient)
+
+
+def gairat_weight(kept: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return the weight of the training loss of an image that keeps its answer at ``kept`` points of PGD.
+
+    Zhang et al. 2021, https://arxiv.org/abs/2010.01736, equation 6 with lambda = -1.
+
+    Example:
+        >>> gairat_weight(torch.tensor([0.0, 4.0, 10.0]))
+        tensor([9.9966e-01, 5.0000e-01, 6.1442e-06])
+    """
+    return (1 + torch.tanh(-1 + 5 * (1 - 2 * kept / PGD_STEPS))) / 2
 
 
 def positions(rows: Sequence[int], chosen: Sequence[int]) -> Int[Tensor, "c"]:
@@ -280,6 +320,8 @@ class Clever(Evaluation):
     """Kind of these graphs, as in `spade`."""
     samples: int = 10_000
     """Images in these graphs; if `spade` has equal settings, node scores are computed once."""
+    gairat: tuple[Ball, ...] = field(default=(), metadata=LATER)
+    """Balls of the PGD behind GAIRAT weights of the same images, as in `linf:8/255`."""
     sizes = Sizes(
         quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 30, "samples": 2000},
         full={"batches": 500, "draws": 1024, "rivals": 10, "least": 10, "samples": 50_000},
@@ -330,21 +372,46 @@ class Clever(Evaluation):
                     part = _series(conditions, scores[where.numpy()], (margins[where.numpy()] > 0).all(axis=1))
                     # The radius limits the scores where they meet it; elsewhere it is no more than far away.
                     most = ball.radius if ball.radius in part.values else None
-                    estimate = summarise(part, "mean", "higher", most=most) if len(where) else None
                     if samples == everyone:
                         series.append(part)
                         warnings += _capped(part, ball)
-                    elif estimate:
-                        # Other samples than those of the series: nothing to compare image by image.
-                        estimate = estimate.model_copy(update={"series": None, "statistic": "other"})
-                    if estimate and samples in (guided, least):
-                        estimate = estimate.model_copy(update={"low": nan, "high": nan, "method": GUIDED})
-                    estimates += [estimate] if estimate else []
+                    if len(where):
+                        estimates.append(_of_samples(part, samples, everyone, (guided, least), most))
             series.append(_fits({"ball": str(ball)}, [ends[row] for row in positions_of[everyone].tolist()]))
             estimates.append(summarise(series[-1], "mean", "neither"))
+        copies = ~(observed["margin"] > 0).all(1)
+        for index, ball in enumerate(self.gairat):
+            values = gairat_weight(observed[f"kept{index}"].double()).masked_fill(copies, nan).cpu().numpy()
+            for samples, where in positions_of.items():
+                if len(where):
+                    part = _weights({"ball": str(ball), "samples": samples}, values[where.numpy()])
+                    series += [part] if samples == everyone else []
+                    estimates.append(_of_samples(part, samples, everyone, (guided, least)))
         ids = tuple(population.images.ids[row] for row in chosen)
         warnings += _unfitted(series, self.balls)
         return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
+
+
+def _of_samples(
+    part: Series, samples: str, everyone: str, by_score: Sequence[str], most: float | None = None
+) -> Estimate:
+    """Return the mean over ``samples``; only ``everyone``, the random ones, is compared image by image."""
+    estimate = summarise(part, "mean", "higher" if part.quantity == "clever_score" else "neither", most=most)
+    if samples != everyone:
+        estimate = estimate.model_copy(update={"series": None, "statistic": "other"})
+    return estimate.model_copy(update={"low": nan, "high": nan, "method": GUIDED}) if samples in by_score else estimate
+
+
+def _weights(conditions: Conditions, values: Float[np.ndarray, "b"]) -> Series:
+    return Series(
+        quantity="gairat_weight",
+        conditions=conditions,
+        values=tuple(values.tolist()),
+        unit="weight",
+        claim=Claim.ESTIMATE,
+        of="weight in the training loss, larger near the boundary",
+        reasons=dict.fromkeys(np.flatnonzero(np.isnan(values)).tolist(), SAME),
+    )
 
 
 def _unguided(count: int, reached: int, why: str) -> str:

@@ -133,6 +133,10 @@ class CertifiedLearner(Learner):
         self.learner, self.settings, self.domain = learner, settings, domain
         self.program: Program | None = None
 
+    @property
+    def classifier(self) -> nn.Linear | None:
+        return self.learner.classifier
+
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         loss: Float[Tensor, ""] = self.learner(batch)
         with torch.autocast(loss.device.type, enabled=False):

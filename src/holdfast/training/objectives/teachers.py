@@ -145,9 +145,13 @@ class Supervised(TrainingObjective):
 class SupervisedLearner(Learner):
     """An encoder with a linear head."""
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, uniformity: float) -> None:
+    def __init__(self, encoder: nn.Module, head: nn.Linear, uniformity: float) -> None:
         super().__init__(encoder)
         self.head, self.uniformity = head, uniformity
+
+    @property
+    def classifier(self) -> nn.Linear:
+        return self.head
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         assert batch.labels is not None
