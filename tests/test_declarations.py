@@ -14,7 +14,7 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.geometry.classes import Margins
 from holdfast.geometry.evaluations.geometry import SpaceGeometry
 from holdfast.geometry.sphere import Tags
-from holdfast.measure.evaluation import learning
+from holdfast.measure.evaluation import fits_of
 from holdfast.measure.population import Fit, Population
 from tests.samples import builtin, classes
 from tests.samples import digits as plain
@@ -54,7 +54,7 @@ def short(fit: Fit[Any]) -> Fit[Any]:
     )
 
 
-FITS = {type(fit): short(fit) for evaluation in EVALUATIONS for fit in learning(evaluation)}
+FITS = {type(fit): short(fit) for evaluation in EVALUATIONS for fit in fits_of(evaluation)}
 
 
 @pytest.mark.parametrize("fit", FITS.values(), ids=lambda fit: type(fit).__name__)

@@ -251,7 +251,7 @@ def test_the_new_observation_sees_each_row_by_itself(dropped: None, tmp_path: Pa
     assert norm.value == pytest.approx(exact, rel=0.05), "the Jacobian of a matrix is that matrix"
     assert norm.n == 6
     observation, population = measure.observation(), Population(encoder, images, RunSettings())
-    assert (observation.forwards(population), observation.looks_at()) == (1200, "encoder")
+    assert (observation.forward_passes(population), observation.looks_at()) == (1200, "encoder")
     whole, alone = (observation.observe(population, rows)["squares"] for rows in (range(6), [4]))
     assert torch.allclose(whole[4:5], alone, rtol=1e-4)
     assert not torch.allclose(whole[3:4], alone, rtol=1e-4), "vacuous: all rows are alike"
@@ -280,7 +280,7 @@ def test_the_new_objective_and_attack_do_what_they_say(dropped: None) -> None:
 def test_the_new_transform_does_what_it_says(dropped: None) -> None:
     few = transformed(digits(4), Transform.read("posterise:4 + jpeg:none"))
     assert len(few.pixels(range(4)).unique()) == 4
-    assert len(transforms()["posterise"].ladder()) == 6
+    assert len(transforms()["posterise"].family()) == 6
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.points import counting
 from holdfast.core.records import Result
-from holdfast.measure.evaluation import Evaluation, learning, parts, regards_groups, with_bank
+from holdfast.measure.evaluation import Evaluation, fits_of, parts, regards_groups, with_bank
 from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Joint, Observation, joined
 from holdfast.measure.population import Fit, Population
@@ -107,7 +107,7 @@ def measured(evaluation: Evaluation, people: Population) -> tuple[Result, dict[s
         with suppress(HoldfastError):  # of a probe that has no bank here
             people.learned(fit)
 
-    for fit in learning(evaluation):
+    for fit in fits_of(evaluation):
         noted(f"{fit}", partial(learned, fit))
     rows = observation.rows(people)
     seen = [noted(f"{part}", partial(part.observe, people, rows)) for part in parts(observation)]
@@ -192,7 +192,7 @@ def test_what_looks_at_groups_says_so(evaluation: Evaluation) -> None:
     """Else numbers stored without groups would be taken for those with them."""
     evaluation = of_many(evaluation)
     _, looked, _ = grouped(evaluation)
-    whole: tuple[Observation | Fit[Any], ...] = (*learning(evaluation), *parts(evaluation.observation()))
+    whole: tuple[Observation | Fit[Any], ...] = (*fits_of(evaluation), *parts(evaluation.observation()))
     for what in whole:
         assert regards_groups(what) or not looked[f"{what}"], what
         keys = [key_of(what, builtin(), crops(grouped=kind), DOUBLE).digest for kind in (True, False)]
@@ -221,7 +221,7 @@ def in_a_pair() -> tuple[str, Images]:
     for row, name in enumerate(images.ids):
         alone = images[[k for k in range(COUNT) if k == row or groups[k] != groups[row]]]
         people = [Population(builtin(), each, DOUBLE) for each in (images, alone)]
-        if all(each.images.ids.index(name) in each.couples(COUNT) for each in people):
+        if all(each.images.ids.index(name) in each.disjoint_pairs(COUNT) for each in people):
             assert len(alone) == COUNT - CROPS + 1
             return name, alone
     raise AssertionError("no such image")

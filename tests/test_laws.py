@@ -26,7 +26,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import members, types_of
-from holdfast.measure.evaluation import Evaluation, learning, parts, pieces, settings, with_bank
+from holdfast.measure.evaluation import Evaluation, components, fits_of, parts, settings, with_bank
 from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Joint, Observation, joined
 from holdfast.measure.population import Fit, Population
@@ -425,7 +425,7 @@ def test_counts_below_one_are_refused(evaluation: Evaluation) -> None:
 def test_what_is_learned_is_named(evaluation: Evaluation) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""
     seen = look(evaluation)
-    assert seen.learned == set(learning(evaluation))
+    assert seen.learned == set(fits_of(evaluation))
     asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
     for what in asking:
         assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())
@@ -436,8 +436,8 @@ def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None
     encoder, images, run = builtin(), digits(COUNT), RunSettings()
     unlabelled = Images(images.pixels(range(COUNT)), images.ids)
     key = key_of(evaluation, encoder, images, run)
-    made: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
-    labelled = any(what.uses_labels for what in pieces(evaluation))
+    made: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *fits_of(evaluation))
+    labelled = any(what.uses_labels for what in components(evaluation))
     assert (key_of(evaluation, encoder, unlabelled, run) != key) == labelled
     assert key_of(evaluation, encoder, images[list(range(COUNT))[::-1]], run) != key
     for other in (RunSettings(seed=1), RunSettings(attack_seed=1), RunSettings(precision="float64")):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import arguments, ratio
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack, climb
+from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import L1, L2, Ball, Linf

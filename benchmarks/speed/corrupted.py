@@ -46,7 +46,7 @@ def main() -> None:
             print(f"{name:28s} {label:20s} {relative:.3f} x ({said})")
 
 
-def forwards(population: Population, rows: list[int], changes: tuple[Transform, ...]) -> None:
+def forward_passes(population: Population, rows: list[int], changes: tuple[Transform, ...]) -> None:
     """The floor: as many transforms and forwards, and nothing else."""
     pixels, noise = ready(population, rows)
     for change in changes:

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from benchmarks.measure import arguments
 from benchmarks.speed.attack_steps import encoders
-from holdfast.attacks.base import climb
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.objective import AttackContext, ObjectiveFunction
-from holdfast.core.optimised import arranged, arrangement, codes_of
+from holdfast.core.optimised import codes_of, optimisation, optimised
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer
 from holdfast.run.tuning import attacked_together, keep_freed_memory
 
@@ -77,7 +76,7 @@ def climbs(encoder: Encoder, pixels: Tensor, objective: ObjectiveFunction) -> No
 def line(encoder: Encoder, kept: bool, repeats: int) -> str:
     """Return what is measured of an encoder, before or after."""
     real = encoder.domain.shape[1] == 224
-    quick = arranged(encoder) if kept else encoder
+    quick = optimised(encoder) if kept else encoder
     many, few = (CLEAN, attacked_together(encoder) if kept else 1) if real else (256, 13)
     pixels = torch.rand(many, *encoder.domain.shape)
     moved, noise = pixels[:few], Noise.of(0, [str(k) for k in range(few)])
@@ -86,7 +85,7 @@ def line(encoder: Encoder, kept: bool, repeats: int) -> str:
     attack = partial(GradientAttack(steps=STEPS, keep="last"), quick, moved, objective, Linf(0.02), noise)
     gradient, step = spent([partial(climbs, quick, start, objective), attack], few * STEPS, repeats)
     return (
-        f"{arrangement(encoder) if kept else 'as it was built'}: codes of {many}: {codes[0]:.2f} + {codes[1]:.2f}; forward "
+        f"{optimisation(encoder) if kept else 'as it was built'}: codes of {many}: {codes[0]:.2f} + {codes[1]:.2f}; forward "
         f"and backward of {few}: {gradient[0]:.2f} + {gradient[1]:.2f}; attack step {sum(step) / sum(gradient):.2f} x"
     )
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from benchmarks.measure import arguments, ratio, seconds
 from benchmarks.speed.attack_steps import encoders
-from holdfast.attacks.base import climb
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import Linf
@@ -23,7 +22,7 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.run_settings import PRECISIONS, RunSettings, whole_float32
+from holdfast.core.run_settings import PRECISIONS, RunSettings, without_tf32
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import Smoothing
@@ -112,7 +111,7 @@ def rounding(encoder: Encoder, batch: int, device: str, repeats: int) -> str:
     pixels = torch.rand(batch, *encoder.domain.shape, generator=torch.Generator().manual_seed(0)).to(device)
     exact = encoder.to(device, torch.float64).forward(pixels[:16].double())
     cases: list[tuple[str, str, Callable[[], AbstractContextManager[None]]]] = [
-        ("whole float32", "float32", whole_float32)
+        ("whole float32", "float32", without_tf32)
     ]
     cases += [(name, name, nullcontext) for name in FASTER]
     parts = []
@@ -128,7 +127,7 @@ def rounding(encoder: Encoder, batch: int, device: str, repeats: int) -> str:
 def main() -> None:
     """Print each network in each precision."""
     given = arguments((__doc__ or "").partition("\n")[0])
-    with whole_float32():
+    with without_tf32():
         for name, encoder, batch in networks():
             for precision in FASTER:
                 run = RunSettings(device=given.device, precision=precision, batch_size=batch)

@@ -21,9 +21,9 @@ from holdfast.core.encoder import Domain
 from holdfast.core.geometry import Geometry
 from holdfast.core.images import THREADS, Images
 from holdfast.data.folder import find
-from holdfast.data.reading import survey as encoded
+from holdfast.data.reading import scan as encoded
 from holdfast.data.reading.decode import decode, side_by_side
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.encoders.architectures.resnet import SmallResNet
 from holdfast.training.feed import Feed
 
@@ -73,7 +73,7 @@ def growth(folder: Path, counts: list[int], width: int) -> None:
         paths = [root / path for path in find(root)]
 
         def start(root: Path = root) -> Images:
-            images = data.load(str(root), domain, geometry, remembered=Remembered.at(root / "files.index"))
+            images = data.load(str(root), domain, geometry, scan_cache=ScanCache.at(root / "files.index"))
             assert images.fingerprint
             return images
 
@@ -101,7 +101,7 @@ def mapped(folder: Path, count: int) -> None:
     os.utime(path, (1e9, 1e9))
 
     def start() -> None:
-        assert data.load(str(path), domain, remembered=Remembered.at(folder / "rows.index")).fingerprint
+        assert data.load(str(path), domain, scan_cache=ScanCache.at(folder / "rows.index")).fingerprint
 
     print(f"array of {count} images: first start {taken(start)[0]:.1f} s, second {taken(start)[0]:.1f} s", flush=True)
 

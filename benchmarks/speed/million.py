@@ -34,7 +34,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.run_settings import RunSettings
 from holdfast.data.reading import array_source
 from holdfast.data.reading.array_source import ArraySource
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
@@ -94,10 +94,10 @@ def write_images(path: Path, count: int) -> None:
 def codes(scratch: Path, one: Encoder) -> Seconds:
     """Return what clean codes cost, kept in a store and mapped, and plain forwards over the same array around them."""
     store, pixels = Store(scratch / "run"), np.load(scratch / "images.npy", mmap_mode="r")
-    remembered = Remembered.at(scratch / "run" / "files.index")
-    images = data.load(str(scratch / "images.npy"), one.domain, remembered=remembered)
+    scan_cache = ScanCache.at(scratch / "run" / "files.index")
+    images = data.load(str(scratch / "images.npy"), one.domain, scan_cache=scan_cache)
     fingerprint = busy(lambda: images.fingerprint)
-    remembered.save()
+    scan_cache.save()
     population = Population(one, images, RunSettings(batch_size=BATCH))
     starts = range(0, len(pixels), BATCH * PLAIN)
     encoded = sum(min(BATCH, len(pixels) - start) for start in starts)

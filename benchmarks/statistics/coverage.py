@@ -206,7 +206,7 @@ class Seen:
     def stretch(self, start: int, count: int) -> Result:
         """Return the result of ``count`` images from ``start`` on in the run's order."""
         step = 2 if self.evaluation.name in PAIRED else 1
-        return self.at(sorted(self.population.shuffled[start : start + step * count : step].tolist()))
+        return self.at(sorted(self.population.random_order[start : start + step * count : step].tolist()))
 
     def at(self, rows: Sequence[int]) -> Result:
         """Return the result of the images at ``rows``."""

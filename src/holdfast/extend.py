@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from holdfast.core.records import Question as Question
     from holdfast.core.run_settings import Observed as Observed
     from holdfast.core.run_settings import RunSettings as RunSettings
+    from holdfast.core.settings import check_not_negative as check_not_negative
     from holdfast.core.settings import convert as convert
-    from holdfast.core.settings import require_not_negative as require_not_negative
     from holdfast.core.statistics import summarise as summarise
     from holdfast.core.statistics.summaries import series_of as series_of
     from holdfast.data.base import Selection as Selection
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from holdfast.training.learner import Learner as Learner
     from holdfast.training.learner import Setting as Setting
     from holdfast.training.learner import TrainingObjective as TrainingObjective
-    from holdfast.training.learner import require_two_images as require_two_images
+    from holdfast.training.learner import check_two_images as check_two_images
     from holdfast.training.processes import gathered as gathered
     from holdfast.transforms.base import ImagePixels as ImagePixels
     from holdfast.transforms.base import Transform as Transform
@@ -114,7 +114,7 @@ _HOMES = {
     "gathered": "training.processes",
     "nearest_rows": "core.points.counting",
     "population_warnings": "measure.findings",
-    "require_not_negative": "core.settings",
+    "check_not_negative": "core.settings",
     "require_two_images": "training.learner",
     "series_of": "core.statistics.summaries",
     "sizes": "encoders.loading.inputs",

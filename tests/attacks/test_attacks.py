@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.attacks.adaptive import AdaptiveAttack, inward_start
 from holdfast.attacks.adaptive import ascend as adaptive_ascend
-from holdfast.attacks.base import Attack, assert_inside, better, climb
+from holdfast.attacks.base import Attack, assert_inside, better, gain_and_gradient
 from holdfast.attacks.black_box import SquareAttack, stripes, windows
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
 from holdfast.attacks.objectives.simple import Away
@@ -200,7 +200,7 @@ def test_the_last_point_of_one_restart_is_not_looked_at(attack: str, looks: int)
 def test_untargeted_attack_from_the_clean_image_cannot_move() -> None:
     """At the image itself the gradient of a distance is zero: the reason why U-BIM starts beside it."""
     context = context_of(builtin(), 3)
-    gain, gradient = climb(context.encoder, context.pixels, Away()(context))
+    gain, gradient = gain_and_gradient(context.encoder, context.pixels, Away()(context))
     assert (gain == 0).all()
     assert (gradient == 0).all()
     stuck, _ = ascend(

@@ -30,7 +30,7 @@ def test_it_finds_the_top_of_a_linear_objective_and_counts_its_queries(ball: Bal
     attack = NaturalEvolution(queries=500)
     Counted.asked = 0
     moved = attack(encoder, pixels, lambda codes: codes[:, 0], ball, Noise.of(0, ["a", "b", "c"]))
-    assert Counted.asked == 3 * attack.forwards <= 3 * 500
+    assert Counted.asked == 3 * attack.forward_passes <= 3 * 500
     best = ball.dual_norm(torch.ones_like(pixels)) * ball.radius
     assert ((moved - pixels).flatten(1).sum(1) / best).tolist() == pytest.approx([1] * 3, abs=0.05)
 

@@ -212,7 +212,7 @@ def cached(m: Any, x: Tensor) -> Tensor:
     return m.linear(x) + m.last
 
 
-def remembered(m: Any, x: Tensor) -> Tensor:
+def scan_cache(m: Any, x: Tensor) -> Tensor:
     m.last = m.linear(x)
     return m.last
 
@@ -229,7 +229,7 @@ def test_autocast_is_refused_though_float64_is_spared() -> None:
 
 HONEST: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "a cache": cached,
-    "what it saw last, unused": remembered,
+    "what it saw last, unused": scan_cache,
     "memory that is set": lambda m, x: m.linear(x) + torch.empty(3).fill_(2.0).to(x),
     "autocast that is off": lambda m, x: autocast(m, x, enabled=False),
     "a seeded generator": lambda m, x: m.linear(x) * np.random.default_rng(1).random(),

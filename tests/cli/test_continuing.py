@@ -119,7 +119,7 @@ def test_a_spent_budget_leaves_a_part_that_is_finished_and_then_not_computed_aga
         # Time stands still until something but clean codes was kept, and then the budget is spent.
         for module in (computing, deadline):
             patch.setattr(module, "monotonic", lambda: 1e9 if shards("out") else 0.0)
-        patch.setattr("holdfast.run.run.beginning", lambda: 0.0)
+        patch.setattr("holdfast.run.run.budget_start", lambda: 0.0)
         assert run([*SHORT[name], "--out", "out", "--budget", "1000"]) == 1
     record = json.loads(Path("out", f"{SHORT[name][0]}.json").read_text())
     done = len(record["certificates"] if name == "certify" else record["moved"])

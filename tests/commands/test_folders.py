@@ -57,7 +57,7 @@ def test_a_spent_budget_leaves_a_part_that_the_same_call_completes(
         # Time stands still until something was kept, and then the budget is spent.
         for module in (computing, deadline):
             patch.setattr(module, "monotonic", lambda: 1e9 if any(tmp_path.glob("shards/*/*")) else 0.0)
-        patch.setattr("holdfast.run.run.beginning", lambda: 0.0)
+        patch.setattr("holdfast.run.run.budget_start", lambda: 0.0)
         with pytest.warns(hf.HoldfastWarning, match="missing: the budget was spent; run the same command"):
             part = hf.certify(*DIGITS, **asked, budget=1000.0)
     assert part.missing == 5 - len(part.certificates) > 0

@@ -104,7 +104,7 @@ def test_training_and_measuring_share_the_budget(tmp_path: Path, monkeypatch: py
         raise InterruptedError
 
     monkeypatch.setattr(harden, "monotonic", lambda: next(moments))
-    monkeypatch.setattr(harden, "beginning", lambda: next(moments))
+    monkeypatch.setattr(harden, "budget_start", lambda: next(moments))
     monkeypatch.setattr(harden, "train", training)
     monkeypatch.setattr(harden, "evaluate", measured)
     out = tmp_path / "made"

@@ -30,7 +30,7 @@ from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.run import forecast as deadline
 from holdfast.run.engines.base import Engine
-from holdfast.run.examination_checks import USUAL
+from holdfast.run.health_checks import USUAL
 from holdfast.run.run import Run, Seen
 from holdfast.run.table import unfit
 from tests import tiny

@@ -25,7 +25,7 @@ from holdfast.commands import train as training
 from holdfast.commands.train import read_recipe, train
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.reading import decode, survey
+from holdfast.data.reading import decode, scan
 from holdfast.training import loop as loop
 from holdfast.training.adversaries.attacks import OnLoss
 from holdfast.training.learner import Learner
@@ -174,7 +174,7 @@ def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
         return step(*given)
 
     monkeypatch.setattr(loop, "monotonic", lambda: now)
-    monkeypatch.setattr(training, "beginning", lambda: now)
+    monkeypatch.setattr(training, "budget_start", lambda: now)
     monkeypatch.setattr(loop.Training, "_train_step", slow)
     monkeypatch.setattr(loop, "SECONDS", 1e9)
     with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 2 of 4 steps .*\(25% of .* is no encoder yet"):
@@ -216,19 +216,19 @@ def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypat
         Image.fromarray(pixels).save(photos / f"{k}.png")
         os.utime(photos / f"{k}.png", (0, 0))  # what changed just now is not remembered
     read = list[Any]()
-    complain, hashed = decode.complain, survey.Survey._hashed
+    complain, hashed = decode.complain, scan.Scan._hashed
 
     # What training shows is read again each time; what tells that no file has changed is not.
     def complaining(content: Any, thorough: bool) -> None:
         read.append(content)
         complain(content, thorough)
 
-    def hashing(self: survey.Survey, row: int) -> bytes:
+    def hashing(self: scan.Scan, row: int) -> bytes:
         read.append(row)
         return hashed(self, row)
 
-    monkeypatch.setattr(survey, "complain", complaining)
-    monkeypatch.setattr(survey.Survey, "_hashed", hashing)
+    monkeypatch.setattr(scan, "complain", complaining)
+    monkeypatch.setattr(scan.Scan, "_hashed", hashing)
     for _ in range(2):
         train({**SMALL, "batch": 16, "epochs": 1}, photos, size=8, channels=1, out=tmp_path / "made")
         assert len(read) == 16

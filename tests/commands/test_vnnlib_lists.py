@@ -176,7 +176,7 @@ class Wandering(Attack):
     name = "wandering"
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         return 1
 
     def search(self, *args: Any) -> Any:

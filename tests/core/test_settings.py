@@ -20,7 +20,7 @@ from holdfast.bounds import Method
 from holdfast.core.balls import BALLS, L2, Ball, Linf
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.settings import Spelled, convert, members, number, read, spell, types_of
+from holdfast.core.settings import TextSettings, convert, members, number, read, to_text, types_of
 from holdfast.run import catalog
 from holdfast.spectral.graphs import GraphConstruction
 
@@ -41,7 +41,7 @@ class Walk:
     mood: str = "calm"
 
     def __str__(self) -> str:
-        return spell(self)
+        return to_text(self)
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ walks = st.builds(
 
 @given(walks)
 def test_settings_survive_the_round_trip(walk: Walk):
-    assert read(spell(walk), KINDS, "thing") == walk
+    assert read(to_text(walk), KINDS, "thing") == walk
 
 
 def test_defaults_are_not_spelled():
-    assert spell(Walk(Linf(8 / 255), 0.1)) == "walk:linf:8/255,0.1"
-    assert spell(Walk(Linf(8 / 255), 0.1, rest=None, steps=5)) == "walk:linf:8/255,0.1,steps=5,rest=None"
-    assert spell(Stand()) == "stand"
+    assert to_text(Walk(Linf(8 / 255), 0.1)) == "walk:linf:8/255,0.1"
+    assert to_text(Walk(Linf(8 / 255), 0.1, rest=None, steps=5)) == "walk:linf:8/255,0.1,steps=5,rest=None"
+    assert to_text(Stand()) == "stand"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_anything_else_is_refused_with_advice(text: str, message: str):
 
 def test_numbers_of_numpy_are_spelled_as_those_of_python():
     walk = Walk(Linf(0.1), np.float64(0.05), steps=np.int64(3), rest=np.float64(8 / 255), back=np.bool_(True))  # type: ignore[arg-type]
-    assert spell(walk) == "walk:linf:0.1,0.05,steps=3,rest=8/255,back=True"
+    assert to_text(walk) == "walk:linf:0.1,0.05,steps=3,rest=8/255,back=True"
     assert convert(np.float64(0.05), float, "eps") == 0.05
 
 
@@ -142,7 +142,7 @@ def test_numbers_are_short(value: float, text: str):
 
 
 @pytest.mark.parametrize("kind", [Ball, Divergence, Attack, Method, GraphConstruction])
-def test_every_kind_of_settings_reads_its_text(kind: type[Spelled]):
+def test_every_kind_of_settings_reads_its_text(kind: type[TextSettings]):
     for text in {
         Ball: ["l2:0.5"],
         Divergence: ["l2", "cosine"],
@@ -220,7 +220,7 @@ def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:
 
     kinds = dict.fromkeys(
         kind
-        for kind in below(Spelled)
+        for kind in below(TextSettings)
         # What other tests put in place for a while and took away again is no part of the library.
         if kind.__module__.startswith("holdfast.")
         and kind.__module__ in sys.modules

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.core.records import Findings
-from holdfast.core.run_settings import RunSettings, factors_are_rounded, whole_float32
+from holdfast.core.run_settings import RunSettings, factors_are_rounded, without_tf32
 from tests.samples import builtin, digits
 
 
@@ -50,14 +50,14 @@ def test_whoever_set_the_newer_interface_is_left_alone(monkeypatch: pytest.Monke
             raise RuntimeError("mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch.backends, "cudnn", Newer())
-    with whole_float32():
+    with without_tf32():
         assert len(builtin()(digits(2).pixels([0, 1]))) == 2
 
 
 def test_either_interface_says_whether_factors_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert factors_are_rounded()
-    with whole_float32():
+    with without_tf32():
         assert not factors_are_rounded()
 
     class Newer:

@@ -23,7 +23,7 @@ from holdfast.core.images import TensorSource
 from holdfast.data import arrays, load
 from holdfast.data.reading import array_source
 from holdfast.data.reading.array_source import digests_of
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.spectral import arrays as features
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
@@ -395,9 +395,9 @@ def test_unchanged_arrays_are_not_read_again(tmp_path: Path, monkeypatch: pytest
     index = tmp_path / "run" / "files.index"
 
     def fingerprints(rehash: bool = False) -> list[str]:
-        remembered, file = Remembered.at(index, rehash), f"{tmp_path}/x.npz"
+        scan_cache, file = ScanCache.at(index, rehash), f"{tmp_path}/x.npz"
         return [
-            load(f"{file}?images={name}", RGB, limit=limit, seed=seed, remembered=remembered).fingerprint
+            load(f"{file}?images={name}", RGB, limit=limit, seed=seed, scan_cache=scan_cache).fingerprint
             for name, limit, seed in asked
         ]
 
@@ -423,10 +423,10 @@ def test_unchanged_arrays_are_not_read_again(tmp_path: Path, monkeypatch: pytest
 def test_a_range_is_checked_anew_for_an_encoder_of_another(tmp_path: Path) -> None:
     path, index = Path(_npy(tmp_path, DRAWN * 2 - 1)), tmp_path / "files.index"
     os.utime(path, (1e9, 1e9))
-    remembered = Remembered.at(index)
-    _ = load(str(path), Domain((3, 4, 5), -1.0, 1.0), remembered=remembered).fingerprint
+    scan_cache = ScanCache.at(index)
+    _ = load(str(path), Domain((3, 4, 5), -1.0, 1.0), scan_cache=scan_cache).fingerprint
     with pytest.raises(HoldfastError, match=r"must be finite and lie in \[0, 1\]"):
-        load(str(path), RGB, remembered=Remembered.at(index))
+        load(str(path), RGB, scan_cache=ScanCache.at(index))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident pages of files are counted on Linux alone")

@@ -20,10 +20,10 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.geometry import Geometry
 from holdfast.data import load
-from holdfast.data.reading import survey
-from holdfast.data.reading import survey as encoded
+from holdfast.data.reading import scan
+from holdfast.data.reading import scan as encoded
 from holdfast.data.reading.decode import decode
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))
@@ -320,21 +320,21 @@ def test_unchanged_files_are_not_read_again(paint: Painter, tmp_path: Path, monk
     for path in paths:
         os.utime(path, (1e9, 1e9))
     root, index = str(tmp_path / "images"), tmp_path / "run" / "files.index"
-    first = load(root, RGB, remembered=Remembered.at(index)).fingerprint
+    first = load(root, RGB, scan_cache=ScanCache.at(index)).fingerprint
     read: list[str] = []
 
     def recorded(path: Path) -> bytes:
         read.append(path.name)
         return path.read_bytes() + b" "
 
-    monkeypatch.setattr(survey, "all_bytes", recorded)
-    assert load(root, RGB, remembered=Remembered.at(index)).fingerprint == first
+    monkeypatch.setattr(scan, "all_bytes", recorded)
+    assert load(root, RGB, scan_cache=ScanCache.at(index)).fingerprint == first
     assert read == []
     os.utime(paths[1], (1e9 + 5, 1e9 + 5))
-    assert load(root, RGB, remembered=Remembered.at(index)).fingerprint != first
+    assert load(root, RGB, scan_cache=ScanCache.at(index)).fingerprint != first
     assert read == ["1.png"]  # judged and hashed in one
     read.clear()
-    assert load(root, RGB, remembered=Remembered.at(index, rehash=True)).fingerprint != first
+    assert load(root, RGB, scan_cache=ScanCache.at(index, rehash=True)).fingerprint != first
     assert sorted(read) == ["0.png", "1.png", "2.png"]
 
 
@@ -343,10 +343,10 @@ def test_encoders_of_other_sizes_share_what_was_read(
 ) -> None:
     for row in range(3):
         os.utime(paint(f"{row}.png"), (1e9, 1e9))
-    remembered, root = Remembered(tmp_path / "files.index"), str(tmp_path / "images")
-    first = load(root, RGB, remembered=remembered).fingerprint
-    monkeypatch.setattr(survey, "all_bytes", None)
-    assert load(root, Domain((1, 4, 4)), remembered=remembered).fingerprint == first
+    scan_cache, root = ScanCache(tmp_path / "files.index"), str(tmp_path / "images")
+    first = load(root, RGB, scan_cache=scan_cache).fingerprint
+    monkeypatch.setattr(scan, "all_bytes", None)
+    assert load(root, Domain((1, 4, 4)), scan_cache=scan_cache).fingerprint == first
 
 
 def test_what_was_read_before_an_interruption_is_remembered(
@@ -361,25 +361,25 @@ def test_what_was_read_before_an_interruption_is_remembered(
             raise KeyboardInterrupt
 
     paths = sorted((tmp_path / "images").iterdir())
-    monkeypatch.setattr(survey, "complain", interrupted)
+    monkeypatch.setattr(scan, "complain", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        load(str(tmp_path / "images"), RGB, remembered=Remembered.at(index))
-    assert len(Remembered.at(index).known) == 2
+        load(str(tmp_path / "images"), RGB, scan_cache=ScanCache.at(index))
+    assert len(ScanCache.at(index).known) == 2
 
 
 def test_files_changed_just_now_and_damaged_memories_are_not_trusted(paint: Painter, tmp_path: Path) -> None:
     path, index = paint("1.png"), tmp_path / "files.index"
     root = str(tmp_path / "images")
-    _ = load(root, RGB, remembered=Remembered.at(index)).fingerprint
+    _ = load(root, RGB, scan_cache=ScanCache.at(index)).fingerprint
     assert not index.exists()
     os.utime(path, (1e9, 1e9))
-    _ = load(root, RGB, remembered=Remembered.at(index)).fingerprint
-    assert len(Remembered.at(index).known) == 1
+    _ = load(root, RGB, scan_cache=ScanCache.at(index)).fingerprint
+    assert len(ScanCache.at(index).known) == 1
     content = bytearray(index.read_bytes())
     content[-1] ^= 1
     index.write_bytes(content)
-    assert not Remembered.at(index).known
-    assert not Remembered.at(tmp_path / "none").known
+    assert not ScanCache.at(index).known
+    assert not ScanCache.at(tmp_path / "none").known
 
 
 def test_names_that_are_not_utf8_can_be_stored(paint: Painter, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import load
-from holdfast.data.reading.survey import Encoded
+from holdfast.data.reading.scan import Encoded
 from tests.data.conftest import Painter
 
 datasets = pytest.importorskip("datasets")

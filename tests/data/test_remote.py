@@ -21,9 +21,9 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.data import load
+from holdfast.data.reading import scan as encoded
 from holdfast.data.reading import stores
-from holdfast.data.reading import survey as encoded
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.data.reading.stores import FileStore
 from tests.data.conftest import Painter
 
@@ -173,18 +173,18 @@ def test_unchanged_objects_are_not_read_again(
 ) -> None:
     index = tmp_path / "files.index"
     first = [
-        load(name, RGB, remembered=Remembered.at(index)).fingerprint
+        load(name, RGB, scan_cache=ScanCache.at(index)).fingerprint
         for name in ("memory://pets", "memory://tars/pets.tar")
     ]
     read = _recorded(monkeypatch)
     again = [
-        load(name, RGB, remembered=Remembered.at(index)).fingerprint
+        load(name, RGB, scan_cache=ScanCache.at(index)).fingerprint
         for name in ("memory://pets", "memory://tars/pets.tar")
     ]
     assert again == first
     assert read == []
     memory.pipe_file("/pets/cat/1.png", (tmp_path / "images" / "dog" / "1.png").read_bytes())
-    assert load("memory://pets", RGB, remembered=Remembered.at(index)).fingerprint != first[0]
+    assert load("memory://pets", RGB, scan_cache=ScanCache.at(index)).fingerprint != first[0]
     assert read == ["/pets/cat/1.png"]
 
 
@@ -204,10 +204,10 @@ def test_a_web_server_is_a_store_too(paint: Painter, server: str, tmp_path: Path
         paint(name)
     np.save(tmp_path / "x.npy", DRAWN)
     here = load(f"{tmp_path}/images", RGB)
-    there = load(f"{server}/images", RGB, remembered=Remembered.at(tmp_path / "files.index"))
+    there = load(f"{server}/images", RGB, scan_cache=ScanCache.at(tmp_path / "files.index"))
     assert there.ids == here.ids
     assert _same(there, here)
-    assert len(Remembered.at(tmp_path / "files.index").known) == 4
+    assert len(ScanCache.at(tmp_path / "files.index").known) == 4
     assert np.array_equal(load(f"{server}/x.npy", RGB).pixels([3, 1]), DRAWN[[3, 1]])
     (tmp_path / "whole").mkdir()
     np.save(tmp_path / "whole" / "x.npy", DRAWN)

@@ -16,10 +16,10 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import load, tars
-from holdfast.data.reading import stores, survey
-from holdfast.data.reading import survey as encoded
+from holdfast.data.reading import scan, stores
+from holdfast.data.reading import scan as encoded
 from holdfast.data.reading.decode import all_bytes
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))
@@ -76,13 +76,13 @@ def test_samples_are_those_of_the_webdataset_package(shards: Path) -> None:
     images = load(path, RGB)
     assert [f"shard-000/{sample['__key__']}" for sample in theirs] == list(images.ids)
     assert isinstance(images.source, encoded.Encoded)
-    fetched = [all_bytes(images.source.survey.fetch(row)) for row in range(3)]
+    fetched = [all_bytes(images.source.scan.fetch(row)) for row in range(3)]
     assert fetched == [sample["png"] for sample in theirs]
 
 
 def test_an_index_is_made_once(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "files.index"
-    first = load(f"wds:{shards}", RGB, remembered=Remembered.at(run)).fingerprint
+    first = load(f"wds:{shards}", RGB, scan_cache=ScanCache.at(run)).fingerprint
     made: list[str] = []
     index = tars.index
 
@@ -91,14 +91,14 @@ def test_an_index_is_made_once(shards: Path, tmp_path: Path, monkeypatch: pytest
         return index(tar, *settings)
 
     monkeypatch.setattr(tars, "index", counted)
-    monkeypatch.setattr(survey, "all_bytes", None)
-    again = load(f"wds:{shards}", RGB, remembered=Remembered.at(run))
+    monkeypatch.setattr(scan, "all_bytes", None)
+    again = load(f"wds:{shards}", RGB, scan_cache=ScanCache.at(run))
     assert again.fingerprint == first
     assert made == []
     monkeypatch.undo()
     monkeypatch.setattr(tars, "index", counted)
     os.utime(shards / "shard-001.tar", (1e9 + 5, 1e9 + 5))
-    assert load(f"wds:{shards}", RGB, remembered=Remembered.at(run)).fingerprint == first
+    assert load(f"wds:{shards}", RGB, scan_cache=ScanCache.at(run)).fingerprint == first
     assert made == [str(shards / "shard-001.tar")]
 
 
@@ -212,8 +212,8 @@ def test_images_that_share_a_key_are_refused_or_split_at_the_last_dot(paint: Pai
 def test_the_two_ways_to_split_names_are_remembered_apart(paint: Painter, tmp_path: Path) -> None:
     path = _shard(tmp_path / "a.tar", {"photo.v1.png": paint("1.png").read_bytes()})
     run = tmp_path / "files.index"
-    first = load(str(path), RGB, remembered=Remembered.at(run)).ids
-    last = load(f"{path}?dot=last", RGB, remembered=Remembered.at(run)).ids
+    first = load(str(path), RGB, scan_cache=ScanCache.at(run)).ids
+    last = load(f"{path}?dot=last", RGB, scan_cache=ScanCache.at(run)).ids
     assert (first, last) == (("a/photo",), ("a/photo.v1",))
 
 

@@ -24,7 +24,7 @@ from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.exported.program import PROGRAM
 from holdfast.encoders.exported.rules import UnlistedError
-from holdfast.run import examination as doctor
+from holdfast.run import checkup as doctor
 from tests.encoders import factories
 from tests.encoders.test_checkpoint import Malicious
 

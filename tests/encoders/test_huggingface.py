@@ -19,7 +19,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
 from holdfast.encoders.loading.factory import declare_missing_operators
-from holdfast.run.examination import examine
+from holdfast.run.checkup import essential_checks
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")
@@ -267,7 +267,7 @@ def test_a_masked_autoencoder_is_loaded_unmasked_and_caught_where_it_masks(tmp_p
     config = transformers.ViTMAEConfig(**TINY, intermediate_size=32, image_size=16, patch_size=4)
     model, pixels = save(transformers.ViTMAEModel(config), tmp_path), torch.rand(3, 3, 16, 16)
     masked = Encoder(Masked(model).eval(), "masked", Domain((3, 16, 16)))
-    failed = [check for check in examine(masked, pixels, RunSettings()) if check.status == "failed"]
+    failed = [check for check in essential_checks(masked, pixels, RunSettings()) if check.status == "failed"]
     assert any("twice" in check.sentence or "same" in check.sentence for check in failed), failed
     mean, std = (torch.tensor(IMAGES[key])[:, None, None] for key in ("image_mean", "image_std"))
     with torch.no_grad():
@@ -282,7 +282,7 @@ def test_a_masked_autoencoder_is_loaded_unmasked_and_caught_where_it_masks(tmp_p
         encoder = load(f"hf:{tmp_path}?pool={how}")
         assert torch.allclose(encoder(pixels), codes, atol=1e-5), how
         assert torch.equal(encoder(pixels), encoder(pixels))
-        assert not [check for check in examine(encoder, pixels, RunSettings()) if check.status == "failed"]
+        assert not [check for check in essential_checks(encoder, pixels, RunSettings()) if check.status == "failed"]
 
 
 @pytest.mark.parametrize("kind", ["ViT", "Dinov2", "SiglipVision", "CLIPVision"])

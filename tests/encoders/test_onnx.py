@@ -20,7 +20,7 @@ from holdfast.encoders.baseline import random_init
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.onnx.graph import OnnxModule, parse
 from holdfast.encoders.onnx.operators import OPERATORS
-from holdfast.run import examination as doctor
+from holdfast.run import checkup as doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case
 
@@ -199,7 +199,7 @@ def test_what_any_exporter_writes_can_be_certified(kind, dynamo, dynamic, tmp_pa
 
 
 def test_doctor_finds_it_healthy_and_fingerprints_are_stable(file):
-    checks = doctor.examine_loading(lambda: load(f"onnx:{file}?mean=0.5&std=0.5"))
+    checks = doctor.loading_checks(lambda: load(f"onnx:{file}?mean=0.5&std=0.5"))
     assert {check.status for check in checks} == {"ok"}
     assert "1 Conv" in next(check.sentence for check in checks if check.name == "layers")
 

@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
 from holdfast.encoders.loading.factory import declare_missing_operators
-from holdfast.run.examination import examine
+from holdfast.run.checkup import essential_checks
 from tests.encoders.pictures import distance, embeddings, opened, write_pictures
 from tests.marks import rest_slow
 
@@ -225,7 +225,9 @@ def test_a_file_of_weights_that_states_nothing_is_told(source, timm_file, clip_f
     assert len([each for each in told if issubclass(each.category, HoldfastWarning)]) == 1
     assert encoder.caution
     assert encoder.inputs["normalisation"].startswith("not stated")
-    checks = {check.name: check for check in examine(encoder, torch.rand(2, *encoder.domain.shape), RunSettings())}
+    checks = {
+        check.name: check for check in essential_checks(encoder, torch.rand(2, *encoder.domain.shape), RunSettings())
+    }
     assert checks["normalisation"].status == "warning"
     assert "not stated" in checks["normalisation"].sentence.lower()
     with pytest.warns(HoldfastWarning, match="resize"):

@@ -14,7 +14,6 @@ from holdfast.core.divergences import L2Distance, Whitened
 from holdfast.core.images import Images
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
-from holdfast.measure.evaluation import learning
 from holdfast.measure.population import Population, Whitening
 from tests.samples import builtin, digits
 

@@ -37,14 +37,14 @@ GROUPINGS = [list("abcdefghijkl"), list("aabbccddeeff"), list("aaaaaaaaabbc"), l
 @pytest.mark.parametrize("groups", GROUPINGS, ids="".join)
 def test_others_are_the_next_images_of_other_groups(groups: list[str], seed: int) -> None:
     grouped = population(groups, seed)
-    order, rows = grouped.shuffled.tolist(), list(range(len(groups)))
+    order, rows = grouped.random_order.tolist(), list(range(len(groups)))
     for count in (1, 3, 100):
-        for row, found in zip(rows, grouped.others(rows, count).tolist(), strict=True):
+        for row, found in zip(rows, grouped.random_others(rows, count).tolist(), strict=True):
             place = order.index(row)
             following = [k for k in (*order[place + 1 :], *order[:place]) if groups[k] != groups[row]]
             assert found == following[: min(count, grouped.fewest_others)]
-    assert grouped.partners.tolist() == grouped.others(rows, 1)[:, 0].tolist()
-    couples = grouped.couples(100)
+    assert grouped.partners.tolist() == grouped.random_others(rows, 1)[:, 0].tolist()
+    couples = grouped.disjoint_pairs(100)
     taken = [*couples, *grouped.partners[couples].tolist()]
     assert couples
     assert len(taken) == len(set(taken)), "no image is in two pairs"
@@ -53,8 +53,8 @@ def test_others_are_the_next_images_of_other_groups(groups: list[str], seed: int
 def test_groups_of_one_image_each_are_no_groups() -> None:
     alone, grouped = population(None), population(list("abcdefghijkl"))
     assert torch.equal(alone.partners, grouped.partners)
-    assert torch.equal(alone.others(range(12), 5), grouped.others(range(12), 5))
-    assert alone.couples(4) == grouped.couples(4)
+    assert torch.equal(alone.random_others(range(12), 5), grouped.random_others(range(12), 5))
+    assert alone.disjoint_pairs(4) == grouped.disjoint_pairs(4)
     assert (alone.kin([0]), alone.groups) == (None, None)
 
 

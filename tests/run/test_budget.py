@@ -96,7 +96,7 @@ def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clo
     fill(tmp_path / "run", [mean(1.0, tmp_path / "log")], budget=4.5, names="a")
     seen = (tmp_path / "log").read_text().splitlines()
     population = Population(tiny.encoder(), tiny.images(COUNT), RunSettings())
-    assert seen == [f"image{row}" for row in population.shuffled[: len(seen)].tolist()]
+    assert seen == [f"image{row}" for row in population.random_order[: len(seen)].tolist()]
     assert 0 < len(seen) < 80
 
 
@@ -334,11 +334,11 @@ def test_a_gap_ends_the_sample(tmp_path: Path) -> None:
     """What workers finish early may be what is quick: rows after the first that is missing do not count."""
     encoder, images, store, run = tiny.encoder(), tiny.images(COUNT), Store(tmp_path), RunSettings()
     population, observation = Population(encoder, images, run), tiny.Seen(samples=80)
-    order = population.shuffled[:80].tolist()
+    order = population.random_order[:80].tolist()
     rows = [*order[:20], *order[30:]]
     key = key_of(observation, encoder, images, run)
     store.keep(key, [images.ids[row] for row in rows], observation.observe(population, rows))
-    assert shards.first_held(observation, population, store) == sorted(order[:20])
+    assert shards.stored_prefix(observation, population, store) == sorted(order[:20])
 
 
 def marked(given: Path, shard: int) -> int:

@@ -27,7 +27,7 @@ from holdfast.measure.population import Fit, Population
 from holdfast.measure.store import Store
 from holdfast.run import computing, table
 from holdfast.run.engines.base import Local
-from holdfast.run.forecast import CONCLUSION, SET_UP, Deadline, Forecast, pace
+from holdfast.run.forecast import CONCLUSION, SET_UP, Deadline, Forecast, seconds_per_forward
 from holdfast.run.tuning import fastest, gradient_seconds
 from holdfast.smoothing.index import NoisyIndex
 from tests import tiny
@@ -68,7 +68,7 @@ def test_an_attack_takes_about_the_forwards_it_says(attack: Attack) -> None:
     encoder = Encoder(Counting(), "counting", Domain((1, 2, 2)))
     pixels = torch.full((1, 1, 2, 2), 0.5)
     attack(encoder, pixels, lambda codes: codes.sum(1), Linf(0.1), Noise.of(0, ["a"]))
-    assert 0.8 * counted <= attack.forwards <= 1.25 * counted
+    assert 0.8 * counted <= attack.forward_passes <= 1.25 * counted
 
 
 def test_an_encoder_without_operations_takes_the_time_it_takes(clock: Clock) -> None:
@@ -76,7 +76,7 @@ def test_an_encoder_without_operations_takes_the_time_it_takes(clock: Clock) -> 
     pixels = raw_pixels(Domain((3, 8, 8)))
     assert operations(pixels) == 0
     slow = Encoder(Slow(clock, 0.5), "slow", Domain((3, 8, 8)))
-    assert pace(slow) == pytest.approx(0.5), (
+    assert seconds_per_forward(slow) == pytest.approx(0.5), (
         "a step, counted as five forwards, takes the time of two: a forward is slower"
     )
 
@@ -91,7 +91,7 @@ def test_inputs_without_limits_have_a_pace_and_are_measured(domain: Domain, tmp_
             return super().forward(x)
 
     encoder = Encoder(Within(4, 3), "unlimited", domain)
-    assert pace(encoder) > 0
+    assert seconds_per_forward(encoder) > 0
     assert fastest(lambda count: gradient_seconds(encoder, count)) > 0
     images = Images(domain.clip(torch.randn(40, 4)))
     results, failures = fill_table(
@@ -104,7 +104,7 @@ def test_forecasts_with_a_baseline_are_of_the_right_order(monkeypatch: pytest.Mo
     """What an encoder's rows take, told from those of the pixels, and the other way round."""
     domain = Domain((3, 32, 32))
     network = Encoder(nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten()), "network", domain)
-    paces = {"network": pace(network), "pixels": pace(raw_pixels(domain))}
+    paces = {"network": seconds_per_forward(network), "pixels": seconds_per_forward(raw_pixels(domain))}
     assert paces["pixels"] > 0
     assert 1 < paces["network"] / paces["pixels"] < 10_000
     forecast, what = Forecast(paces), tiny.Seen()
@@ -220,7 +220,7 @@ def test_conclusions_and_their_pictures_are_counted_from_the_beginning() -> None
 def test_the_index_of_noisy_copies_is_learned_where_it_is_needed() -> None:
     population = Population(tiny.encoder(), tiny.images(40), RunSettings())
     fit = NoisyIndex(0.1, samples=3, others=5)
-    assert fit.forwards(population) == 16 * 8
+    assert fit.forward_passes(population) == 16 * 8
     few, every = fit.learn(population)["codes"], NoisyIndex(0.1, samples=40, others=5).learn(population)["codes"]
     assert len(few) == 8
     torch.testing.assert_close(few, every[:8])
@@ -234,7 +234,7 @@ class Dear(Fit[Tensor]):
     name = "dear"
     version = 1
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return 600
 
     def learn(self, population: Population) -> Observed:

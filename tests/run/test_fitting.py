@@ -20,7 +20,7 @@ from holdfast.core.records import Claim, Failure, Findings, Result, Series
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.statistics import summarise
 from holdfast.encoders import load
-from holdfast.measure.evaluation import Evaluation, learning
+from holdfast.measure.evaluation import Evaluation, fits_of
 from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
@@ -193,7 +193,7 @@ def test_the_linear_head_is_trained_once_however_many_shards(tmp_path: Path, mon
     assert (len(results), failures) == (1, [])
     assert trained == [17]
     assert len(list(tmp_path.rglob("shards/linear-*/*"))) == 3
-    assert learning(evaluation) == learning(MarginDistribution(samples=3)), "one head serves both"
+    assert fits_of(evaluation) == learning(MarginDistribution(samples=3)), "one head serves both"
 
 
 def test_labels_are_in_the_key_of_what_is_learned_from_them(log: Path) -> None:

@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.baseline import raw_pixels
-from holdfast.measure.evaluation import learning, parts
+from holdfast.measure.evaluation import fits_of, parts
 from holdfast.measure.population import Population
 from holdfast.run.catalog import HEAVY, most_forwards
 from holdfast.run.inputs import encoders_of
@@ -23,17 +23,17 @@ from holdfast.run.request import Request, planned
 COUNT = 144
 
 
-def forwards(operations: int) -> int:
+def forward_passes(operations: int) -> int:
     """Return the forwards that quick asks of an encoder of so many operations, what is shared counted once."""
     encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8)))
     population = Population(encoder, Images(torch.rand(COUNT, 1, 8, 8)), RunSettings())
     plan, total = planned(Request(), operations), 0
-    for fit in dict.fromkeys(fit for evaluation in plan for fit in learning(evaluation)):
+    for fit in dict.fromkeys(fit for evaluation in plan for fit in fits_of(evaluation)):
         with suppress(HoldfastError):  # a probe, which there is no bank for
-            total += fit.forwards(population)
+            total += fit.forward_passes(population)
     for part in dict.fromkeys(part for evaluation in plan for part in parts(evaluation.observation())):
         with suppress(HoldfastError):
-            total += len(part.rows(population)) * part.forwards(population)
+            total += len(part.rows(population)) * part.forward_passes(population)
     return total
 
 

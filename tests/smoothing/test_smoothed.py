@@ -139,7 +139,7 @@ def test_votes_certify_no_more_than_the_distance_to_the_bisector_and_nearly_that
     )
     result = asked(encoder, images, RunSettings(batch_size=4096))
     population = Population(encoder, images, RunSettings())
-    index = population.learned(asked.smoothing.index)["codes"][population.places].double()
+    index = population.learned(asked.smoothing.index)["codes"][population.order_of].double()
     certified = dict(zip(result.findings.ids, numbers(result, "certified_retrieval_radius"), strict=True))
     for row, name in enumerate(images.ids):
         others = [k for k in range(3) if k != row]

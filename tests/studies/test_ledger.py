@@ -301,7 +301,7 @@ def test_claims_are_run_once_and_what_lacks_is_said(tmp_path: Path, capsys: pyte
         ran.append(1)
         yield exact("count", "here", 3, 8, "models")
 
-    def lacking(material: Material) -> Iterator[Measured]:
+    def missing_count(material: Material) -> Iterator[Measured]:
         raise LackingError("no encoders")
         yield
 

@@ -30,7 +30,7 @@ IDS = ["a", "b", "c"]
 
 def severe(name: str) -> Transform:
     """Return a transform of this name that certainly changes something."""
-    ladder = transforms()[name].ladder()
+    ladder = transforms()[name].family()
     own = PARAMETERS.get(name, "" if "augmentations" in transforms()[name].__module__ else "5")
     return ladder[-1] if ladder else Transform.read(f"{name}:{own}")
 
@@ -45,7 +45,7 @@ def photographs(channels: int, side: int, dtype: torch.dtype = torch.float32) ->
 
 
 EVERY = sorted(transforms())
-FAMILIES = [name for name in EVERY if transforms()[name].ladder()]
+FAMILIES = [name for name in EVERY if transforms()[name].family()]
 
 
 def test_the_catalogue_holds_what_is_promised():
@@ -136,7 +136,7 @@ def test_rectangles_of_any_size_are_changed(name: str):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_ladders_rise_from_the_identity(name: str):
     pixels, noise = photographs(3, 32), Noise.of(0, IDS)
-    changes = [float((rung(pixels, noise) - pixels).abs().mean()) for rung in transforms()[name].ladder()]
+    changes = [float((rung(pixels, noise) - pixels).abs().mean()) for rung in transforms()[name].family()]
     assert changes[0] == 0
     assert changes == sorted(changes)
     assert changes[-1] > 0.01

@@ -19,7 +19,7 @@ class Guess(Attack):
     name = "guess"
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         return self.restarts * (1 + self.tries)
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ class Posterise(Transform):
 
     levels: int | None
     name = "posterise"
-    rungs = (None, 64, 16, 8, 4, 2)
+    severities = (None, 64, 16, 8, 4, 2)
 
     def __post_init__(self) -> None:
         if self.levels is not None and self.levels < 2:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.attacks.base import GRADIENT, Attack, Gain, assert_inside, best_of, better, climb
+from holdfast.attacks.base import GRADIENT, Attack, Gain, assert_inside, best_of, better, gain_and_gradient
 from holdfast.attacks.gradient import passable, random_start
 from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.encoder import Domain, Encoder, Pixels
@@ -86,7 +86,7 @@ class AdaptiveAttack(Attack):
         return max(1, round(SCOUTING * self.steps))
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         if self.restarts == 1:
             return GRADIENT * (self.steps + 1)
         last = self.restarts * (self.steps - self.scouting)
@@ -229,7 +229,7 @@ def ascend(
         The best points, shape (b, *pixels), and their gains, shape (b,).
     """
     before = moved = start
-    gain, gradient = climb(encoder, moved, objective)
+    gain, gradient = gain_and_gradient(encoder, moved, objective)
     best, best_gain, best_gradient = moved, gain, gradient
     length = torch.ones_like(gain) * first * ball.radius
     rises, at_checkpoint = torch.zeros_like(gain), (length, best_gain)
@@ -240,7 +240,7 @@ def ascend(
         inertia = MOMENTUM if step > 1 else 1.0
         blend = moved + inertia * (ahead - moved) + (1 - inertia) * (moved - before)
         before, moved = moved, inside(pixels, blend, ball, encoder)
-        now, gradient = climb(encoder, moved, objective)
+        now, gradient = gain_and_gradient(encoder, moved, objective)
         rises = rises + (now > gain)
         best_gradient = torch.where(column(now > best_gain, moved), gradient, best_gradient)
         best, best_gain = better(best, best_gain, moved, now)
@@ -349,7 +349,7 @@ def forwards_together(attacks: Sequence[Attack]) -> int:
     """
     # Where others ended is looked at once more, and going on from there takes a gradient of its own.
     beside = sum(len(attacks) + GRADIENT for attack in attacks if isinstance(attack, AdaptiveAttack))
-    return sum(attack.forwards for attack in attacks) + beside
+    return sum(attack.forward_passes for attack in attacks) + beside
 
 
 def _steps(attack: Attack) -> int:

@@ -177,7 +177,7 @@ class AdversarialImages(Observation):
             HoldfastError: The objective, the attack and the images do not fit together.
         """
         objective, run = preset.objective, population.run
-        require_climbable(objective, preset.attack)
+        check_differentiable(objective, preset.attack)
         batch = None if objective.per_sample else even(len(population.images), run.batch_size)
         return cls(objective, preset.attack, preset.ball, batch)
 
@@ -281,7 +281,7 @@ def adversarial(
     )
 
 
-def require_climbable(objective: Objective, attack: Attack) -> None:
+def check_differentiable(objective: Objective, attack: Attack) -> None:
     """Check that a gradient attack has an objective with a gradient.
 
     Args:
@@ -325,7 +325,7 @@ def rivals_of(population: Population, rows: Sequence[int], objective: Objective)
         divergence = objective.divergence if isinstance(objective, DivergenceObjective) else L2Distance()
         neighbours = population.nearest(divergence, population.codes[list(rows)], rows, NEAREST, population)
     else:
-        neighbours = population.others(rows, RANDOM)
+        neighbours = population.random_others(rows, RANDOM)
     return population.codes[neighbours]
 
 

@@ -12,7 +12,7 @@ from typing import final
 import torch
 
 from holdfast.attacks.adaptive import AdaptiveAttack, attack_together, forwards_together
-from holdfast.attacks.base import GRADIENT, Attack, climb
+from holdfast.attacks.base import GRADIENT, Attack, gain_and_gradient
 from holdfast.attacks.gradient import random_start
 from holdfast.attacks.objectives.simple import Away, Crossing, Misretrieval, Toward
 from holdfast.attacks.presets import NAMED, U_PGD, label
@@ -95,7 +95,7 @@ def shown_case(cases: Sequence[Case]) -> Case:
     return next(case for case in cases if (case.ball, case.attack) == (last.ball, last.attack))
 
 
-def climbable(divergence: Divergence) -> Divergence:
+def differentiable(divergence: Divergence) -> Divergence:
     """Return what an attack climbs for a divergence: itself, or l2 where it has no gradient."""
     return divergence if divergence.smooth else L2Distance()
 
@@ -123,7 +123,7 @@ class Untargeted(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -177,9 +177,9 @@ class Targeted(Observation):
     uses_groups = True
 
     def rows(self, population: Population) -> list[int]:
-        return population.couples(self.samples)
+        return population.disjoint_pairs(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return 2 * (forwards_together(self.attacks) + len(self.attacks))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -246,12 +246,12 @@ class Pairwise(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
-        return 3 * (self.attack.forwards + 1) // 2  # every other image is half of a pair
+    def forward_passes(self, population: Population) -> int:
+        return 3 * (self.attack.forward_passes + 1) // 2  # every other image is half of a pair
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        divergence = population.fitted(climbable(self.divergence))
-        partners, couples = population.partners, set(population.couples(self.samples))
+        divergence = population.fitted(differentiable(self.divergence))
+        partners, couples = population.partners, set(population.disjoint_pairs(self.samples))
         here = [index for index, row in enumerate(rows) if row in couples]
         anchors = [rows[index] for index in here]
         retrieval = population.encode(self.at_retrieval(population, rows))
@@ -271,7 +271,7 @@ class Pairwise(Observation):
         Returns:
             Attacked images, shape (b, *pixels).
         """
-        divergence = population.fitted(climbable(self.divergence))
+        divergence = population.fitted(differentiable(self.divergence))
         facing = facing_neighbours(population, rows, divergence, self.rivals)
         return attacked_pixels(facing, Misretrieval(divergence), self.attack, self.ball)
 
@@ -320,7 +320,7 @@ def attacked_by_each(
     Returns:
         One tensor per attack, each of shape (b, *pixels).
     """
-    climbed = replace(objective, divergence=climbable(objective.divergence))
+    climbed = replace(objective, divergence=differentiable(objective.divergence))
     judge = None if objective.divergence.smooth else objective(context)
     noise = context.noise.fork(objective.name)
     return attack_together(attacks, context.encoder, context.pixels, climbed(context), ball, noise, judge)
@@ -372,15 +372,15 @@ class Displacements(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.attack.forwards + self.blind.forwards + GRADIENT
+    def forward_passes(self, population: Population) -> int:
+        return self.attack.forward_passes + self.blind.forward_passes + GRADIENT
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(self.divergence)
         context, clean = population.context(rows), population.codes[list(rows)]
         objective = Away(divergence)
         start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
-        noise, gradient = climb(context.encoder, start, objective(context))
+        noise, gradient = gain_and_gradient(context.encoder, start, objective(context))
         return {
             "sighted": divergence(
                 population.encode(attacked_pixels(context, objective, self.attack, self.ball)), clean

@@ -42,8 +42,8 @@ def neighbours(population: Population, rows: Sequence[int], divergence: Divergen
     Returns:
         Two arrays of shape (b,); the second is -1 if all images are copies of one.
     """
-    originals = population.originals.unique()
-    places = torch.searchsorted(originals, population.originals[list(rows)]).tolist()
+    originals = population.first_copies.unique()
+    places = torch.searchsorted(originals, population.first_copies[list(rows)]).tolist()
     own = originals[places].numpy()
     if len(originals) < 2:
         return own, np.full(len(own), -1)
@@ -114,7 +114,7 @@ class Radii(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         # Half of the images are those of pairs; of these, two collide.
         share = {"retrieval": 1.0, "impersonation": 0.5, "overlap": 1.0}[self.event]
         fixed = (*self.fixed, self.pairwise) if self.event == "retrieval" else self.fixed
@@ -124,7 +124,7 @@ class Radii(Observation):
         radii = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=population.codes.device)
         here = list(range(len(rows)))
         if self.event != "retrieval":
-            couples = set(population.couples(self.samples))
+            couples = set(population.disjoint_pairs(self.samples))
             here = [position for position, row in enumerate(rows) if row in couples]
         if here:
             search = self.search(population, [rows[position] for position in here])

@@ -16,7 +16,7 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import Searching, Spelled, require_positive
+from holdfast.core.settings import Searching, TextSettings, check_positive
 
 Gain = Float[Tensor, "b"]
 GRADIENT = 3
@@ -28,7 +28,7 @@ class NoGradientError(HoldfastError):
 
 
 @dataclass(frozen=True)
-class Attack(Spelled, Searching):
+class Attack(TextSettings, Searching):
     """Search for a perturbation within ``ball`` that makes the objective large.
 
     Perturbed images also stay in the encoder's domain. An attack bounds the worst case from one side only: a failed
@@ -38,13 +38,13 @@ class Attack(Spelled, Searching):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     """Version of the attack; it rises when equal settings give other points, and old results are then recomputed."""
-    blind: ClassVar[bool] = False
+    black_box: ClassVar[bool] = False
     """True if the attack uses no gradient."""
     restarts: int = 1
     """Random starts."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "restarts")
+        check_positive(self, "restarts")
 
     @classmethod
     def read(cls, text: str) -> Attack:
@@ -73,7 +73,7 @@ class Attack(Spelled, Searching):
         return best
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         """Forward passes per image, at most; a gradient counts as 3. Plans use this number.
 
         By default one per restart. An attack that does not state its cost is unknown until measured.
@@ -129,7 +129,7 @@ def best_of(points: Sequence[Pixels], encoder: Encoder, objective: ObjectiveFunc
     return best
 
 
-def climb(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tuple[Gain, Pixels]:
+def gain_and_gradient(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tuple[Gain, Pixels]:
     """Gain of each image and the gradient of the sum by the pixels: one forward, one backward.
 
     Args:

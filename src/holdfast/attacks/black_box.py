@@ -21,7 +21,7 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 
 # The score-only attack: random search with square updates, for encoders without gradients and as a masking check.
 #
@@ -43,7 +43,7 @@ class SquareAttack(Attack):
     area: float = 0.3
     """Fraction of the image under the first window; it shrinks along the published schedule."""
     name = "square"
-    blind = True
+    black_box = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +51,7 @@ class SquareAttack(Attack):
             raise OutOfRange("square: queries and area", (self.queries, self.area), "at least 2 and in (0, 1]")
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         return self.restarts * self.queries
 
     @torch.no_grad()
@@ -141,11 +141,11 @@ class NaturalEvolution(Attack):
     spread: float = 0.2
     """Distance of these points from the image, as a fraction of the radius."""
     name = "nes"
-    blind = True
+    black_box = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "pairs", "stride", "spread")
+        check_positive(self, "pairs", "stride", "spread")
         if self.queries < 2 * self.pairs + 2:
             raise HoldfastError(
                 f"nes: the start and one step take {2 * self.pairs + 2} queries with {self.pairs} pairs, got queries="
@@ -153,7 +153,7 @@ class NaturalEvolution(Attack):
             )
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         return self.restarts * (1 + self._steps * (2 * self.pairs + 1))
 
     @property

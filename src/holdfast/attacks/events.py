@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.attacks.attacked_codes import Pairwise, Targeted, Untargeted, climbable, facing_neighbours
+from holdfast.attacks.attacked_codes import Pairwise, Targeted, Untargeted, differentiable, facing_neighbours
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Misretrieval, margin
 from holdfast.attacks.pairs import EachOfTwo, codes_of_both, pair_encoder, side_by_side
@@ -33,8 +33,8 @@ class Searched:
     def __init__(self, population: Population) -> None:
         self.population = population
         self.gallery = population.gallery
-        self.originals = self.gallery.originals.to(population.codes.device)
-        copies = self.originals != torch.arange(len(self.originals), device=self.originals.device)
+        self.first_copies = self.gallery.first_copies.to(population.codes.device)
+        copies = self.first_copies != torch.arange(len(self.first_copies), device=self.first_copies.device)
         self.copies, self.distinct = copies if copies.any() else None, int((~copies).sum())
 
     def others(self, rows: Sequence[int]) -> Int[Tensor, "b"]:
@@ -49,10 +49,10 @@ class Searched:
 
     def counted(self, rows: Sequence[int]) -> Bool[Tensor, "b n"]:
         """Return which images of the gallery are others to each of ``rows``."""
-        places = torch.arange(len(self.originals), device=self.originals.device)
-        counted = (self.originals == places).expand(len(rows), -1)
+        places = torch.arange(len(self.first_copies), device=self.first_copies.device)
+        counted = (self.first_copies == places).expand(len(rows), -1)
         if self.gallery is self.population:
-            counted = counted & (self.originals[list(rows)][:, None] != places)
+            counted = counted & (self.first_copies[list(rows)][:, None] != places)
         kin = self.population.kin(rows)
         return counted if kin is None else counted & (kin.mine[:, None] != kin.theirs)
 
@@ -78,12 +78,14 @@ class Searched:
         population, divergence = self.population, self.population.fitted(divergence)
         clean = population.codes[list(rows)]
         moved = moved.to(clean.device)
-        copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
+        copies = (population.first_copies[list(rows)] != torch.as_tensor(rows)).to(clean.device)
         defined = divergence(moved.double(), clean.double()).isfinite() & ~copies & (not self.alone)
         kin = population.kin(rows)
         moved = moved.masked_fill(~defined[:, None], torch.nan)
         within = self.gallery is population
-        originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
+        originals = (
+            self.first_copies[list(rows)] if within else torch.full_like(self.first_copies[:1].expand(len(rows)), -1)
+        )
         searched = self.gallery.codes.to(moved.dtype)
         counts, passed = crossings(divergence, moved, originals, searched, clean.to(moved), self.copies, kin)
         counts = counts.double().masked_fill(~defined, torch.nan)
@@ -149,7 +151,7 @@ def retrieval(population: Population, rows: Sequence[int], threat: Threat) -> Se
     """
     if not population.bank_images:
         _ = population.partners  # which says that one image alone has no other
-    searched, climbed = Searched(population), population.fitted(climbable(threat.divergence))
+    searched, climbed = Searched(population), population.fitted(differentiable(threat.divergence))
     context = facing_neighbours(population, rows, climbed, threat.rivals)
 
     def count(codes: Codes) -> Float[Tensor, "b"]:
@@ -175,7 +177,7 @@ def impersonation(population: Population, rows: Sequence[int], threat: Threat) -
         rows: Rows of the population.
         threat: Objective of the attacker and its attacks at fixed radii.
     """
-    divergence, climbed = population.fitted(threat.divergence), population.fitted(climbable(threat.divergence))
+    divergence, climbed = population.fitted(threat.divergence), population.fitted(differentiable(threat.divergence))
     partners, clean = population.partners[list(rows)].tolist(), population.codes
     near = population.nearest(climbed, clean[partners], partners, threat.rivals, population)
     # Those that may stand between: the image itself and the partner's own neighbours.
@@ -205,7 +207,7 @@ def overlap(population: Population, rows: Sequence[int], threat: Threat) -> Sear
         rows: Rows of the population.
         threat: Objective of the attacker and its attacks at fixed radii.
     """
-    divergence, climbed = population.fitted(threat.divergence), population.fitted(climbable(threat.divergence))
+    divergence, climbed = population.fitted(threat.divergence), population.fitted(differentiable(threat.divergence))
     first, context = population.codes[list(rows)], population.context(rows)
     pixels = side_by_side(context.pixels, population.pixels(population.partners[list(rows)].tolist()))
 

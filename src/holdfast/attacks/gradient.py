@@ -12,13 +12,13 @@ from typing import final
 
 import torch
 
-from holdfast.attacks.base import GRADIENT, Attack, Gain, better, climb
+from holdfast.attacks.base import GRADIENT, Attack, Gain, better, gain_and_gradient
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import Conflict, HoldfastError, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 
 
 @final
@@ -48,10 +48,10 @@ class GradientAttack(Attack):
             )
         if self.step is not None and self.stride != 0.1:
             raise Conflict("pgd", f"step={self.step} and stride={self.stride}", "step or stride, not both")
-        require_positive(self, "stride", "step")
+        check_positive(self, "stride", "step")
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         return self.restarts * (GRADIENT * self.steps + 1)
 
     def search(
@@ -107,7 +107,7 @@ def ascend(
     length = attack.stride * ball.radius if attack.step is None else attack.step
     moved, best, gain = start, pixels, torch.full_like(pixels.flatten(1)[:, 0], -torch.inf)
     for _ in range(attack.steps):
-        here, gradient = climb(encoder, moved, objective)
+        here, gradient = gain_and_gradient(encoder, moved, objective)
         if attack.keep == "best":
             best, gain = better(best, gain, moved, here)
         moved = stepped(pixels, moved, gradient, length, ball, encoder.domain)

@@ -20,7 +20,7 @@ from holdfast.core.divergences import Cosine, SoftmaxKL, Wasserstein
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.objective import AttackContext, Objective
-from holdfast.core.settings import fields_of, read, spelled, types_of
+from holdfast.core.settings import fields_of, is_text, read, types_of
 from holdfast.measure.evaluation import Evaluation
 
 U_PGD = GradientAttack(steps=50, step=0.001, keep="last")
@@ -114,4 +114,4 @@ def attacks_in_balls(kind: type[Evaluation]) -> bool:
 
 def attack_fields(kind: type[Evaluation]) -> list[str]:
     """Return the settings of ``kind`` that are attacks."""
-    return [name for name, kind_of_field in types_of(kind).items() if spelled(kind_of_field, Attack)]
+    return [name for name, kind_of_field in types_of(kind).items() if is_text(kind_of_field, Attack)]

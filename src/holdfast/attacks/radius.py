@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack, forwards_together
-from holdfast.attacks.base import GRADIENT, Attack, climb
+from holdfast.attacks.base import GRADIENT, Attack, gain_and_gradient
 from holdfast.attacks.gradient import passable, random_start
 from holdfast.attacks.pairs import on_unit_ball
 from holdfast.core.balls import Ball, column
@@ -69,7 +69,7 @@ def minimum_norm(
     smallest = torch.full_like(pixels.flatten(1)[:, 0], torch.inf)
     radius, tiny = torch.zeros_like(smallest), torch.finfo(pixels.dtype).tiny
     for step in range(steps):
-        gain, gradient = climb(encoder, moved, objective)
+        gain, gradient = gain_and_gradient(encoder, moved, objective)
         gain, gradient = gain.to(pixels.dtype), passable(moved, gradient, domain)
         size, positive = unit.norm(moved - pixels), gain > 0
         nearer = positive & (size < smallest)
@@ -230,7 +230,7 @@ def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Ne
         noise: one random stream per image.
     """
     nearest, ends = Nearest.clean(goal), goal.pixels
-    if not attack.blind:
+    if not attack.black_box:
         points, ends = minimum_norm(
             goal.encoder, goal.pixels, goal.objective, widest, _direct(attack), noise.fork("minimum-norm")
         )
@@ -275,10 +275,10 @@ def search_forwards(attack: Attack) -> int:
     """Forward passes per image, at most, of a radius search; a gradient counts as 3.
 
     Example:
-        >>> [round(search_forwards(a) / a.forwards, 1) for a in (AdaptiveAttack(), AdaptiveAttack(restarts=1))]
+        >>> [round(search_forwards(a) / a.forward_passes, 1) for a in (AdaptiveAttack(), AdaptiveAttack(restarts=1))]
         [3.4, 3.5]
     """
-    direct = 0 if attack.blind else GRADIENT * _direct(attack) + 1 + HALVINGS
+    direct = 0 if attack.black_box else GRADIENT * _direct(attack) + 1 + HALVINGS
     return 1 + direct + _trials(attack) * _trial(attack)
 
 
@@ -306,19 +306,19 @@ def _within(widest: Ball, balls: Sequence[Ball]) -> list[Ball]:
 
 def _direct(attack: Attack) -> int:
     """Return how many gradients the minimum-norm attack takes: no more than the attack itself."""
-    return max(1, min(DIRECT, attack.forwards // GRADIENT))
+    return max(1, min(DIRECT, attack.forward_passes // GRADIENT))
 
 
 def _trial(attack: Attack) -> int:
     """Return the forwards of the attack at one radius: itself, its starts, the event at its end and along the segment."""
     beside = 2 + attack.restarts + 2 * GRADIENT if isinstance(attack, AdaptiveAttack) else 0
-    return attack.forwards + beside + 1 + HALVINGS
+    return attack.forward_passes + beside + 1 + HALVINGS
 
 
 def _trials(attack: Attack) -> int:
     """Return at how many radii the attack is made: as many as the cost of a search allows, and one at least."""
-    direct = 0 if attack.blind else GRADIENT * _direct(attack) + 1 + HALVINGS
-    return max(1, min(RADII, (COST * attack.forwards - 1 - direct) // _trial(attack)))
+    direct = 0 if attack.black_box else GRADIENT * _direct(attack) + 1 + HALVINGS
+    return max(1, min(RADII, (COST * attack.forward_passes - 1 - direct) // _trial(attack)))
 
 
 def _next_radii(nearest: Float[Tensor, "b"], failed: Float[Tensor, "b"], widest: Ball) -> Float[Tensor, "b"]:

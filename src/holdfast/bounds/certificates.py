@@ -186,7 +186,7 @@ def write_certificates(
     Raises:
         StoreError: the folder cannot be written.
     """
-    others = population.others(rows, observation.pairs.negatives)
+    others = population.random_others(rows, observation.pairs.negatives)
     # One code tells how many features there are, all that a record needs of them.
     codes = represent(population.encoder, population.images, rows[:1], population.run) if rows else torch.empty(0, 0)
     certificates = [

@@ -30,7 +30,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series, Verdict
-from holdfast.core.run_settings import Observed, whole_float32
+from holdfast.core.run_settings import Observed, without_tf32
 from holdfast.core.statistics.summaries import Better, Scale, over_scale, series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.findings import radius_curves
@@ -218,7 +218,7 @@ def label_share(population: Population, rows: Sequence[int], count: int) -> tupl
     if labels is None:
         return ()
     labels = torch.as_tensor(labels)
-    same = (labels[population.others(rows, count)] == labels[list(rows)][:, None]).double()
+    same = (labels[population.random_others(rows, count)] == labels[list(rows)][:, None]).double()
     of, unit = "negatives of the same label", "fraction of negatives"
     shares = series("same_label_negatives", {}, same, unit, Claim.ESTIMATE, of, UNDEFINED)
     # A property of the images, equal for all encoders: no series, so that no distribution is drawn of it.
@@ -442,7 +442,7 @@ def pair_witness(
     return point_witness(population, row, point, pair_attack.ball, facts)
 
 
-@whole_float32()
+@without_tf32()
 def replay(population: Population, point: Float[Tensor, "*pixels"], specification: Float[Tensor, "d"]) -> float:
     """Return ``W f`` of a witness by the encoder as users run it, in the run's own precision."""
     with torch.no_grad():

@@ -58,7 +58,7 @@ class OwnMatch:
         own, gallery = population.codes[list(rows)].double(), searched.gallery.codes.double()
         counted = searched.counted(rows) & present(divergence, gallery) & present(divergence, own)[:, None]
         # Of exact copies the first stands for all.
-        originals = population.originals[list(rows)] == torch.as_tensor(rows)
+        originals = population.first_copies[list(rows)] == torch.as_tensor(rows)
         anchors = population.pixels(rows).double()
         return cls(certified, divergence, anchors, own, gallery, counted & originals.to(device)[:, None])
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.attacks.base import Attack, climb
+from holdfast.attacks.base import Attack, gain_and_gradient
 from holdfast.attacks.objectives.simple import Toward
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch, vacuous_unless_finite
 from holdfast.bounds.methods.lipschitz import Lipschitz
@@ -108,8 +108,8 @@ class RadiusBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.negatives * self.certification.attack.forwards
+    def forward_passes(self, population: Population) -> int:
+        return self.negatives * self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)
@@ -243,7 +243,7 @@ def cross_check(pair_attack: PairAttack, certified: Float[Tensor, "b k"]) -> Att
     pairs, ball = pair_attack.pairs, pair_attack.ball
     centres, domain, reach = pairs.images, pairs.encoder.domain, column(eps, pairs.images)
     noise, shape = pairs.noise.fork("cross-check"), pairs.images.shape[1:]
-    _, gradient = climb(pairs.encoder, centres, pairs.objective)
+    _, gradient = gain_and_gradient(pairs.encoder, centres, pairs.objective)
     middle = (domain.clip(centres - reach) + domain.clip(centres + reach)) / 2 - centres
     steps = [
         ball.steepest(gradient),
@@ -275,11 +275,11 @@ class PairBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        published = self.at_negative(population.encoder.domain).forwards
+    def forward_passes(self, population: Population) -> int:
+        published = self.at_negative(population.encoder.domain).forward_passes
         if self.generate:  # one negative, made by one more attack
-            return self.certification.attack.forwards + 2 * published
-        return self.negatives * (self.certification.attack.forwards + published)
+            return self.certification.attack.forward_passes + 2 * published
+        return self.negatives * (self.certification.attack.forward_passes + published)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pair_attack(population, rows)

@@ -18,7 +18,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.pairs import on_unit_ball
 from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.network.size import nonlinear_entries, require_size
+from holdfast.bounds.network.size import check_size, nonlinear_entries
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations import Rule
 from holdfast.bounds.rounding.arithmetic import rigorous
@@ -113,7 +113,7 @@ def image_pairs(
     names, anchors = population.images.ids, population.pixels(rows).double()
     certified = certified_encoder(population, neurons, arithmetic, anchors)
     if negatives is None:
-        chosen = population.others(rows, count)
+        chosen = population.random_others(rows, count)
         ids = [[names[other] for other in line] for line in chosen.tolist()]
         negatives = population.pixels(chosen.flatten().tolist()).unflatten(0, tuple(chosen.shape))
     else:
@@ -162,29 +162,29 @@ def certified_encoder(population: Population, neurons: int, arithmetic: str, pix
     """
     if not executes(arithmetic, population.run.dtype):
         return CertifiedEncoder(population.double, traced(population.encoder, neurons, population.run.device))
-    require_few(population.encoder, neurons)
+    check_few_neurons(population.encoder, neurons)
     executed = executed_encoder(population.encoder, population.run.dtype, population.run.device)
-    _require_entries(population.encoder, executed.graph, neurons)
-    executed.require_finite(pixels)
+    _check_entries(population.encoder, executed.graph, neurons)
+    executed.check_finite(pixels)
     return CertifiedEncoder(population.double, executed.graph, executed)
 
 
 def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
-    require_few(encoder, neurons)
+    check_few_neurons(encoder, neurons)
     graph = rigorous(trace(encoder, torch.float64, device))
-    _require_entries(encoder, graph, neurons)
+    _check_entries(encoder, graph, neurons)
     return graph
 
 
-def _require_entries(encoder: Encoder, graph: Graph, neurons: int) -> None:
+def _check_entries(encoder: Encoder, graph: Graph, neurons: int) -> None:
     entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
-    require_size(encoder.name, entries, neurons)
+    check_size(encoder.name, entries, neurons)
 
 
-def require_few(encoder: Encoder, neurons: int) -> None:
+def check_few_neurons(encoder: Encoder, neurons: int) -> None:
     """Raise if one call on one image already shows more than ``neurons`` nonlinear entries."""
-    require_size(encoder.name, nonlinear_entries(encoder), neurons, "at least ")
+    check_size(encoder.name, nonlinear_entries(encoder), neurons, "at least ")
 
 
 def unit_ball(name: str) -> Ball:

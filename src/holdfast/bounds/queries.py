@@ -308,7 +308,7 @@ def check_queries(export: str | None, ball: Ball, smoothing: bool, out: str | Pa
         raise HoldfastError("exported queries are files; name a folder as out")
 
 
-def require_queries(encoder: Encoder) -> None:
+def check_query_encoder(encoder: Encoder) -> None:
     """Raise unless ``encoder`` can be written as the ONNX networks that other verifiers read."""
     require("onnxscript", "onnx")
     if precision_of(encoder) != torch.float32:

@@ -106,7 +106,7 @@ def converted(around: Region, inputs: Format) -> Region:
     return replace(around, low=low, high=high, eps=around.eps + further)
 
 
-def require_box(region: Region) -> None:
+def check_box(region: Region) -> None:
     """Raise HoldfastError unless the region is a box, as exact bounds need."""
     if region.ball is not Linf:
         raise HoldfastError(f"exact bounds are for linf balls, got {region.ball.name}; use alpha or branch")

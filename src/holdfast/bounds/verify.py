@@ -27,7 +27,7 @@ from holdfast.bounds.problem import Answer, Problem, WithOne
 from holdfast.bounds.queries import counterexample_text, read
 from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.encoders import onnx
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.loading.reference import existing, first_line
@@ -62,7 +62,7 @@ def verify(
     Raises:
         HoldfastError: there is no such list.
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     return tuple(answers(instances, method=method, attack=attack, neurons=neurons, seed=seed, out=out))
 
 

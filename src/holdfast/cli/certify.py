@@ -104,10 +104,10 @@ def command(
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
     if vnnlib is not None:
-        _refuse_idle("vnnlib", values)
+        _check_no_idle("vnnlib", values)
         return _verify(vnnlib, method=method, attack=attack, neurons=neurons, seed=options["seed"], out=out)
     if recheck is not None:
-        _refuse_idle("recheck", values)
+        _check_no_idle("recheck", values)
         return _recheck(
             recheck,
             encoder,
@@ -145,7 +145,7 @@ def command(
     return int(record.missing > 0 or record.contradictions > 0)
 
 
-def _refuse_idle(instead: str, values: dict[str, Any]) -> None:
+def _check_no_idle(instead: str, values: dict[str, Any]) -> None:
     """Raise if a flag was given, other than as its default, that changes nothing beside the flag ``instead``."""
     defaults = signature(command).parameters
     others = [name for name in defaults if name not in {instead, *TAKEN[instead]}]

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from holdfast.cli.helping import signature, write_commands, write_parameters
 from holdfast.cli.warned import may_warn
-from holdfast.core.errors import HoldfastError, refuse_blank
+from holdfast.core.errors import HoldfastError, check_not_blank
 
 if TYPE_CHECKING:
     from holdfast.core.records import Result
@@ -149,9 +149,9 @@ class Command(TyperCommand):
         """
         if not ctx.resilient_parsing:  # which completion asks for
             texts, _, given = self.make_parser(ctx).parse_args(args=list(args))
-            _refuse_repeated(given)
+            _check_no_repeated(given)
             for parameter in self.get_params(ctx):
-                refuse_blank(max(parameter.opts, key=len), texts.get(parameter.name or ""))
+                check_not_blank(max(parameter.opts, key=len), texts.get(parameter.name or ""))
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -211,7 +211,7 @@ def _written_plainly(command: TyperCommand | TyperGroup, ctx: Any, formatter: An
     command.format_epilog(ctx, formatter)
 
 
-def _refuse_repeated(given: Sequence[Any]) -> None:
+def _check_no_repeated(given: Sequence[Any]) -> None:
     """Raise HoldfastError if an option with one value is ``given`` twice: the last one would win without a word."""
     for parameter, times in Counter(given).items():
         switch = getattr(parameter, "is_flag", False) and not parameter.secondary_opts  # says the same twice

@@ -66,7 +66,7 @@ def attack(
         population, rows, observed = run.observe(observation, population)
         moved = adversarial(population, observation, rows, observed)
         run.warn_of(moved.missing)
-        if not run.kept or not run.leads:
+        if not run.kept or not run.is_main:
             return moved
         record = write_attack(population, chosen, moved, run.store, run.started)
     if not record.replay.passed:

@@ -18,7 +18,7 @@ from holdfast.core.options import CanaryOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.data.codes.files import SUFFIXES, read_table
 from holdfast.run import inputs as loading
-from holdfast.run.inputs import NamedEncoder, NamedImages, at_hand, checked, loading_of
+from holdfast.run.inputs import NamedEncoder, NamedImages, checked, loading_of, reference_or_images
 from holdfast.service.canary import WEIGHTS, Canary, CanaryCheck
 from holdfast.service.canary_images import Pictures, pictures_of
 from holdfast.service.canary_url import embed_by
@@ -86,7 +86,7 @@ def _make(
     run = _run(options, options["precision"] or "float32")
     encoder = loading.load_encoder(checked(subject), loading_of(options))
     chosen = loading.select(
-        at_hand(images), encoder.domain, encoder.geometry, limit=options["limit"], seed=options["seed"]
+        reference_or_images(images), encoder.domain, encoder.geometry, limit=options["limit"], seed=options["seed"]
     )
     canary = made(encoder, chosen, run, loading_of(options), hashes)
     if out is not None:
@@ -143,7 +143,9 @@ def _originals(canary: Canary, images: NamedImages) -> tuple[np.ndarray, ...]:
     """Return the pictures that the hashes of ``canary`` are of."""
     domain = Domain(canary.header.shape)
     height, width = domain.shape[1:]
-    found = loading.select(at_hand(images), domain, Geometry(min(height, width), (height, width)), limit=None, seed=0)
+    found = loading.select(
+        reference_or_images(images), domain, Geometry(min(height, width), (height, width)), limit=None, seed=0
+    )
     position = {name: row for row, name in enumerate(found.ids)}
     if lacking := [name for name in canary.header.ids if name not in position]:
         raise HoldfastError(f"the images lack {lacking[0]!r} and {len(lacking) - 1} more; name the original images")

@@ -24,7 +24,7 @@ from holdfast.encoders.by_name import Options
 from holdfast.measure.store import versions
 from holdfast.service.canary import Canary, Vectors, digest, median_distance, norms
 from holdfast.service.canary_file import MOST_IMAGES, Header
-from holdfast.service.canary_images import Pictures, from_files, pictures_of, require_pictures, side_for
+from holdfast.service.canary_images import Pictures, check_pictures, from_files, pictures_of, side_for
 from holdfast.service.parity import ROUNDING
 
 PROBED = 8
@@ -56,7 +56,7 @@ def made(encoder: Encoder, images: Images, run: RunSettings, options: Options, h
     Raises:
         HoldfastError: the encoder takes no pictures, gives most images one embedding, or its embeddings depend on the batch.
     """
-    require_pictures(encoder)
+    check_pictures(encoder)
     channels, height, width = encoder.domain.shape
     side = side_for(encoder.domain) if from_files(images) else 0
     # Of exact copies the first stays: they would have no distance.

@@ -11,9 +11,9 @@ from holdfast.attacks.base import Attack
 from holdfast.bounds.certificates import CertificateRecord, Certificates, write_certificates
 from holdfast.bounds.lower_bounds import Method
 from holdfast.bounds.pair_bounds import arithmetic_of
-from holdfast.bounds.pairs import require_few
-from holdfast.bounds.proofs.files import check_proofs, require_proofs, write_proofs
-from holdfast.bounds.queries import check_queries, require_queries, write_queries
+from holdfast.bounds.pairs import check_few_neurons
+from holdfast.bounds.proofs.files import check_proofs, check_proofs_fit, write_proofs
+from holdfast.bounds.queries import check_queries, check_query_encoder, write_queries
 from holdfast.bounds.rounding.executed import executes
 from holdfast.commands.certify_by_copies import (
     DOING,
@@ -31,7 +31,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.options import CertifyOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
-from holdfast.run.forecast import pace
+from holdfast.run.forecast import seconds_per_forward
 from holdfast.run.inputs import NamedEncoder, NamedImages
 from holdfast.run.run import Run
 from holdfast.smoothing.copies import listening
@@ -108,7 +108,7 @@ def certify(
     with Run.open("certify", options) as run:
         loaded = run.encoder(encoder)
         if certificates:
-            require_few(loaded, neurons)
+            check_few_neurons(loaded, neurons)
         population = run.population(loaded, images)
         chosen.check(loaded.domain)
         if smoothing:
@@ -139,12 +139,12 @@ def _bounded(
             "float32 with --arithmetic real"
         )
     if queries:
-        require_queries(population.encoder)
+        check_query_encoder(population.encoder)
     if proofs:
-        require_proofs(certificates, population)
+        check_proofs_fit(certificates, population)
     run.claim(certificates, population)
     _, rows, observed = run.observe(certificates, population, codes=False)
-    rows = rows if run.leads else []
+    rows = rows if run.is_main else []
     record = write_certificates(population, certificates, rows, observed, run.store, run.started)
     if queries and rows:
         write_queries(population, certificates, rows, observed, run.store)
@@ -157,11 +157,11 @@ def _smoothed(smoothing: SmoothedRetrieval, population: Population, run: Run) ->
     """Return the record of noisy copies, of which the first of several ranks alone writes and fills one."""
     show, observation = None, noisy_codes(smoothing)
     if run.show:
-        run.show.say(plan(smoothing, pace(population.encoder, attacked=False)))
+        run.show.say(plan(smoothing, seconds_per_forward(population.encoder, attacked=False)))
         show = CopiesShown(run.show)
     run.claim(observation, population)
     with listening(show.heard) if show else nullcontext():
         population, rows, observed = replace(run, show=show).observe(observation, population, doing=DOING)
     return write_smoothed_certificates(
-        population, smoothing, rows if run.leads else (), observed, run.store, run.started
+        population, smoothing, rows if run.is_main else (), observed, run.store, run.started
     )

@@ -76,7 +76,7 @@ def plan(evaluation: SmoothedRetrieval, pace: float) -> str:
     """Return what it will cost, at ``pace`` seconds for a copy, and can certify at best, as a sentence."""
     smoothing = evaluation.smoothing
     expected = Plan(smoothing, evaluation.slack, evaluation.alpha, stopping(evaluation))
-    takes = f"an image takes {about(pace * smoothing.forwards)} here{' at most' if expected.ends_early else ''}"
+    takes = f"an image takes {about(pace * smoothing.forward_passes)} here{' at most' if expected.ends_early else ''}"
     centre = (
         f"2 x {smoothing.selection:,} of the copies choose a centre, which no certificate needs: leave selection out"
     )
@@ -154,7 +154,7 @@ def _certificates(
     """Return the certificates of the images at ``rows``."""
     alpha = evaluation.alpha / len(stopping(evaluation).looks(evaluation.copies))
     reach = radius(least_share(observed["0.kept"], observed["copies"], alpha), evaluation.sigma).tolist()
-    others = population.others(rows, evaluation.others)
+    others = population.random_others(rows, evaluation.others)
     weakest = observed["0.nearer"].argmin(1).cpu()
     negatives = others[torch.arange(len(rows)), weakest].tolist()
     return tuple(_certificate(population, evaluation, *values) for values in zip(rows, negatives, reach, strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.commands.inputs import StoredRun, folders_of
 from holdfast.commands.stored_runs import read_requested
-from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blank, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning, check_no_blanks, check_not_blank
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed
 from holdfast.report import gate
@@ -39,7 +39,7 @@ def check(
     Raises:
         HoldfastError: a bound makes no sense, or a folder holds no run.
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     gates = [gate.parse(text) for text in listed(require)]
     results, failures = read_requested(folders_of(runs))
     results = with_relative_errors(results)
@@ -99,7 +99,7 @@ def require(
         HoldfastError: A bound cannot be parsed, or a folder holds no run.
     """
     for bound in bounds:
-        refuse_blank("bounds", bound)
+        check_not_blank("bounds", bound)
     failed = [answer for answer in check(runs, bounds, strict=strict, allow_partial=allow_partial) if not answer.passed]
     if failed:
         raise AssertionError("\n".join(f"{answer.gate.text}: {answer.sentence}" for answer in failed))

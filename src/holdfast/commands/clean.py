@@ -9,7 +9,7 @@ from time import time
 
 from holdfast.commands.inputs import StoredRun, folder_of
 from holdfast.commands.runs import COMPUTED, files_of, is_run, kind_of
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.records import Record
 from holdfast.measure.store import Store
 from holdfast.run.engines.ranks import LEASES
@@ -36,7 +36,7 @@ def clean(folder: StoredRun, *, yes: bool = False) -> tuple[Removable, ...]:
     Raises:
         HoldfastError: there is no run, an earlier version left it, or a file cannot be deleted.
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     removables = removable(folder_of(folder))
     if yes:
         remove(removables)

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from holdfast.commands.inputs import StoredRun, folders_of
 from holdfast.commands.stored_runs import read_requested
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
 from holdfast.core.settings import listed, names_of
@@ -67,7 +67,7 @@ def compare(
     Raises:
         HoldfastError: a folder holds no run, or one that cannot be read; nothing can be compared.
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     folders, evaluations = folders_of(runs), names_of(only, "only")
     results, failures = read_requested(folders)
     if not results:

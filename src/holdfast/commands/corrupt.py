@@ -24,7 +24,7 @@ from holdfast.corruptions.files import Batch, CorruptedImage, Folder, Manifest, 
 from holdfast.data.folder import find
 from holdfast.measure.store import Store, provenance
 from holdfast.run.engines.ranks import Ranks
-from holdfast.run.inputs import NamedImages, at_hand, select
+from holdfast.run.inputs import NamedImages, reference_or_images, select
 from holdfast.run.run import Run
 from holdfast.transforms.base import Transform, transform_of, transformed, versions
 
@@ -65,8 +65,8 @@ def corrupt(
         loaded = _loaded(images, size, channels, options["limit"], seed)
         file_names, batches = file_names_of(loaded), _batches(len(loaded), run.settings.batch_size)
         for path, each in zip(paths, transforms, strict=True):
-            _require_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
-            _require_no_others(store.folder / path, file_names)
+            _check_same(store.folder / f"{path}.json", _contents(each, seed, loaded))
+            _check_no_others(store.folder / path, file_names)
         folders = [
             Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
             for path, each in zip(paths, transforms, strict=True)
@@ -75,7 +75,7 @@ def corrupt(
             for folder in folders:
                 _share(run.engine, store, folder, batches)
             run.engine.end()
-        places = range(len(folders)) if run.leads else ()
+        places = range(len(folders)) if run.is_main else ()
         return tuple(_written(folders[place], run, batches, place, len(folders)) for place in places)
 
 
@@ -106,7 +106,7 @@ def _written(folder: Folder, run: Run, batches: Sequence[Sequence[int]], place: 
 
 
 def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, seed: int) -> Images:
-    named = at_hand(images)
+    named = reference_or_images(images)
     shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
     if isinstance(named, str) and channels not in (1, 3):
         raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
@@ -125,7 +125,7 @@ def _contents(transform: Transform, seed: int, images: Images) -> dict[str, Any]
     }
 
 
-def _require_same(path: Path, expected: dict[str, Any]) -> None:
+def _check_same(path: Path, expected: dict[str, Any]) -> None:
     """Raise if the manifest is that of another request; a folder that has none yet is judged file by file."""
     if not path.exists():
         return
@@ -140,7 +140,7 @@ def _require_same(path: Path, expected: dict[str, Any]) -> None:
         )
 
 
-def _require_no_others(folder: Path, names: Sequence[str]) -> None:
+def _check_no_others(folder: Path, names: Sequence[str]) -> None:
     """Raise if the folder holds images that this request will not write; they would count as some of its own."""
     others = set(find(folder)) - {f"{name}.png" for name in names} if folder.is_dir() else set()
     if others:

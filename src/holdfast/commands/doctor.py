@@ -7,7 +7,7 @@ from typing import Unpack
 from holdfast.core.encoder import Encoder
 from holdfast.core.options import DoctorOptions, takes
 from holdfast.core.run_settings import RunSettings
-from holdfast.run.examination import IMAGES, INSPECTED, Check, examine_images, examine_loading, examine_wholly
+from holdfast.run.checkup import IMAGES, INSPECTED, Check, all_health_checks, image_checks, loading_checks
 from holdfast.run.inputs import NamedEncoder, NamedImages, checked, load_encoder, loading_of, select
 
 
@@ -32,9 +32,9 @@ def doctor(
     if images is not None:
         first = load_encoder(named, loading)
         chosen = select(images, first.domain, first.geometry, limit=INSPECTED)
-        checks.append(examine_images(chosen, first.domain))
+        checks.append(image_checks(chosen, first.domain))
         few = select(chosen, first.domain, limit=IMAGES)
         pixels = few.pixels(range(len(few)))
     if isinstance(named, Encoder):
-        return (*checks, *examine_wholly(load_encoder(named, loading), pixels, run))
-    return (*checks, *examine_loading(lambda: load_encoder(named, loading), pixels, run))
+        return (*checks, *all_health_checks(load_encoder(named, loading), pixels, run))
+    return (*checks, *loading_checks(lambda: load_encoder(named, loading), pixels, run))

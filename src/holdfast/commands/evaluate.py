@@ -20,7 +20,7 @@ from holdfast.core.settings import listed, names_of
 from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
 from holdfast.run.engines.requested import check_cluster
-from holdfast.run.inputs import AtHand, NamedEncoder, NamedImages, by_reference, named_images, reference_of
+from holdfast.run.inputs import Loaded, NamedEncoder, NamedImages, encoders_by_reference, named_images, reference_of
 from holdfast.run.request import Request
 from holdfast.run.run import Run
 
@@ -81,7 +81,7 @@ def evaluate(
     """
     out, cluster = options["out"], options["cluster"]
     check_cluster("evaluate", cluster, out)
-    _require_tables(settings)
+    _check_tables(settings)
     named_encoders, trackers = listed(encoders), names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
@@ -106,14 +106,14 @@ def evaluate(
             rehash=rehash,
             log=tuple(trackers),
         )
-        ready = AtHand(by_reference(named_encoders), loaded, loaded_bank)
+        ready = Loaded(encoders_by_reference(named_encoders), loaded, loaded_bank)
         with ExitStack() as work:  # ends before the folder does
             run = work.enter_context(Run.open("evaluate", asked, mark=None))
-            report = work.enter_context(FolderReport(Path(folder) if out and run.leads else None))
+            report = work.enter_context(FolderReport(Path(folder) if out and run.is_main else None))
             results, failures = run.answer(request, ready, report.write if out else None)
         answer = EvaluatedRun(tuple(results), tuple(failures), Path(folder), report.page)
         finalize(answer, stack.pop_all().close)  # a folder that the user did not name lives as long as the answer
-    for tracker in trackers if run.leads else ():
+    for tracker in trackers if run.is_main else ():
         answer.log(tracker)
     for sentence in _gaps(answer):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
@@ -157,7 +157,7 @@ class FolderReport(AbstractContextManager["FolderReport"]):
             self.write()
 
 
-def _require_tables(settings: object) -> None:
+def _check_tables(settings: object) -> None:
     """Raise unless ``settings`` are tables of settings by the name of their evaluation."""
     tables = settings.items() if isinstance(settings, Mapping) else ()
     for name, values in (("settings", {} if settings is None else settings), *tables):

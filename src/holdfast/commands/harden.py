@@ -26,9 +26,9 @@ from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import ball_of
 from holdfast.commands.train import UnfinishedError, train
-from holdfast.commands.train_folder import require_trainable
+from holdfast.commands.train_folder import check_trainable
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.clock import beginning
+from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
@@ -36,7 +36,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.options import HardenOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import seconds
-from holdfast.data.reading.remembered import FILE, Remembered
+from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders.trained import ASKED, CHECKPOINT
 from holdfast.measure.findings import collapsed
 from holdfast.run.engines.ranks import process_rank
@@ -191,21 +191,21 @@ def harden(
     check_cluster("harden", options["cluster"], out)
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
-    left = partial(_left, beginning(), None if options["budget"] is None else seconds(options["budget"]))
+    left = partial(_left, budget_start(), None if options["budget"] is None else seconds(options["budget"]))
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
-    _require_engine(devices)
+    _check_engine(devices)
     RunSettings(device=device)  # refuses what torch does not see
-    remembered = Remembered()
+    scan_cache = ScanCache()
     if out is not None:
-        require_trainable(Path(out))
-        remembered = Remembered.at(Path(out) / FILE)
+        check_trainable(Path(out))
+        scan_cache = ScanCache.at(Path(out) / FILE)
     original = load_encoder(encoder, loading_of(options)).to("cpu", torch.float32)
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
     if resisted is not None:
         resisted.check(original.domain)
-    selected = select(images, original.domain, original.geometry, remembered=remembered)
+    selected = select(images, original.domain, original.geometry, scan_cache=scan_cache)
     taught, held_out = parted(selected, options["limit"], seed)
-    _require_gradients(original, taught)
+    _check_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
     recipe_of = partial(
         recipe_for,
@@ -269,7 +269,7 @@ def _fitting(fitting: int, wanted: int) -> int:
     return min(fitting, wanted)
 
 
-def _require_engine(devices: dict[str, Any]) -> None:
+def _check_engine(devices: dict[str, Any]) -> None:
     """Refuse what cannot be measured here before hours of training instead of after them.
 
     Raises:
@@ -334,7 +334,7 @@ def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images
     return images[order[count:]], images[order[:count]]
 
 
-def _require_gradients(encoder: Encoder, images: Images) -> None:
+def _check_gradients(encoder: Encoder, images: Images) -> None:
     """Raise unless there are weights to train and gradients that reach the pixels."""
     if not any(weight.is_floating_point() for weight in encoder.module.parameters()):
         raise HoldfastError(f"{encoder.name} has no weights that can be trained, so it cannot be hardened")

@@ -10,13 +10,13 @@ from typing import Any, Unpack
 
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.parity_conclusion import Conclusion
-from holdfast.commands.parity_sides import Coded, NamedSide, Side, coded, radii_of, require_time, sides_of
+from holdfast.commands.parity_sides import Coded, NamedSide, Side, check_time, coded, radii_of, sides_of
 from holdfast.core.checks import check_whole
 from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Failure, Result
 from holdfast.core.settings import listed
-from holdfast.data.reading.remembered import FILE, Remembered
+from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.measure.store import REQUEST, StoreError, provenance
 from holdfast.report import write
 from holdfast.run.inputs import Inputs, NamedImages, images_reference, loading_of, named_images
@@ -123,14 +123,14 @@ def parity(
             out=str(run.store.folder),
         )
         run.store.request(request.model_dump_json(indent=1))
-        if radii and first.encoder.recorded:
+        if radii and first.encoder.codes_only:
             raise HoldfastError(f"{first.name} holds embeddings alone, which cannot be attacked; leave radii out")
         encoders = [side.encoder for side in (first, *others)]
         named = images_reference(request, encoders) if loaded is None else loaded
-        remembered = Remembered.at(run.store.folder / FILE)
-        inputs = Inputs(request, encoders, named, bank_name if loaded_bank is None else loaded_bank, remembered)
+        scan_cache = ScanCache.at(run.store.folder / FILE)
+        inputs = Inputs(request, encoders, named, bank_name if loaded_bank is None else loaded_bank, scan_cache)
         conclusion = Conclusion(coded(first, inputs, run), k, divergence, inputs, run)
-        conclusion.require_sense()
+        conclusion.check_sense()
         results, failures = _compared(conclusion, first, others, radii)
         page = write(results, failures, run.store.folder)["report.html"] if run.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
@@ -148,7 +148,7 @@ def _compared(
     for side in others:
         run.store.clear_failure(NAME, side.name)
         try:
-            require_time(side, inputs, run)
+            check_time(side, inputs, run)
             after = radii_of(side, radii, inputs, run)
             results.append(conclusion.of(side, before, after))
             results += [after] if isinstance(after, Result) else []

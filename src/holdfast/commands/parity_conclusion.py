@@ -29,8 +29,8 @@ from holdfast.service.parity import (
     TITLE,
     VERSION,
     Pair,
+    check_neighbours,
     findings,
-    require_neighbours,
     worst,
 )
 from holdfast.service.parity_maps import Answers, Gallery
@@ -52,10 +52,10 @@ class Conclusion:
     inputs: Inputs
     run: Run
 
-    def require_sense(self) -> None:
+    def check_sense(self) -> None:
         """Raise if nothing could be compared with the reference: too few images, or one code for all of them."""
         searched = self.reference.rows if self.reference.bank is None else self.reference.bank_ids
-        require_neighbours(self.k, len(searched) - (self.reference.bank is None))
+        check_neighbours(self.k, len(searched) - (self.reference.bank is None))
         if collapsed(self.reference.codes):
             raise HoldfastError(
                 f"{self.reference.side.name} gives one embedding to all images, so there is no distance to compare "
@@ -132,7 +132,7 @@ class Conclusion:
         """Return the codes of the images that both have, each image once."""
         reference = self.reference
         known = {name: position for position, name in enumerate(candidate.ids)}
-        originals = reference.population.originals
+        originals = reference.population.first_copies
         rows = [
             position
             for position, row in enumerate(reference.rows)
@@ -187,7 +187,7 @@ class Conclusion:
         """Return the images whose codes moved most, with the nearest image before and after."""
         population = self.reference.population
         encoder, images = population.encoder, population.images
-        if encoder.recorded or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] in UNMOVED:
+        if encoder.codes_only or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] in UNMOVED:
             return ()
         row_of = {name: position for position, name in enumerate(images.ids)}
         gallery, names = (population, pair.ids)

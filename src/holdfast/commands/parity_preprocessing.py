@@ -21,11 +21,11 @@ from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images, Subset
 from holdfast.core.optimised import codes_of
 from holdfast.core.records import Claim, Estimate, Verdict
-from holdfast.core.run_settings import whole_float32
+from holdfast.core.run_settings import without_tf32
 from holdfast.core.statistics.summaries import Scale, series_of, summarise
 from holdfast.data.base import Selection
 from holdfast.data.reading.decode import USUAL, Decoding
-from holdfast.data.reading.survey import Encoded
+from holdfast.data.reading.scan import Encoded
 from holdfast.run.inputs import Inputs
 from holdfast.service.parity import ROUNDING, distances
 
@@ -100,10 +100,10 @@ def preprocessing(
         scale: the median distance between the reference's codes of different images, as ``divergence`` embeds them.
         divergence: what codes are compared by.
     """
-    changed, fixed = (reference, candidate) if candidate.side.encoder.recorded else (candidate, reference)
+    changed, fixed = (reference, candidate) if candidate.side.encoder.codes_only else (candidate, reference)
     encoder, other = changed.side.encoder, fixed.side.encoder
     alike = encoder.fingerprint == other.fingerprint or reference.codes.shape[1] != candidate.codes.shape[1]
-    if encoder.recorded or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
+    if encoder.codes_only or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
         return None
     return PreprocessingSearch(changed, fixed, _few(inputs), scale, divergence).answer()
 
@@ -150,7 +150,7 @@ class PreprocessingSearch:
     @cached_property
     def odd(self) -> tuple[list[str], bool, bool]:
         """The images of files that say how they are turned, or are transparent; whether some do the one or the other."""
-        if self.files is None or not self.fixed.side.encoder.recorded:
+        if self.files is None or not self.fixed.side.encoder.codes_only:
             return [], False, False
         coded = set(self.changed.ids) & set(self.fixed.ids)
         names = [name for name in self.changed.ids if name in coded]
@@ -250,7 +250,7 @@ class PreprocessingSearch:
             return torch.empty(0, dtype=torch.float64)
         run = self.changed.side.settings
         encoder = self.changed.side.encoder.to(run.device, run.dtype)
-        with whole_float32():
+        with without_tf32():
             codes = codes_of(encoder, attempt(self.pixels(attempt, names)[:count])).cpu()
         return self.apart(self.fixed, codes, names[:count])
 
@@ -303,7 +303,7 @@ class PreprocessingSearch:
     def is_decided(self, best: Estimate) -> bool:
         """Return whether all of the preprocessing is known of both sides, and little is left for weights to explain."""
         sides = [self.changed.side.encoder, self.fixed.side.encoder]
-        known = all(not side.recorded and stated_by(side) is not None for side in sides)
+        known = all(not side.codes_only and stated_by(side) is not None for side in sides)
         return known and sides[0].domain == sides[1].domain and best.value <= MATCHES
 
 

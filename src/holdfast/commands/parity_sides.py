@@ -102,7 +102,7 @@ def sides_of(
 
 def _side(named: NamedSide, reference: Side | None, settings: RunSettings, options: Options) -> Side:
     if isinstance(named, str) and named in PRECISIONS:
-        if reference is None or reference.encoder.recorded:
+        if reference is None or reference.encoder.codes_only:
             raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
         encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
         return Side(encoder, replace(settings, precision=named), named)
@@ -133,7 +133,7 @@ def _called(encoder: Encoder, name: str, source: str) -> Encoder:
     return renamed
 
 
-def require_time(side: Side, inputs: Inputs, run: Run) -> None:
+def check_time(side: Side, inputs: Inputs, run: Run) -> None:
     """Raise if the budget is over and the store holds no code of ``side``, before it is examined or timed.
 
     Raises:
@@ -172,11 +172,11 @@ def radii_of(side: Side, count: int, inputs: Inputs, run: Run) -> Result | Failu
 
     None if no image is to be attacked, or the side holds embeddings alone.
     """
-    if not count or side.encoder.recorded:
+    if not count or side.encoder.codes_only:
         return None
     settings = {EVALUATION: {"samples": count, "events": ["retrieval"]}}
     radii_request = inputs.request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
-    shown = [encoder for encoder in inputs.encoders if not encoder.recorded]
+    shown = [encoder for encoder in inputs.encoders if not encoder.codes_only]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # how much quick asks of large encoders is said by evaluate, where it is chosen
         plan = plan_for_large_encoders(radii_request, shown) or planned(radii_request)

@@ -12,7 +12,7 @@ from holdfast.core.encoder import Encoder, Normalised, Pixels
 from holdfast.core.geometry import Geometry, Interpolation, Preprocessing
 from holdfast.data.reading.decode import USUAL as USUAL_DECODING
 from holdfast.data.reading.decode import Decoding
-from holdfast.run.examination_checks import USUAL, Normalisation
+from holdfast.run.health_checks import USUAL, Normalisation
 
 AS_IT_IS = "as it is"
 REVERSAL = "channels in the opposite order"
@@ -167,7 +167,7 @@ def of_files(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
     original = encoder.geometry
     if original is None:
         return
-    if not other.recorded:
+    if not other.codes_only:
         if other.domain == encoder.domain and other.geometry is not None and other.geometry != original:
             yield Attempt(other.geometry, "", f"the resizing of {other.name} ({other.inputs['resizing']})")
         return

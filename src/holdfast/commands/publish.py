@@ -8,11 +8,11 @@ from pathlib import Path
 
 from holdfast.commands.inputs import StoredRun, folder_of
 from holdfast.commands.stored_runs import read
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed, names_of
 from holdfast.report.contents import select_results
-from holdfast.report.elsewhere import files, of_encoder, require_repository, yaml
+from holdfast.report.elsewhere import check_repository, files, of_encoder, yaml
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ def publish(
     Raises:
         HoldfastError: there is nothing to publish, or the hub refuses the proposal.
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     for flag, repository in (("dataset", dataset), ("push", push)):
         if repository is not None:
-            require_repository(repository, flag)
+            check_repository(repository, flag)
     folder, evaluations = folder_of(run), names_of(only, "only")
     results, _ = read([folder])
     if not results:

@@ -239,16 +239,16 @@ def _rechecked(
         if sha256(content).hexdigest() != entry.get("sha256"):
             raise ProofError("its file is not the one that was written")
         proof = Proof.of_arrays(unpacked(content))
-        _require_about(proof, certificate, record, population)
+        _check_about(proof, certificate, record, population)
         bound = min(check(network, proof, Ball.read(record.settings["ball"]).radius).values())
-        hashed = _require_bound(proof, certificate, record, known)
+        hashed = _check_bound(proof, certificate, record, known)
     except (ProofError, HoldfastError, ValueError) as error:
         return Recheck(certificate.id, False, first_line(error))
     unchecked = () if population else (*OUTSIDE, *(() if hashed else ("hashes",)))
     return Recheck(certificate.id, True, bound=bound, unchecked=unchecked)
 
 
-def _require_bound(proof: Proof, certificate: Certificate, record: CertificateRecord, known: str) -> bool:
+def _check_bound(proof: Proof, certificate: Certificate, record: CertificateRecord, known: str) -> bool:
     """Raise if the hashes in proof and record are not those of the arrays in the folder; return whether there are any."""
     subject = proof.subject
     if subject is None and not record.network and not certificate.pixels:
@@ -266,7 +266,7 @@ def _require_bound(proof: Proof, certificate: Certificate, record: CertificateRe
     return True
 
 
-def _require_about(
+def _check_about(
     proof: Proof, certificate: Certificate, record: CertificateRecord, population: Population | None
 ) -> None:
     """Raise unless the proof is of this certificate: its image, and the negatives that were drawn for it.
@@ -284,7 +284,7 @@ def _require_about(
     names = (proof.anchor_id, *proof.negative_ids)
     if not set(names) <= set(place):
         raise ProofError("it names images that are not there")
-    drawn = population.others([place[proof.anchor_id]], count)[0].tolist()
+    drawn = population.random_others([place[proof.anchor_id]], count)[0].tolist()
     if proof.negative_ids != tuple(population.images.ids[row] for row in drawn):
         raise ProofError("its negatives are not those that the seed of the run draws")
     pixels = population.pixels([place[name] for name in names]).double().flatten(1).cpu().numpy()

@@ -12,7 +12,7 @@ import numpy as np
 
 from holdfast.commands.inputs import StoredRun, folder_of
 from holdfast.commands.stored_runs import unfinished
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.files import checksum_of
 from holdfast.core.records import Record
 from holdfast.measure.packs import ShardFolder
@@ -159,7 +159,7 @@ def runs(folder: StoredRun) -> tuple[Inventory, ...]:
     Raises:
         HoldfastError: there is none.
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     place = folder_of(folder)
     folders = [place] if is_run(place) else sorted(filter(is_run, place.glob("*")))
     if not folders:

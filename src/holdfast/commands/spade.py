@@ -17,7 +17,7 @@ from holdfast.measure.evaluation import settings
 from holdfast.measure.keys import Key
 from holdfast.measure.store import Store
 from holdfast.report import write
-from holdfast.run.folder import claim, require_free
+from holdfast.run.folder import check_free, claim
 from holdfast.run.request import build
 from holdfast.spectral import analysis
 from holdfast.spectral import arrays as features
@@ -83,7 +83,7 @@ def spade(
     evaluation = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
     assert isinstance(evaluation, Spectral)
     if out is not None:
-        require_free(Path(out))
+        check_free(Path(out))
     x, y, known = _array(inputs), _array(outputs), _array(labels)
     names = _name(inputs, "inputs"), _name(outputs, "outputs")
     if out is None:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from holdfast.commands.train_folder import TrainingFolder, alone, load_inputs, mode_of, module_of
-from holdfast.core.clock import beginning
+from holdfast.core.clock import budget_start
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
-from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, UnknownName, refuse_blanks
+from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, UnknownName, check_no_blanks
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
-from holdfast.data.reading.remembered import FILE, Remembered
+from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.run.progress import shown
 from holdfast.run.tuning import keep_freed_memory
@@ -99,11 +99,11 @@ def train(
             ``out`` holds the encoder so far.
     """
     keep_freed_memory()
-    began = beginning()
+    began = budget_start()
     settings_of_inputs: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "channels": channels}
     settings_of_inputs |= {"device": device, "keep_epochs": keep_epochs, **options}
     recipe, place = read_recipe(recipe, settings or {}, settings_of_inputs)
-    refuse_blanks(place)
+    check_no_blanks(place)
     until = inf if place["budget"] is None else began + seconds(place["budget"])
     if start is not None:
         recipe = replace(recipe, architecture=LoadedEncoder(start.source), mean=(), std=())
@@ -119,7 +119,7 @@ def train(
     with torch.random.fork_rng(devices=seeded), ExitStack() as stack:
         if folder is not None:
             stack.enter_context(alone(folder))
-        inputs = load_inputs(recipe, place, start, Remembered.at(folder / FILE if folder else None))
+        inputs = load_inputs(recipe, place, start, ScanCache.at(folder / FILE if folder else None))
         recipe = replace(recipe, mode=mode_of(recipe, inputs.start))
         module = module_of(recipe, inputs)
         show = stack.enter_context(shown(options["progress"] if rank() == 0 else False))

@@ -23,14 +23,14 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.records import ImagesInfo
-from holdfast.data.reading.remembered import FILE as REMEMBERED
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import FILE as REMEMBERED
+from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.encoders import trained
 from holdfast.encoders.architectures.loaded import trainable
 from holdfast.measure.bank import apart
 from holdfast.measure.store import checkout, versions
-from holdfast.run.folder import require_free
-from holdfast.run.inputs import at_hand, select
+from holdfast.run.folder import check_free
+from holdfast.run.inputs import reference_or_images, select
 from holdfast.training import health as checkpoints
 from holdfast.training.loop import Epoch
 from holdfast.training.page import page
@@ -54,7 +54,7 @@ class Inputs:
     """The encoder that training goes on from."""
 
 
-def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None, remembered: Remembered) -> Inputs:
+def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None, scan_cache: ScanCache) -> Inputs:
     """Return what ``place`` names, loaded; the bank without copies of training images, ``remembered`` files unread.
 
     Raises:
@@ -62,16 +62,16 @@ def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None,
     """
     if place["images"] is None:
         raise HoldfastError('training needs images; name them with --images, or as images = "photos/" in the file')
-    named = at_hand(place["images"])
+    named = reference_or_images(place["images"])
     domain = _domain(recipe, named, place, start)
     geometry = start.geometry if start is not None else None
-    taught = select(named, domain, geometry, limit=place["limit"], seed=recipe.seed, remembered=remembered)
+    taught = select(named, domain, geometry, limit=place["limit"], seed=recipe.seed, scan_cache=scan_cache)
     original = taught
     if place["transform"] is not None:
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return Inputs(taught, None, domain, start)
-    bank = select(place["bank"], domain, geometry, remembered=remembered)
+    bank = select(place["bank"], domain, geometry, scan_cache=scan_cache)
     if bank.labels is None:
         raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
     return Inputs(taught, apart(bank, original), domain, start)
@@ -149,9 +149,9 @@ VERSION = 3
 is that in its middle, and training from an encoder is in eval mode."""
 
 
-def require_trainable(folder: Path) -> None:
+def check_trainable(folder: Path) -> None:
     """Make the folder, and refuse one that holds something else than a training."""
-    require_free(folder, checkpoints.FILE, (REMEMBERED,))
+    check_free(folder, checkpoints.FILE, (REMEMBERED,))
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def alone(folder: Path) -> Iterator[None]:
     Raises:
         HoldfastError: another training holds it, it holds something else than a training, or cannot be written.
     """
-    require_trainable(folder)
+    check_trainable(folder)
     if rank() != 0:  # the first process holds it for all
         yield
         return

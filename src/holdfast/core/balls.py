@@ -16,13 +16,13 @@ from torch import Tensor
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
-from holdfast.core.settings import Spelled, convert, read
+from holdfast.core.settings import TextSettings, convert, read
 
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
-class Ball(Spelled):
+class Ball(TextSettings):
     """Perturbation set: all ``delta`` with ``norm(delta) <= radius``, in pixel units."""
 
     radius: float

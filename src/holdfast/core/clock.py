@@ -25,14 +25,14 @@ def running_since(began: float) -> Iterator[None]:
         _BEGAN.reset(token)
 
 
-def beginning() -> float:
+def budget_start() -> float:
     """Start time of the running command on the clock of ``time.monotonic``, else now.
 
     Functions that a command calls, as ``harden`` does with shares of its budget, begin when they are called.
 
     Example:
         >>> with running_since(5.0):
-        ...     beginning(), beginning() > 5.0
+        ...     budget_start(), budget_start() > 5.0
         (5.0, True)
     """
     began = _BEGAN.get()

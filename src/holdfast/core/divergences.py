@@ -16,11 +16,11 @@ from torch import Tensor
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
-from holdfast.core.settings import Searching, Spelled, read, require_not_negative
+from holdfast.core.settings import Searching, TextSettings, check_not_negative, read
 
 
 @dataclass(frozen=True)
-class Divergence(Spelled, Searching):
+class Divergence(TextSettings, Searching):
     """Distance between two embeddings, one value per row; nan where it is undefined."""
 
     name: ClassVar[str]
@@ -148,7 +148,7 @@ class Whitened(Divergence):
     learns = True
 
     def __post_init__(self) -> None:
-        require_not_negative(self, "floor")
+        check_not_negative(self, "floor")
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean embeddings)")

@@ -195,7 +195,7 @@ class Encoder:
         holdfast.core.errors.HoldfastError: pixels must be finite and lie in [0, 1], got values from 2 to 2; ...
     """
 
-    recorded: ClassVar[bool] = False
+    codes_only: ClassVar[bool] = False
     """True if the embeddings were computed elsewhere, so that other images cannot be encoded."""
 
     def __init__(

@@ -166,7 +166,7 @@ def did_you_mean(name: str, known: list[str]) -> str:
     return f"{hint}Known: {', '.join(listed) or 'none'}."
 
 
-def refuse_blank(name: str, value: object) -> None:
+def check_not_blank(name: str, value: object) -> None:
     """Check that no text is empty or white space, as an unset variable of a script is.
 
     Args:
@@ -177,7 +177,7 @@ def refuse_blank(name: str, value: object) -> None:
         HoldfastError: A text is blank.
 
     Example:
-        >>> refuse_blank("--images", "")
+        >>> check_not_blank("--images", "")
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: --images is empty, as an unset variable would be; give it a value or leave it out
     """
@@ -186,13 +186,13 @@ def refuse_blank(name: str, value: object) -> None:
         raise HoldfastError(f"{name} is empty, as an unset variable would be; give it a value or leave it out")
 
 
-def refuse_blanks(arguments: Mapping[str, object]) -> None:
+def check_no_blanks(arguments: Mapping[str, object]) -> None:
     """Raise if one of the ``arguments`` of a function, by name, is an empty text."""
     for name, value in arguments.items():
-        refuse_blank(name, value)
+        check_not_blank(name, value)
 
 
-def refuse_twice(name: str, values: object) -> None:
+def check_given_once(name: str, values: object) -> None:
     """Check that no value occurs twice in a list.
 
     Args:
@@ -203,7 +203,7 @@ def refuse_twice(name: str, values: object) -> None:
         HoldfastError: A value occurs twice.
 
     Example:
-        >>> refuse_twice("steps", [1, 2, 1])
+        >>> check_given_once("steps", [1, 2, 1])
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: steps has 1 twice; keep one
     """
@@ -234,7 +234,7 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in MEMORY)
 
 
-def refuse_empty(setting: str, value: object, default: object) -> None:
+def check_not_empty(setting: str, value: object, default: object) -> None:
     """Check that a list has entries, unless its default has none.
 
     Args:
@@ -246,7 +246,7 @@ def refuse_empty(setting: str, value: object, default: object) -> None:
         HoldfastError: The list is empty.
 
     Example:
-        >>> refuse_empty("overlap.balls", (), ("linf:0.05",))
+        >>> check_not_empty("overlap.balls", (), ("linf:0.05",))
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: overlap.balls needs at least one entry, got none; leave it out for its default
     """

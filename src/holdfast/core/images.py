@@ -68,7 +68,7 @@ class TensorSource:
         for position, row in enumerate(chosen.tolist() if self._digests else ()):
             if row in self._digests:
                 digests[position] = f"image {row} in memory", self._digests[row]
-        require_unchanged(pixels, digests)
+        check_unchanged(pixels, digests)
         return pixels
 
     def digest(self, row: int) -> bytes:
@@ -94,7 +94,7 @@ def row_digests(values: Tensor) -> list[bytes]:
         return list(pool.map(hashed, range(len(content))))
 
 
-def require_unchanged(read: Tensor, expected: Mapping[int, tuple[str, bytes]]) -> None:
+def check_unchanged(read: Tensor, expected: Mapping[int, tuple[str, bytes]]) -> None:
     """Check that images still have the digests seen before.
 
     Args:

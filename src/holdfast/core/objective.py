@@ -16,7 +16,7 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import Searching, spell
+from holdfast.core.settings import Searching, to_text
 
 ObjectiveFunction = Callable[[Codes], Float[Tensor, "b"]]
 """The gain of each sample as a function of its moved code: attacks climb it, training descends it."""
@@ -72,7 +72,7 @@ class Objective(Searching, ABC):
     """Other images whose embeddings ``AttackContext.rivals`` must hold."""
 
     def __str__(self) -> str:
-        return spell(self)
+        return to_text(self)
 
     @abstractmethod
     def __call__(self, context: AttackContext) -> ObjectiveFunction:

@@ -23,7 +23,7 @@ from holdfast.core.copies import copied
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.images import random_images
 from holdfast.core.noise import Noise
-from holdfast.core.run_settings import whole_float32
+from holdfast.core.run_settings import without_tf32
 
 _COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
 
@@ -95,7 +95,7 @@ _ARRANGED: WeakKeyDictionary[Encoder, Encoder | None] = WeakKeyDictionary()
 """None where the encoder itself is meant, which it would keep alive."""
 
 
-def arranged(encoder: Encoder) -> Encoder:
+def optimised(encoder: Encoder) -> Encoder:
     """The encoder optimised for speed, or itself if that gains nothing or fails."""
     if encoder not in _ARRANGED:
         _ARRANGED[encoder] = _arranged(encoder)
@@ -115,15 +115,15 @@ def codes_of(encoder: Encoder, pixels: Pixels) -> Codes:
     Returns:
         Embeddings, shape (b, d).
     """
-    quick = arranged(encoder)
+    quick = optimised(encoder)
     if quick is encoder or pixels.device.type != "cpu":
         return quick.forward(pixels)
     return torch.cat([quick.forward(part) for part in pixels.split(TOGETHER)])
 
 
-def arrangement(encoder: Encoder) -> str:
+def optimisation(encoder: Encoder) -> str:
     """Return how ``encoder`` is arranged, in words."""
-    module = arranged(encoder).module
+    module = optimised(encoder).module
     if module is encoder.module:
         return "as it was built"
     inner = module.module if isinstance(module, ChannelsLast) else module
@@ -142,7 +142,7 @@ def _arranged(encoder: Encoder) -> Encoder | None:
         return None
     if operations(encoder) <= LARGE:
         return None
-    with suppress(Exception), whole_float32():  # whatever a stranger's module raises, it is left as it is
+    with suppress(Exception), without_tf32():  # whatever a stranger's module raises, it is left as it is
         watch = watched(encoder.module, _noise(encoder, anchor)[:1])
         folded = fold(encoder.module, watch)
         if anchor.device.type == "cpu" and len(encoder.domain.shape) == 3 and len(watch.convolutions) > 1:

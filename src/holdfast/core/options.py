@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, cast, get_args, get_type_hints
 
-from holdfast.core.errors import HoldfastError, did_you_mean, refuse_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks, did_you_mean
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -273,7 +273,7 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
             if unknown := [name for name in kwargs if name not in whole.parameters]:
                 hint = did_you_mean(unknown[0], list(whole.parameters))
                 raise HoldfastError(f"{verb.__name__} has no argument {unknown[0]!r}. {hint}")
-            refuse_blanks(whole.bind(*args, **kwargs).arguments)
+            check_no_blanks(whole.bind(*args, **kwargs).arguments)
             return verb(*args, **cast(Any, {**defaults, **kwargs}))
 
         called.__signature__ = whole  # type: ignore[attr-defined]

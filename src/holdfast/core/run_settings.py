@@ -29,7 +29,7 @@ def factors_are_rounded() -> bool:
 
 
 @contextmanager
-def whole_float32() -> Iterator[None]:
+def without_tf32() -> Iterator[None]:
     """Compute convolutions in full float32: NVIDIA GPUs round factors otherwise (TF32).
 
     Without this, embeddings of a ResNet-50 differ by 4e-4 between a GPU and a CPU; with it by 2e-6.
@@ -154,7 +154,7 @@ def _halving(
     while start < len(rows):
         batch = rows[start : start + size]
         try:
-            with whole_float32():
+            with without_tf32():
                 part = work(batch)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):

@@ -26,24 +26,24 @@ class Searching:
     version: ClassVar[int] = 1
 
 
-class Spelled(ABC):
+class TextSettings(ABC):
     """Settings object with a text form; a field of this type accepts the text as well."""
 
     @classmethod
     @abstractmethod
-    def read(cls, text: str) -> Spelled:
+    def read(cls, text: str) -> TextSettings:
         """Return the object of this kind that ``text`` spells."""
 
     def __str__(self) -> str:
-        return spell(self)
+        return to_text(self)
 
 
-def spell(thing: Any) -> str:
+def to_text(thing: Any) -> str:
     """Text form of settings: the name, and the settings that differ from their defaults.
 
     Example:
         >>> from holdfast.core.balls import Linf
-        >>> spell(Linf(8 / 255))
+        >>> to_text(Linf(8 / 255))
         'linf:8/255'
     """
     texts = []
@@ -183,7 +183,7 @@ def members(kind: Any) -> tuple[Any, ...]:
     return members(get_args(kind)[0]) if get_origin(kind) is tuple else (kind,)
 
 
-def spelled(kind: Any, base: type = Spelled) -> Any:
+def is_text(kind: Any, base: type = TextSettings) -> Any:
     """Member of ``kind`` that extends ``base``; None if there is none.
 
     Args:
@@ -221,7 +221,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     text = number(value) if isinstance(value, float) else str(value)
     if NoneType in kinds and text in ("none", "None"):
         return None
-    if spelled_kind := spelled(kind):
+    if spelled_kind := is_text(kind):
         return value if isinstance(value, spelled_kind) else spelled_kind.read(text)
     try:
         return _simple(text, kinds)
@@ -267,7 +267,7 @@ def number(value: float) -> str:
     return f"{grey:g}/255" if len(exact) > 6 and grey and grey / 255 == value else exact
 
 
-def require_positive(thing: Any, *settings: str) -> None:
+def check_positive(thing: Any, *settings: str) -> None:
     """Check that settings are positive and finite; None is skipped.
 
     Args:
@@ -286,7 +286,7 @@ def require_positive(thing: Any, *settings: str) -> None:
     _require(thing, settings, lambda value: 0 < value < inf, "be positive")
 
 
-def require_not_negative(thing: Any, *settings: str) -> None:
+def check_not_negative(thing: Any, *settings: str) -> None:
     """Check that settings are finite and 0 or more; None is skipped.
 
     Args:
@@ -299,7 +299,7 @@ def require_not_negative(thing: Any, *settings: str) -> None:
     _require(thing, settings, lambda value: 0 <= value < inf, "be 0 or more")
 
 
-def require_share(thing: Any, *settings: str) -> None:
+def check_fraction(thing: Any, *settings: str) -> None:
     """Check that settings lie in [0, 1].
 
     Args:

@@ -24,7 +24,7 @@ from holdfast.core.points.counting import Groups, share_of_pairs_within, shares_
 from holdfast.core.records import Claim, Conditions, Estimate, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import over_references, ratio_of_means, series_of, summarise
-from holdfast.corruptions.edits import change, kept_nearest, ready, require_range
+from holdfast.corruptions.edits import change, check_range, kept_nearest, ready
 from holdfast.measure.observation import Observation, entries, joined
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import FittedProbe, Probe
@@ -40,7 +40,7 @@ def unfit(encoder: Encoder, corruption: Transform) -> str | None:
     Raises:
         HoldfastError: no corruption can change them.
     """
-    require_range(encoder)
+    check_range(encoder)
     return _unfit(encoder.domain.shape, corruption)
 
 
@@ -69,7 +69,7 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
     uses_labels = True
     uses_bank = True
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
@@ -287,7 +287,7 @@ def without_labels(
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-def require_kinds(evaluation: str, kinds: Sequence[str]) -> None:
+def check_kinds(evaluation: str, kinds: Sequence[str]) -> None:
     """Check the names of common corruptions.
 
     Args:

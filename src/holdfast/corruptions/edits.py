@@ -113,7 +113,7 @@ def ready(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
     Raises:
         HoldfastError: The encoder does not take pixels in [0, 1].
     """
-    require_range(population.encoder)
+    check_range(population.encoder)
     domain, run = population.encoder.domain, population.run
     # Interpolation and Fourier transforms want more digits than half precision has.
     precise = torch.promote_types(run.dtype, torch.float32)
@@ -121,7 +121,7 @@ def ready(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
     return pixels, run.noise([population.images.ids[row] for row in rows])
 
 
-def require_range(encoder: Encoder) -> None:
+def check_range(encoder: Encoder) -> None:
     """Raise unless ``encoder`` takes pixels in [0, 1], which is what transforms change."""
     low, high = encoder.domain.low, encoder.domain.high
     if (low, high) != (0, 1):

@@ -85,7 +85,7 @@ def rung(edit: Transform) -> str:
 
     Example:
         >>> from holdfast.transforms.base import transforms
-        >>> rung(transforms()["jpeg"].ladder()[1])
+        >>> rung(transforms()["jpeg"].family()[1])
         '90'
     """
     return spelled(getattr(edit, fields(edit)[0].name))

@@ -20,7 +20,7 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.noise import hashed
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Selection:
     """Seed of the choice."""
     max_unreadable: float = 0.05
     """Fraction of damaged images to tolerate, 0 to 1; they are listed and left out."""
-    remembered: Remembered = field(default_factory=Remembered, compare=False)
+    scan_cache: ScanCache = field(default_factory=ScanCache, compare=False)
     """What is known of files from an earlier run."""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, groups_of
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 
 Loader = Callable[[str, dict[str, str], Selection], Images]
 
@@ -36,7 +36,7 @@ def load(
     limit: int | None = None,
     seed: int = 0,
     max_unreadable: float = 0.05,
-    remembered: Remembered | None = None,
+    scan_cache: ScanCache | None = None,
 ) -> Images:
     """Load images by reference as inputs of an encoder.
 
@@ -53,7 +53,7 @@ def load(
         max_unreadable: Fraction of damaged files among all files to tolerate, 0 to 1; ``images.skipped`` lists them. Up
             to 20,000 files are decoded once to find them; of more, only headers are read, and a file that fails later
             is named then.
-        remembered: Files found sound before, with their digests; they are not read again for that.
+        scan_cache: Files found sound before, with their digests; they are not read again for that.
 
     Example:
         >>> images = load("builtin:digits", Domain((1, 8, 8)), limit=3)
@@ -72,7 +72,7 @@ def load(
         source, name = kind(body), body
     grouping = settings.pop("groups", None)
     images = loaders()[source](
-        name, settings, Selection(domain, geometry, limit, seed, max_unreadable, remembered or Remembered())
+        name, settings, Selection(domain, geometry, limit, seed, max_unreadable, scan_cache or ScanCache())
     )
     if grouping is not None:
         images.groups = groups_of(images.ids, grouping)
@@ -104,7 +104,7 @@ def kind(body: str) -> str:
         return arrays.SOURCE
     if path.suffix.lower() == parquet.SUFFIX and path.is_file():
         return parquet.SOURCE
-    if tars.spelled(body):
+    if tars.is_tar(body):
         return tars.SOURCE
     if path.is_file():
         expected = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, {parquet.SUFFIX}, .tar"

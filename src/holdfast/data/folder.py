@@ -14,8 +14,8 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
+from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, ending, report
-from holdfast.data.reading.survey import load_encoded
 
 SOURCE = "folder"
 SETTINGS = ("labels", "max_pixels")

@@ -22,8 +22,8 @@ from holdfast.data.arrays import check_type
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import load_array
+from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import FileStore
-from holdfast.data.reading.survey import load_encoded
 
 # The first rows of a Hugging Face dataset that is too large to fetch, kept on this machine as they are encoded.
 #

@@ -10,7 +10,7 @@ from holdfast.data.arrays import as_rows, check_type
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import load_array
-from holdfast.data.reading.survey import load_encoded
+from holdfast.data.reading.scan import load_encoded
 
 SOURCE = "parquet"
 SUFFIX = ".parquet"

@@ -19,8 +19,8 @@ from holdfast.core.images import Images
 from holdfast.data import arrays, folder, tars
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.array_source import load_array
+from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, FileStore, StoredFile, StoredFiles, ending, report
-from holdfast.data.reading.survey import load_encoded
 
 
 def load_stored(name: str, settings: dict[str, str], selection: Selection) -> Images:

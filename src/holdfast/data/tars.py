@@ -23,9 +23,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.decode import Stored, side_by_side
+from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, FileStore, StoredFile, report
 from holdfast.data.reading.stores import ending as last_ending
-from holdfast.data.reading.survey import load_encoded
 
 SOURCE = "wds"
 MISSING = -1
@@ -45,7 +45,7 @@ class Samples(NamedTuple):
     others: dict[str, int]
 
 
-def spelled(path: str) -> bool:
+def is_tar(path: str) -> bool:
     """Return whether ``path`` looks like that of tars."""
     return path.endswith(".tar")
 
@@ -71,14 +71,14 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     tars, versions = list(shards.values()), [tar.version for tar in shards.values()]
 
     def indexed(position: int) -> Samples:
-        stamp = selection.remembered.stamp(versions[position], "samples, others and dots", *chosen)
-        content = selection.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
+        stamp = selection.scan_cache.key(versions[position], "samples, others and dots", *chosen)
+        content = selection.scan_cache.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
         return Samples(*json.loads(content))
 
     try:
         samples = list(side_by_side(indexed, range(len(tars))))
     finally:
-        selection.remembered.save()
+        selection.scan_cache.save()
     ids = [f"{shard}/{key}" for shard, members in zip(shards, samples, strict=True) for key in members.keys]
     others = sum((Counter(sample.others) for sample in samples), Counter[str]())
     report(name, others, len(ids), "members")
@@ -90,10 +90,10 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 def find(name: str) -> dict[str, StoredFile]:
     """Return the tars that ``name`` stands for, by their names without the ending."""
     store, path = FileStore.at(name)
-    if spelled(name):
+    if is_tar(name):
         files = store.expand(path)
     else:
-        files = {tar: file for tar, file in store.find(path).items() if spelled(tar)}
+        files = {tar: file for tar, file in store.find(path).items() if is_tar(tar)}
         if not files:
             raise HoldfastError(
                 f"{name} holds no shards; expected files ending in .tar (compressed ones, .tar.gz, cannot "

@@ -45,7 +45,7 @@ def load(name: str, options: Options | None = None) -> Encoder:
         3328
     """
     name, _ = split(name, Settings)
-    _require_known(name)
+    _check_known(name)
     if options and options.size not in (None, 8):
         raise HoldfastError(f"builtin:{name} takes images of 8 x 8 pixels, got size={options.size}; leave the size out")
     try:
@@ -66,10 +66,10 @@ def card(name: str) -> trained.Card:
         Traceback (most recent call last):
         holdfast.core.errors.UnknownName: ... Did you mean 'digits-robust'? Known: ...
     """
-    _require_known(name)
+    _check_known(name)
     return trained.read_card(WEIGHTS / name)
 
 
-def _require_known(name: str) -> None:
+def _check_known(name: str) -> None:
     if name not in NAMES:
         raise UnknownName("built-in encoder", name, names())

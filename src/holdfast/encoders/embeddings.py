@@ -78,7 +78,7 @@ class Embeddings(Encoder):
         (3, 3)
     """
 
-    recorded = True
+    codes_only = True
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ class AttackedPatches(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:

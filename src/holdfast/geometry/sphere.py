@@ -22,7 +22,7 @@ from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Claim, Estimate, Warned
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import Spelled
+from holdfast.core.settings import TextSettings
 from holdfast.core.statistics.groups import Groups, numbered
 from holdfast.core.statistics.intervals import bounded_interval
 from holdfast.measure.population import Fit, LooksAt, Population
@@ -76,7 +76,7 @@ def _tile(codes: Points, start: int, count: int, dtype: torch.dtype) -> Float[Te
 
 @final
 @dataclass(frozen=True)
-class Tags(Spelled):
+class Tags(TextSettings):
     """A file of tags and a hash of its content."""
 
     path: str
@@ -192,8 +192,8 @@ def distinct(population: Population, samples: int) -> list[int]:
     """
     if samples < 2:
         raise OutOfRange("samples", samples, "at least 2")
-    chosen = population.shuffled[:samples]
-    rows: list[int] = chosen[population.originals[chosen] == chosen].tolist()
+    chosen = population.random_order[:samples]
+    rows: list[int] = chosen[population.first_copies[chosen] == chosen].tolist()
     if len(rows) < 2:
         raise HoldfastError("pairs of different images are needed, but there is only one; add images")
     return rows

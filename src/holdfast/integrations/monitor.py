@@ -32,7 +32,7 @@ from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.bank import apart
 from holdfast.measure.evaluation import Evaluation
 from holdfast.measure.population import Population
-from holdfast.run.inputs import NamedImages, at_hand, select
+from holdfast.run.inputs import NamedImages, reference_or_images, select
 from holdfast.run.request import Request, planned
 
 ONLY = ("attack-radius", "geometry")
@@ -101,7 +101,7 @@ class Monitor:
             raise OutOfRange("every", every, "a whole number of epochs, at least 1")
         if not share > 0:
             raise HoldfastError(f"share is that of the time measurements may take, above 0, got {share!r}")
-        pictures, others = at_hand(images), None if bank is None else at_hand(bank)
+        pictures, others = reference_or_images(images), None if bank is None else reference_or_images(bank)
         self.domain = _domain(pictures, shape)
         self.images = select(pictures, self.domain, limit=limit, seed=seed)
         self.bank = None if others is None else apart(select(others, self.domain), self.images)

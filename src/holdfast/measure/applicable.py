@@ -10,7 +10,7 @@ from holdfast.core.records import Conditions
 from holdfast.core.settings import fields_of
 from holdfast.measure.evaluation import Evaluation, with_settings
 from holdfast.transforms.base import Transform
-from holdfast.transforms.severity import rungs
+from holdfast.transforms.severity import edits_named
 
 Change = Transform | str
 """A transform, or the name of a family."""
@@ -60,8 +60,8 @@ def without(evaluation: Evaluation, encoder: Encoder) -> Conditions:
 
 def _unmet(evaluation: Evaluation, changes: Iterable[Change], encoder: Encoder) -> dict[Change, str]:
     domain, needs = encoder.domain, dict[Change, str]()
-    for change in () if encoder.recorded else changes:
-        transform = change if isinstance(change, Transform) else rungs(evaluation.name, (change,))[0]
+    for change in () if encoder.codes_only else changes:
+        transform = change if isinstance(change, Transform) else edits_named(evaluation.name, (change,))[0]
         if needed := transform.needs(domain.shape):
             needs[change] = needed
         elif (domain.low, domain.high) != (0, 1):

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import refuse_empty, refuse_twice
+from holdfast.core.errors import check_given_once, check_not_empty
 from holdfast.core.images import Images
 from holdfast.core.pictures import SHOWN
 from holdfast.core.records import Findings, Picture, Question, Result
-from holdfast.core.run_settings import Observed, RunSettings, whole_float32
-from holdfast.core.settings import Searching, convert, spelled, types_of
+from holdfast.core.run_settings import Observed, RunSettings, without_tf32
+from holdfast.core.settings import Searching, convert, is_text, types_of
 from holdfast.core.statistics.groups import with_groups
 from holdfast.measure.bank import alongside, apart
 from holdfast.measure.findings import Pairs, named
@@ -108,11 +108,11 @@ class Evaluation(ABC):
     def __post_init__(self) -> None:
         """Read settings that are given as text, ``balls=("linf:8/255",)``."""
         for name, kind in types_of(type(self)).items():
-            if spelled(kind):
+            if is_text(kind):
                 object.__setattr__(self, name, convert(getattr(self, name), kind, f"{self.name}.{name}"))
         for own in fields(self):
-            refuse_empty(f"{self.name}.{own.name}", getattr(self, own.name), own.default)
-            refuse_twice(f"{self.name}.{own.name}", getattr(self, own.name))
+            check_not_empty(f"{self.name}.{own.name}", getattr(self, own.name), own.default)
+            check_given_once(f"{self.name}.{own.name}", getattr(self, own.name))
 
     def fits(self) -> tuple[Fit[Any], ...]:
         """Fits that ``conclude`` and ``illustrate`` need beside those of the observation.
@@ -196,7 +196,7 @@ class Evaluation(ABC):
         observed = {name: values.to(population.run.device) for name, values in observed.items()}  # as runs read them
         return self.result(population, rows, observed, illustrated)
 
-    @whole_float32()
+    @without_tf32()
     def result(
         self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
     ) -> Result:
@@ -250,12 +250,12 @@ def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
     """
     run = population.run
     facts: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
-    for what in pieces(evaluation):
-        facts |= circumstances(what, population.images, run, population.bank_images)
+    for what in components(evaluation):
+        facts |= key_facts(what, population.images, run, population.bank_images)
     return facts
 
 
-def circumstances(
+def key_facts(
     what: Evaluation | Observation | Fit[Any], images: Images, run: RunSettings, bank: Images | None
 ) -> dict[str, Any]:
     """Circumstances beside settings that decide numbers, where they depart from the usual.
@@ -314,7 +314,7 @@ def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fiel
         encoders: Encoders of the run.
         *fields_without: Fields to empty.
     """
-    if not encoders or not all(encoder.recorded for encoder in encoders):
+    if not encoders or not all(encoder.codes_only for encoder in encoders):
         return evaluation
     return with_settings(evaluation, **dict.fromkeys(fields_without, ()))
 
@@ -334,7 +334,7 @@ def with_settings(evaluation: Measured, **values: Any) -> Measured:
 
 def with_bank(evaluation: Evaluation) -> bool:
     """Return whether anything that ``evaluation`` is made of looks at a bank."""
-    return any(what.uses_bank for what in pieces(evaluation))
+    return any(what.uses_bank for what in components(evaluation))
 
 
 def parts(observation: Observation) -> tuple[Observation, ...]:
@@ -346,21 +346,21 @@ def parts(observation: Observation) -> tuple[Observation, ...]:
     )
 
 
-def learning(evaluation: Evaluation) -> tuple[Fit[Any], ...]:
+def fits_of(evaluation: Evaluation) -> tuple[Fit[Any], ...]:
     """Fits that ``evaluation`` and its observations need, each once."""
     return tuple(dict.fromkeys((*evaluation.observation().fits(), *evaluation.fits())))
 
 
-def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any], ...]:
+def components(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any], ...]:
     """The evaluation, its observations and the fits of both."""
-    return (evaluation, *parts(evaluation.observation()), *learning(evaluation))
+    return (evaluation, *parts(evaluation.observation()), *fits_of(evaluation))
 
 
 def lacks_bank(evaluation: Evaluation) -> bool:
     """True if ``evaluation`` measures nothing without a reference set."""
     if not evaluation.needs_bank:
         return False
-    fits = learning(evaluation)
+    fits = fits_of(evaluation)
     return not fits or any(fit.uses_bank for fit in fits)
 
 
@@ -374,9 +374,9 @@ def answerable(evaluation: Evaluation, encoder: Encoder, images: Images) -> bool
         encoder: Encoder.
         images: Images to measure.
     """
-    looking: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
+    looking: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *fits_of(evaluation))
     known = ("codes",) if images.inputs is None else ("codes", "inputs")
-    return not encoder.recorded or all(what.looks_at() in known for what in looking)
+    return not encoder.codes_only or all(what.looks_at() in known for what in looking)
 
 
 def plain(value: Any) -> Any:

@@ -101,7 +101,7 @@ def population_warnings(population: Population, divergences: Sequence[Divergence
     """
     warnings: list[str] = []
     count = len(population.images)
-    twins = count - len(population.originals.unique())
+    twins = count - len(population.first_copies.unique())
     # Of copies of one image no one can tell whether the encoder tells images apart.
     if count - twins > 1 and collapsed(population.codes):
         sentence = (

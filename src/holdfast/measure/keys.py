@@ -14,7 +14,7 @@ from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.records import Record
 from holdfast.core.run_settings import RunSettings
-from holdfast.measure.evaluation import Evaluation, circumstances, parts, settings
+from holdfast.measure.evaluation import Evaluation, key_facts, parts, settings
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit
 
@@ -63,7 +63,7 @@ def key_of(
     return Key(
         kind=what.name,
         version=what.version,
-        settings={**settings(what), **circumstances(what, images, run, bank), **sources},
+        settings={**settings(what), **key_facts(what, images, run, bank), **sources},
         encoder=encoder.fingerprint,
         images=images.fingerprint,
         seed=run.seed,

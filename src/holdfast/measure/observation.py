@@ -75,7 +75,7 @@ class Observation(ABC):
         """Inputs of the encoder that one row needs, so that shards last about equally long."""
         return 1
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         """Forward passes per row, about; a gradient counts as 3.
 
         Budgets use this number until it was measured. By default one for each input.

@@ -22,10 +22,10 @@ from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.objective import AttackContext
-from holdfast.core.optimised import arranged, codes_of
+from holdfast.core.optimised import codes_of, optimised
 from holdfast.core.points.counting import Groups, Kin, nearest_rows
 from holdfast.core.records import EncoderInfo, ImagesInfo
-from holdfast.core.run_settings import Observed, RunSettings, whole_float32
+from holdfast.core.run_settings import Observed, RunSettings, without_tf32
 from holdfast.core.statistics.groups import numbered
 
 # What is learned once from a whole population: before any sample is looked at, and for all who ask.
@@ -62,7 +62,7 @@ class Fit(ABC, Generic[Learned]):
         """Part of the encoder that the fit reads; by default the encoder itself."""
         return "encoder"
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         """Forward passes to learn, about; a gradient counts as 3. By default none."""
         return 0
 
@@ -264,7 +264,7 @@ class Population:
         """
         pixels = self.pixels(rows)
         noise = self.run.noise([self.images.ids[row] for row in rows])
-        return AttackContext(self.arranged, pixels, noise, None if targets is None else self.pixels(targets), rivals)
+        return AttackContext(self.optimised, pixels, noise, None if targets is None else self.pixels(targets), rivals)
 
     def learned(self, fit: Fit[Learned]) -> Learned:
         """Learn ``fit`` from these images and embeddings, once.
@@ -273,7 +273,7 @@ class Population:
             Exception: It could not be learned; every call raises the same error.
         """
         if fit not in self._restored:
-            with whole_float32():
+            with without_tf32():
                 learned = self._known[fit] if fit in self._known else fit.learn(self)
             if isinstance(learned, Exception):
                 raise learned
@@ -291,16 +291,16 @@ class Population:
         return self.encoder.to(self.run.device, torch.float64)
 
     @cached_property
-    def arranged(self) -> Encoder:
+    def optimised(self) -> Encoder:
         """The encoder, optimised for speed: for embeddings and attacks."""
-        return arranged(self.encoder)
+        return optimised(self.encoder)
 
     def encode(self, pixels: Pixels) -> Codes:
         """Embeddings of ``pixels``, on this run's device."""
         return codes_of(self.encoder, pixels)
 
     @cached_property
-    def shuffled(self) -> Int[Tensor, "n"]:
+    def random_order(self) -> Int[Tensor, "n"]:
         """All rows in an order that seed and ids alone decide; every random choice uses it."""
         keys = hashed_each((self.run.seed, "order"), self.images.ids)
         return torch.from_numpy(np.argsort(keys, kind="stable"))
@@ -309,17 +309,17 @@ class Population:
         """Up to ``count`` random rows, ascending; the choice ignores the order of images."""
         if count < 1:
             raise OutOfRange("the number of samples", count, "at least 1")
-        return sorted(self.shuffled[:count].tolist())
+        return sorted(self.random_order[:count].tolist())
 
     @cached_property
-    def originals(self) -> Int[Tensor, "n"]:
-        """For each row, the row that stands for all exact copies: the first in ``shuffled``."""
-        digests = np.array(self.images.digests, dtype=object)[self.shuffled.numpy()].tolist()
+    def first_copies(self) -> Int[Tensor, "n"]:
+        """For each row, the row that stands for all exact copies: the first in ``random_order``."""
+        digests = np.array(self.images.digests, dtype=object)[self.random_order.numpy()].tolist()
         # A dictionary keeps the place that is written last, hence from the end.
         first = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
         stands_for = np.fromiter((first[digest] for digest in digests), np.int64, len(digests))
-        originals = torch.empty_like(self.shuffled)
-        originals[self.shuffled] = self.shuffled[torch.from_numpy(stands_for)]
+        originals = torch.empty_like(self.random_order)
+        originals[self.random_order] = self.random_order[torch.from_numpy(stands_for)]
         return originals
 
     # What follows hands out other images. No image is another one to an image of its own group.
@@ -356,7 +356,7 @@ class Population:
 
     @cached_property
     def partners(self) -> Int[Tensor, "n"]:
-        """For each row the row of a random other image: the next one in ``shuffled``.
+        """For each row the row of a random other image: the next one in ``random_order``.
 
         Without groups, every image is one other's partner.
 
@@ -365,31 +365,31 @@ class Population:
         """
         if len(self.images) < 2:
             raise HoldfastError(LONELY)
-        partners = torch.empty_like(self.shuffled)
+        partners = torch.empty_like(self.random_order)
         if self.groups is None:
-            partners[self.shuffled] = self.shuffled.roll(-1)  # the one that comes after it
+            partners[self.random_order] = self.random_order.roll(-1)  # the one that comes after it
             return partners
-        ordered = self.groups[self.shuffled]
+        ordered = self.groups[self.random_order]
         ends = (ordered != ordered.roll(-1)).nonzero()[:, 0]  # where the next image is of another group
         following = ends[torch.searchsorted(ends, torch.arange(len(ordered))) % len(ends)]
-        partners[self.shuffled] = self.shuffled[(following + 1) % len(ordered)]
+        partners[self.random_order] = self.random_order[(following + 1) % len(ordered)]
         return partners
 
-    def couples(self, count: int) -> list[int]:
+    def disjoint_pairs(self, count: int) -> list[int]:
         """Up to ``count`` random rows, ascending, whose pairs with their partners share no image."""
         if count < 1:
             raise OutOfRange("the number of pairs", count, "at least 1")
         if self.groups is None:
-            return sorted(self.shuffled[: max(1, len(self.images) - 1) : 2][:count].tolist())
+            return sorted(self.random_order[: max(1, len(self.images) - 1) : 2][:count].tolist())
         partners, taken, chosen = self.partners.tolist(), set[int](), list[int]()
-        for row in self.shuffled.tolist():
+        for row in self.random_order.tolist():
             if not taken & {row, partners[row]}:
                 taken |= {row, partners[row]}
                 chosen.append(row)
         return sorted(chosen[:count])
 
-    def others(self, rows: Sequence[int], count: int) -> Int[Tensor, "b k"]:
-        """For each of ``rows`` up to ``count`` random other images: the next in ``shuffled``.
+    def random_others(self, rows: Sequence[int], count: int) -> Int[Tensor, "b k"]:
+        """For each of ``rows`` up to ``count`` random other images: the next in ``random_order``.
 
         Args:
             rows: Rows of the population.
@@ -401,7 +401,7 @@ class Population:
         # As many more as may be of the own group are looked at, and these are put last.
         images, count = len(self.images), min(count, self.fewest_others)
         steps = 1 + torch.arange(count + images - 1 - self.fewest_others)
-        following = self.shuffled[(self.places[list(rows)][:, None] + steps) % images]
+        following = self.random_order[(self.order_of[list(rows)][:, None] + steps) % images]
         if self.groups is not None:
             own = self.groups[following] == self.groups[list(rows)][:, None]
             following = following.gather(1, own.int().argsort(dim=1, stable=True))
@@ -455,9 +455,9 @@ class Population:
         return nearest_rows(divergence, codes, gallery.codes, count, exclude, self.kin(rows, gallery))
 
     @cached_property
-    def places(self) -> Int[Tensor, "n"]:
-        """Where each row stands in ``shuffled``."""
-        return self.shuffled.argsort()
+    def order_of(self) -> Int[Tensor, "n"]:
+        """Where each row stands in ``random_order``."""
+        return self.random_order.argsort()
 
 
 def kin_of(images: Images, gallery: Images) -> Kin | None:

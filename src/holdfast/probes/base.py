@@ -19,7 +19,7 @@ from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Estimate
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import TextSettings, read
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.measure.population import Fit, Population, represent
 
@@ -84,7 +84,7 @@ class FittedProbe:
 
 
 @dataclass(frozen=True)
-class Probe(Fit[FittedProbe], Spelled):
+class Probe(Fit[FittedProbe], TextSettings):
     """Method to learn classes from the embeddings of a labelled reference set.
 
     The fields are the settings.

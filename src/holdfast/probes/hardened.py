@@ -59,7 +59,7 @@ class RobustProbe(Probe):
                 f"batch={self.batch}"
             )
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return self.epochs * (GRADIENT * self.steps + 1) * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
@@ -122,7 +122,7 @@ class NoiseProbe(Probe):
                 "without noise the probe is linear"
             )
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return self.draws * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:

@@ -60,7 +60,7 @@ class FineTuned(Probe):
                 f"fine-tune: epochs and batch must be at least 1, got epochs={self.epochs} and batch={self.batch}"
             )
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return GRADIENT * self.epochs * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
@@ -136,7 +136,7 @@ class LowPassProbe(Probe):
     def __post_init__(self) -> None:
         LowPass(self.radius)  # which says what a radius may be
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:

@@ -83,7 +83,7 @@ class AttackedAnswers(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -145,7 +145,7 @@ class TransferredAnswers(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks) * len(self.probes)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:

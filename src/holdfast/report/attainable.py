@@ -21,7 +21,7 @@ MID_P = "mid-P"
 """The method of a share whose interval follows from counts alone."""
 
 
-def require_attainable(gate: Gate, estimates: Sequence[Estimate], strict: bool) -> None:
+def check_attainable(gate: Gate, estimates: Sequence[Estimate], strict: bool) -> None:
     """Raise if ``estimates`` of one encoder answer the gate alike, whatever values they could have taken.
 
     A strict check looks at intervals, which reach further than values.

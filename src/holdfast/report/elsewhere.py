@@ -62,11 +62,11 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
     return results_of_encoder
 
 
-def require_repository(name: str, flag: str) -> None:
+def check_repository(name: str, flag: str) -> None:
     """Raise unless ``name`` is that of a repository on the hub.
 
     Example:
-        >>> require_repository("nope", "dataset")
+        >>> check_repository("nope", "dataset")
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: --dataset takes OWNER/NAME as on the hub, as in lab/photos, got 'nope'
     """
@@ -86,7 +86,7 @@ def files(results: Sequence[Result], dataset: str) -> dict[str, list[EvalResultE
     Raises:
         HoldfastError: ``huggingface_hub`` is missing or older than the format.
     """
-    require_repository(dataset, "dataset")
+    check_repository(dataset, "dataset")
     contents = {f"{FOLDER}/holdfast-{result.evaluation}.yaml": _entries(result, dataset) for result in results}
     return {path: entries for path, entries in contents.items() if entries}
 

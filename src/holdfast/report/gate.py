@@ -21,7 +21,7 @@ from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failu
 from holdfast.core.settings import convert, read
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
-from holdfast.report.attainable import EXACT, out_of_reach, require_attainable
+from holdfast.report.attainable import EXACT, check_attainable, out_of_reach
 from holdfast.report.comparison.comparable import labels
 from holdfast.report.comparison.tables import interval
 
@@ -179,7 +179,7 @@ def check(
             encoder is unknown.
     """
     catalogue = catalogue or {}
-    _require_measured(gate, results, failures, catalogue)
+    _check_measured(gate, results, failures, catalogue)
     asked = _evaluations(gate, results, failures, catalogue)
     telling = [failure for failure in failures if failure.evaluation in asked or failure.error == UNFINISHED]
     labels_of = labels(results)
@@ -201,7 +201,7 @@ def check(
         names = sorted({*labels_of.values(), *missing})
         raise UnknownName(f"gate {gate.text!r}: encoder", gate.encoder or "", names)
     for matching in found.values():
-        require_attainable(gate, [estimate for estimate, _ in matching if isfinite(estimate.value)], strict)
+        check_attainable(gate, [estimate for estimate, _ in matching if isfinite(estimate.value)], strict)
     gaps = _gaps(results, telling)
 
     def answer(name: str, matching: Sequence[tuple[Estimate, Result]]) -> Answer:
@@ -415,7 +415,7 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _require_measured(
+def _check_measured(
     gate: Gate, results: Sequence[Result], failures: Sequence[Failure], catalogue: Mapping[str, Sequence[str]]
 ) -> None:
     """Raise unless what the gate names is there, or might be if it had been measured."""
@@ -439,7 +439,7 @@ def _require_measured(
     if not estimates:
         return
     if all(is_share(estimate.unit) for estimate in estimates):
-        _require_possible_bound(gate)
+        _check_possible_bound(gate)
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
     for key in gate.selectors:
         if key not in keys:
@@ -467,7 +467,7 @@ def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:
     return f"; what else {text.listed(names)} would report is not known, for want of a result" if names else ""
 
 
-def _require_possible_bound(gate: Gate) -> None:
+def _check_possible_bound(gate: Gate) -> None:
     """Raise if every share answers the gate alike: such a bound is a mistake, most often a percentage."""
     if not 0 <= gate.bound <= 1 or not (gate.holds(0.0) or gate.holds(1.0)):
         percent = f"; for {gate.bound:g}% write {gate.bound / 100:g}" if 1 < gate.bound <= 100 else ""

@@ -17,8 +17,8 @@ from torch import Tensor
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.images import Images
-from holdfast.core.run_settings import Observed, RunSettings, whole_float32
-from holdfast.measure.evaluation import Evaluation, learning, parts
+from holdfast.core.run_settings import Observed, RunSettings, without_tf32
+from holdfast.measure.evaluation import Evaluation, fits_of, parts
 from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
@@ -32,7 +32,7 @@ from holdfast.run.shards import CleanCodes, Turns, clean_codes, compute
 
 @final
 @dataclass
-class Subject:
+class EncoderState:
     """An encoder whose codes and fits are known, and what is to be observed of it."""
 
     encoder: Encoder
@@ -68,19 +68,19 @@ class Subject:
     @property
     def fits(self) -> tuple[Fit[Any], ...]:
         """What must be learned for the evaluations, each once."""
-        return tuple(dict.fromkeys(fit for group in self.groups.values() for each in group for fit in learning(each)))
+        return tuple(dict.fromkeys(fit for group in self.groups.values() for each in group for fit in fits_of(each)))
 
-    def know(self, fit: Fit[Any], learned: Observed | Exception) -> None:
+    def add_fit(self, fit: Fit[Any], learned: Observed | Exception) -> None:
         """Take note of what a fit learned, or why it could not: later populations know it."""
         self.learned[fit] = learned
-        self.rest()
+        self.release()
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Let go of what is on the device, until the next turn."""
         for population in ("population", "planning"):
             self.__dict__.pop(population, None)
 
-    def why_not(self, observation: Observation) -> Exception | None:
+    def failure_of(self, observation: Observation) -> Exception | None:
         """Return why ``observation`` cannot be made, if it is known not to be."""
         return next((self.failed[part] for part in parts(observation) if part in self.failed), None)
 
@@ -185,7 +185,7 @@ class Computing:
 
     def forward(
         self,
-        subject: Subject,
+        subject: EncoderState,
         groups: Mapping[Observation, Sequence[Evaluation]],
         first: Mapping[Observation, int] | None = None,
         whole: Collection[Observation] = (),
@@ -194,7 +194,7 @@ class Computing:
         sound = {
             observation: " and ".join(evaluation.name for evaluation in group)
             for observation, group in groups.items()
-            if not subject.why_not(observation)
+            if not subject.failure_of(observation)
         }
         done = self.shards(subject.population, sound, first, whole)
         subject.failed |= done.failed
@@ -327,7 +327,7 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
     return learned
 
 
-@whole_float32()
+@without_tf32()
 def tensors_of(population: Population, fit: Fit[Any]) -> Observed | Exception:
     """Return what ``fit`` learns, or why it cannot: what an engine maps over fits, wherever it computes."""
     try:

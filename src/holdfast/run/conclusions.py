@@ -17,16 +17,16 @@ from holdfast.core.errors import BudgetSpentError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.measure.evaluation import Evaluation, learning, parts, pieces, with_bank
+from holdfast.measure.evaluation import Evaluation, components, fits_of, parts, with_bank
 from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.measure.store import StoreError, provenance
-from holdfast.run.computing import Computing, Subject
+from holdfast.run.computing import Computing, EncoderState
 from holdfast.run.engines.base import Local
 from holdfast.run.engines.processes import Automatic, Processes
-from holdfast.run.engines.ranks import leads
-from holdfast.run.shards import cell_of, first_held, in_random_order, read_observed
+from holdfast.run.engines.ranks import is_main
+from holdfast.run.shards import cell_of, in_random_order, read_observed, stored_prefix
 from holdfast.run.steps import pictured
 
 log = logging.getLogger("holdfast")
@@ -82,7 +82,7 @@ class Cells:
                 self.partial[encoder.name, evaluation] = known
         store.expect([cell_of(evaluation, encoder, images, self.run, bank) for evaluation in evaluations])
         for evaluation in missing:
-            for what in pieces(evaluation):
+            for what in components(evaluation):
                 forecast.expect((encoder.name, what))
         return MissingCells(encoder, images, bank, missing)
 
@@ -93,7 +93,7 @@ class Cells:
 
     def forget_failures(self, encoder: Encoder, evaluations: Sequence[Evaluation]) -> None:
         """Remove what an earlier run noted of cells that are tried again."""
-        for evaluation in evaluations if leads(self.work.engine) else ():
+        for evaluation in evaluations if is_main(self.work.engine) else ():
             self.work.store.clear_failure(evaluation.name, encoder.name)
 
     @contextmanager
@@ -111,7 +111,7 @@ class Cells:
     def _give_up(self, encoder: Encoder, images: str, evaluation: Evaluation, error: Exception) -> None:
         """Record why there is no new result; where a run ends early the one of some samples stays."""
         if (encoder.name, evaluation) in self.work.forecast.waiting:
-            for what in pieces(evaluation):
+            for what in components(evaluation):
                 self.work.forecast.drop((encoder.name, what))
         known = self.partial.get((encoder.name, evaluation))
         if known is not None and isinstance(error, BudgetSpentError):
@@ -125,7 +125,7 @@ class Cells:
             reason=str(error) or type(error).__name__,
             provenance=provenance(self.run, datetime.now(UTC)),
         )
-        if leads(self.work.engine):
+        if is_main(self.work.engine):
             self.work.store.fail(failure)
         self.failures.append(failure)
 
@@ -154,18 +154,18 @@ class Sample:
         return len(self.rows) == self.planned
 
     @classmethod
-    def of(cls, subject: Subject, observation: Observation, work: Computing, but: int = 0) -> Sample:
+    def of(cls, subject: EncoderState, observation: Observation, work: Computing, without_last: int = 0) -> Sample:
         """Return what there is of ``observation``, or all but the last rows of it.
 
         Raises:
             Exception: it cannot be made.
         """
         since, planned = datetime.now(UTC), observation.rows(subject.population)
-        if error := subject.why_not(observation):
+        if error := subject.failure_of(observation):
             raise error
-        rows = first_held(observation, subject.population, work.store)
-        if but:
-            last = in_random_order(rows, observation, subject.population)[len(rows) - but :]
+        rows = stored_prefix(observation, subject.population, work.store)
+        if without_last:
+            last = in_random_order(rows, observation, subject.population)[len(rows) - without_last :]
             rows = [row for row in rows if row not in last]
         if len(rows) < min(Evaluation.fewest, len(planned)):
             return cls([], len(planned), {}, since)
@@ -192,15 +192,15 @@ def conclude(population: Population, task: tuple[Evaluation, Sample]) -> Outcome
     return Outcome(result, monotonic() - since)
 
 
-def finish(subject: Subject, cells: Cells) -> None:
+def finish(subject: EncoderState, cells: Cells) -> None:
     """Conclude all that was observed of an encoder, unless another rank does; without what takes long in a stopped run.
 
     Processes of this machine take part, but for a stopped run, whose processes Ctrl-C has reached, too.
     """
     for fit in subject.fits:
         subject.learned.setdefault(fit, cells.work.spent())  # else it would be learned now
-    subject.rest()
-    if not leads(cells.work.engine):
+    subject.release()
+    if not is_main(cells.work.engine):
         return
     results = {each: cells.concluded.get((subject.encoder.name, each)) for each in chain(*subject.groups.values())}
     for (evaluation, sample), outcome in _spread(_waiting(subject, cells), subject, cells):
@@ -212,7 +212,7 @@ def finish(subject: Subject, cells: Cells) -> None:
 Task = tuple[Evaluation, Sample]
 
 
-def _spread(tasks: Iterator[Task], subject: Subject, cells: Cells) -> Iterator[tuple[Task, Outcome]]:
+def _spread(tasks: Iterator[Task], subject: EncoderState, cells: Cells) -> Iterator[tuple[Task, Outcome]]:
     """Yield what comes of each task, concluded side by side where processes of this machine compute."""
     engine = cells.work.engine
     if cells.work.stopped or not isinstance(engine, (Automatic, Processes)):
@@ -220,7 +220,7 @@ def _spread(tasks: Iterator[Task], subject: Subject, cells: Cells) -> Iterator[t
     return engine.map(conclude, subject.population, tasks)
 
 
-def _waiting(subject: Subject, cells: Cells) -> Iterator[Task]:
+def _waiting(subject: EncoderState, cells: Cells) -> Iterator[Task]:
     """Yield what is to be concluded, with what was seen for it, what takes longest first; note of the others why not."""
     for observation, group in sorted(
         subject.groups.items(), key=lambda item: -_expected(subject, item[0], item[1], cells.work)
@@ -234,12 +234,12 @@ def _waiting(subject: Subject, cells: Cells) -> Iterator[Task]:
         for evaluation in left:
             with cells.failing(subject.encoder, subject.images.name, [evaluation]):
                 last = _hastened(subject, observation, evaluation, sample, cells)
-                require_enough(subject, evaluation, last, cells)
+                check_enough(subject, evaluation, last, cells)
                 yield evaluation, last
 
 
 def _hastened(
-    subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells
+    subject: EncoderState, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells
 ) -> Sample:
     """Return the sample to conclude from: in a stopped run one without pictures that take long.
 
@@ -250,11 +250,11 @@ def _hastened(
         if evaluation.concluding(subject.planning) > HASTE:
             raise cells.work.spent()
         if _pictures(subject, observation, evaluation, cells.work) > HASTE:
-            return Sample.of(subject, observation, cells.work, but=1)
+            return Sample.of(subject, observation, cells.work, without_last=1)
     return sample
 
 
-def _expected(subject: Subject, observation: Observation, group: Sequence[Evaluation], work: Computing) -> float:
+def _expected(subject: EncoderState, observation: Observation, group: Sequence[Evaluation], work: Computing) -> float:
     """Return about how many seconds the conclusions from one observation take, pictures included."""
     seconds = 0.0
     for evaluation in group:
@@ -265,13 +265,13 @@ def _expected(subject: Subject, observation: Observation, group: Sequence[Evalua
     return seconds
 
 
-def _pictures(subject: Subject, observation: Observation, evaluation: Evaluation, work: Computing) -> float:
+def _pictures(subject: EncoderState, observation: Observation, evaluation: Evaluation, work: Computing) -> float:
     """Return the seconds that the pictures of a full result will take."""
     count, name = pictured(evaluation), subject.encoder.name
     return sum((work.forecast.expected((name, part), count) for part in parts(observation) if count), 0.0)
 
 
-def require_enough(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
+def check_enough(subject: EncoderState, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
     """Raise unless enough was seen for a result, and more than before; say that it is concluded.
 
     Raises:
@@ -286,7 +286,7 @@ def require_enough(subject: Subject, evaluation: Evaluation, sample: Sample, cel
     cells.work.tell(f"{subject.encoder.name}: {evaluation.name}, conclusion")
 
 
-def keep(subject: Subject, evaluation: Evaluation, sample: Sample, outcome: Outcome, cells: Cells) -> Result:
+def keep(subject: EncoderState, evaluation: Evaluation, sample: Sample, outcome: Outcome, cells: Cells) -> Result:
     """Return the result of ``evaluation``, which the store then holds.
 
     Raises:
@@ -307,7 +307,7 @@ def keep(subject: Subject, evaluation: Evaluation, sample: Sample, outcome: Outc
     return result
 
 
-def conclude_so_far(subject: Subject, cells: Cells) -> None:
+def conclude_so_far(subject: EncoderState, cells: Cells) -> None:
     """Keep what follows from what more was seen of an encoder: of all its images, or of some; other cells wait."""
     for (evaluation, sample), outcome in _spread(_ready(subject, cells), subject, cells):
         with passing():
@@ -315,14 +315,14 @@ def conclude_so_far(subject: Subject, cells: Cells) -> None:
             (cells.concluded if sample.whole else cells.partial)[subject.encoder.name, evaluation] = result
 
 
-def _ready(subject: Subject, cells: Cells) -> Iterator[Task]:
+def _ready(subject: EncoderState, cells: Cells) -> Iterator[Task]:
     """Yield what can be concluded now of more than before, with what was seen for it."""
     for observation, group in subject.groups.items():
         ready = [
             evaluation
             for evaluation in group
             if (subject.encoder.name, evaluation) not in cells.concluded
-            and all(isinstance(subject.learned.get(fit), dict) for fit in learning(evaluation))
+            and all(isinstance(subject.learned.get(fit), dict) for fit in fits_of(evaluation))
         ]
         if not ready:
             continue
@@ -330,7 +330,7 @@ def _ready(subject: Subject, cells: Cells) -> Iterator[Task]:
             sample = Sample.of(subject, observation, cells.work)
             for evaluation in ready:
                 with passing():
-                    require_enough(subject, evaluation, sample, cells)
+                    check_enough(subject, evaluation, sample, cells)
                     yield evaluation, sample
 
 

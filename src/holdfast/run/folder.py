@@ -21,7 +21,7 @@ UNFINISHED = {REQUEST, "shards", "arrays", LEASES}
 """What a request leaves before its answer: shards say themselves what they belong to."""
 
 
-def require_free(folder: Path, mark: str = REQUEST, others: Collection[str] = ()) -> None:
+def check_free(folder: Path, mark: str = REQUEST, others: Collection[str] = ()) -> None:
     """Make ``folder``, before anything is loaded, and refuse one that holds something, but not the file that is its mark.
 
     The names of ``others`` may stand there before the mark does.

@@ -20,8 +20,8 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.images import constant_images
 from holdfast.core.noise import Noise
-from holdfast.core.optimised import arranged, operations
-from holdfast.core.run_settings import whole_float32
+from holdfast.core.optimised import operations, optimised
+from holdfast.core.run_settings import without_tf32
 from holdfast.measure.evaluation import Evaluation
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit
@@ -58,21 +58,21 @@ FARTHEST = 5.0
 """Forwards tell of work that they are not the cost of, as a graph of neighbours: no farther off than this is believed."""
 
 
-@whole_float32()
-def pace(encoder: Encoder, attacked: bool = True) -> float:
+@without_tf32()
+def seconds_per_forward(encoder: Encoder, attacked: bool = True) -> float:
     """Return the seconds that a forward of one image takes, measured: of a forward, or of a whole step of an attack.
 
     The step counts as three forwards; the slower of both counts, for either work is most of some question. What comes with
     a step, as clipping and projection, is all that an encoder without any operations costs. 0 of an encoder that fails: its
     examination says why. Images are as many at a time as are attacked; where none are, forwards alone are timed.
     """
-    if encoder.recorded:
+    if encoder.codes_only:
         return READ
     keep_freed_memory()
     weight = next(encoder.module.parameters(), torch.zeros(()))
     fitting = TIMED // max(operations(encoder), 1) if weight.device.type == "cpu" else MOST_TIMED
     count = max(attacked_together(encoder) if attacked else 1, min(MOST_TIMED, fitting))
-    encoder = arranged(encoder)
+    encoder = optimised(encoder)
     images, width = constant_images(encoder.domain, count, weight), encoder.domain.high - encoder.domain.low
     noise = Noise.of(0, [str(k) for k in range(count)], str(weight.device))
     ball = Linf(width / 100 if isfinite(width) else 1.0)
@@ -128,7 +128,7 @@ class Forecast:
     """How many rows of each piece are to be done."""
     totals: dict[What, int] = field(default_factory=dict)
     """How many rows there are of what was begun for some encoder."""
-    forwards: dict[Piece, int] = field(default_factory=dict)
+    forward_passes: dict[Piece, int] = field(default_factory=dict)
     """How many forwards a row of each piece is planned to take."""
     planned: dict[Piece, int] = field(default_factory=dict)
     """How many rows of each piece are planned, until it is begun."""
@@ -152,7 +152,7 @@ class Forecast:
 
     def plan(self, piece: Piece, forwards: int, rows: int | None = None) -> None:
         """Take note that a row of ``piece`` takes so many forwards of its encoder, and how many rows there are, if known."""
-        self.forwards[piece] = forwards
+        self.forward_passes[piece] = forwards
         if rows is not None:
             self.planned[piece] = rows
         self._forget()
@@ -230,7 +230,7 @@ class Forecast:
 
     def _by_forwards(self, piece: Piece) -> float:
         """Return the seconds of a row of ``piece`` by its forwards alone."""
-        return self.forwards.get(piece, 0) * self.paces.get(piece[0], 0.0)
+        return self.forward_passes.get(piece, 0) * self.paces.get(piece[0], 0.0)
 
     def _corrected(self, name: str) -> float:
         """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured.

@@ -18,7 +18,7 @@ from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
 from holdfast.data.base import Selection
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import TOUR as TOURED
@@ -46,7 +46,7 @@ NamedImages = str | Path | Images | Tensor
 
 
 @dataclass(frozen=True)
-class AtHand:
+class Loaded:
     """What needs no loading: encoders by what the request calls them, and images."""
 
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class AtHand:
     bank: Images | None = None
 
 
-NOTHING = AtHand()
+NOTHING = Loaded()
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Inputs:
     encoders: Sequence[Encoder]
     images_named: str | Images
     bank_named: str | Images | None
-    remembered: Remembered
+    scan_cache: ScanCache
     loaded: dict[tuple[Domain, Preprocessing | None], Images] = field(default_factory=dict)
     """Images, as inputs of a domain that were read by a geometry."""
     others: dict[object, Images] = field(default_factory=dict)
     """Stored embeddings of images, and banks."""
 
     @classmethod
-    def of(cls, request: Request, at_hand: AtHand, remembered: Remembered) -> Inputs:
+    def of(cls, request: Request, at_hand: Loaded, scan_cache: ScanCache) -> Inputs:
         """Return the inputs that ``request`` names, with its encoders loaded.
 
         Raises:
@@ -80,7 +80,7 @@ class Inputs:
         """
         bank = request.bank if at_hand.bank is None else at_hand.bank
         if at_hand.images is None:
-            _require_images(request, at_hand.encoders)
+            _check_images(request, at_hand.encoders)
         encoders = encoders_of(request, at_hand.encoders)
         images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
         if images == OWN:
@@ -90,7 +90,7 @@ class Inputs:
                     f"no encoder stands for stored embeddings, whose rows {OWN} names; name images, as in {TOUR}"
                 )
             _warn_of_other_rows(stored)
-        return cls(request, encoders, images, bank, remembered)
+        return cls(request, encoders, images, bank, scan_cache)
 
     def images(self, encoder: Encoder) -> Images:
         """Return the images that ``encoder`` is measured on."""
@@ -130,7 +130,7 @@ class Inputs:
     @property
     def _shown(self) -> tuple[Domain, Preprocessing | None]:
         """What images are read as whose embeddings are stored: inputs of the first encoder that takes images."""
-        shown = next((each for each in self.encoders if not each.recorded), None)
+        shown = next((each for each in self.encoders if not each.codes_only), None)
         return (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
 
     def _rows(self, encoder: Embeddings) -> Images:
@@ -176,7 +176,7 @@ class Inputs:
         return alongside(bank, images)
 
     def _select(self, named: str | Images, limit: int | None, domain: Domain, geometry: Preprocessing | None) -> Images:
-        return select(named, domain, geometry, limit=limit, seed=self.request.seed, remembered=self.remembered)
+        return select(named, domain, geometry, limit=limit, seed=self.request.seed, scan_cache=self.scan_cache)
 
 
 def loading_of(options: Mapping[str, Any]) -> Options:
@@ -194,7 +194,7 @@ def checked(encoder: object) -> NamedEncoder:
     return encoder
 
 
-def at_hand(images: object) -> str | Images:
+def reference_or_images(images: object) -> str | Images:
     """Return images that need no loading, or the reference of others."""
     if isinstance(images, Tensor):
         return Images(images)
@@ -210,11 +210,11 @@ def named_images(images: NamedImages | None) -> tuple[str | None, Images | None]
     """Return what a request calls ``images``, and the images themselves if they need no loading."""
     if images is None:
         return None, None
-    given = at_hand(images)
+    given = reference_or_images(images)
     return (given, None) if isinstance(given, str) else (reference_of(given), given)
 
 
-def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
+def encoders_by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
     """Return the encoders that are in memory by what a request calls them.
 
     Raises:
@@ -253,18 +253,18 @@ def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder
     """
     encoder = checked(encoder)
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
-    if loaded.recorded:
+    if loaded.codes_only:
         raise HoldfastError(
             f"{loaded.name} holds embeddings alone, and this takes the encoder that made them; only evaluate, parity, "
             "drift and threshold can do with embeddings"
         )
     if isinstance(encoder, str):
         return loaded
-    _require_as_loaded(encoder.name, options)
+    _check_as_loaded(encoder.name, options)
     return encoder
 
 
-def _require_as_loaded(name: str, options: Options) -> None:
+def _check_as_loaded(name: str, options: Options) -> None:
     """Raise if ``options`` say how to load the encoder ``name``, which is in memory."""
     if options != AS_LOADED:
         raise HoldfastError(
@@ -279,21 +279,21 @@ def select(
     *,
     limit: int | None = None,
     seed: int = 0,
-    remembered: Remembered | None = None,
+    scan_cache: ScanCache | None = None,
 ) -> Images:
     """Return images as inputs of ``domain``, loaded if a reference names them; ``seed`` chooses ``limit`` of them.
 
     Raises:
         HoldfastError: they cannot be loaded, or are no inputs for this domain.
     """
-    images = at_hand(images)
+    images = reference_or_images(images)
     if isinstance(images, str):
-        return data.load(images, domain, geometry, limit=limit, seed=seed, remembered=remembered)
+        return data.load(images, domain, geometry, limit=limit, seed=seed, scan_cache=scan_cache)
     images.pixels([0], domain=domain)
     return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
 
 
-def _require_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
+def _check_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
     """Raise before anything is loaded if an encoder that has no images of its own is to be measured on none."""
     others = [reference for reference in request.encoders if reference not in at_hand]
     if request.images is None and not all(named(reference)[1].startswith(WITH_IMAGES) for reference in others):
@@ -318,7 +318,7 @@ def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
 
 def images_reference(request: Request, encoders: Sequence[Encoder]) -> str:
     """Return the images that ``request`` names, or the built-in ones for the built-in encoders; rows for stored codes."""
-    if request.images is None and encoders and all(encoder.recorded for encoder in encoders):
+    if request.images is None and encoders and all(encoder.codes_only for encoder in encoders):
         return OWN
     if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):
         raise HoldfastError(NO_IMAGES)
@@ -337,7 +337,7 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
     if request.encoders and all(reference in at_hand for reference in request.encoders):
         first = at_hand[request.encoders[0]]
-        _require_as_loaded(first.name, Options(None, request.size, request.trust_remote_code))
+        _check_as_loaded(first.name, Options(None, request.size, request.trust_remote_code))
     loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in references(request)]
     loaded = loaded or [encoders.load(f"builtin:{name}") for name in TOURED]
     everyone = [*loaded, *_baselines(request, loaded)]

@@ -18,7 +18,14 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, Va
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.presets import attack_fields, attacks_in_balls
 from holdfast.core.balls import Ball, balls_of, read_ball
-from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName, Unreadable, refuse_blanks, refuse_twice
+from holdfast.core.errors import (
+    HoldfastError,
+    HoldfastWarning,
+    UnknownName,
+    Unreadable,
+    check_given_once,
+    check_no_blanks,
+)
 from holdfast.core.options import (
     BatchSize,
     Budget,
@@ -121,7 +128,7 @@ def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, An
     content = _read(file) if file else {}
     if "eps" in flags or "ball" in flags:
         content = {name: value for name, value in content.items() if name not in ("eps", "ball")}
-    refuse_blanks(content)
+    check_no_blanks(content)
     merged = {**content, **flags, "settings": _merged(content.get("settings", {}), flags.get("settings", {}))}
     Request.of(**merged)
     return merged
@@ -173,7 +180,7 @@ def _takes_arch(source: str, name: str) -> bool:
 def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     """Return the evaluations that ``request`` names, with their settings, for encoders of up to so many operations."""
     known = evaluations()
-    refuse_twice("only", request.only)
+    check_given_once("only", request.only)
     for name in (*request.only, *request.settings):
         if name not in known:
             raise UnknownName("evaluation", name, known)
@@ -184,7 +191,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
         raise HoldfastError(f"{', '.join(blocked)} need the encoder's gradients; leave them out with --black-box")
     kinds = [kind for kind in kinds if request.only or not left_out(request.suite, kind, operations)]
     balls = request.balls
-    refuse_twice("eps or ball", balls)
+    check_given_once("eps or ball", balls)
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
         advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")

@@ -14,7 +14,7 @@ from holdfast.core.errors import BudgetSpentError
 from holdfast.encoders.baseline import is_baseline
 from holdfast.measure.population import Fit
 from holdfast.report.contents import RunState
-from holdfast.run.computing import Computing, Subject, learn
+from holdfast.run.computing import Computing, EncoderState, learn
 from holdfast.run.conclusions import Cells, conclude_so_far
 from holdfast.run.engines.ranks import Ranks
 from holdfast.run.steps import Step, steps
@@ -38,13 +38,13 @@ class Interim:
     """... and when that was."""
     rehearsed: bool = False
 
-    def rehearse(self, subject: Subject) -> None:
+    def rehearse(self, subject: EncoderState) -> None:
         """Conclude what was seen of an encoder, once: how long conclusions take is known from then on."""
         if not self.rehearsed:
             self.rehearsed = True
             conclude_so_far(subject, self.cells)
 
-    def report(self, encoders: Sequence[Subject]) -> None:
+    def report(self, encoders: Sequence[EncoderState]) -> None:
         """Conclude what was seen of ``encoders`` and have the report written, unless it is too soon for that."""
         work, since = self.cells.work, monotonic()
         budget = work.deadline.budget
@@ -81,7 +81,7 @@ class Rounds:
     """
 
     work: Computing
-    encoders: Sequence[Subject]
+    encoders: Sequence[EncoderState]
     interim: Interim
 
     def run(self) -> None:
@@ -96,7 +96,7 @@ class Rounds:
         self._while_any_goes(self.encoders, covering=True)
         self._while_any_goes(self.encoders, covering=False)
 
-    def _while_any_goes(self, encoders: Sequence[Subject], covering: bool) -> None:
+    def _while_any_goes(self, encoders: Sequence[EncoderState], covering: bool) -> None:
         """Go on while there is time for anything; if ``covering``, for what has no answer yet."""
         strict = True
         while not self.work.deadline.passed:
@@ -113,7 +113,7 @@ class Rounds:
             self.work.deadline.begin_turn(1 / (len(self.encoders) - position))
             self.work.forward(subject, subject.groups)
 
-    def _round(self, encoders: Sequence[Subject], strict: bool, covering: bool) -> bool:
+    def _round(self, encoders: Sequence[EncoderState], strict: bool, covering: bool) -> bool:
         """Give each of ``encoders`` a turn, and return whether any went forward."""
         going, deadline = False, self.work.deadline
         for position, subject in enumerate(encoders):
@@ -122,10 +122,10 @@ class Rounds:
             if deadline.budget is not None and position == 0:
                 self.interim.rehearse(subject)
             if len(self.encoders) > 1:
-                subject.rest()
+                subject.release()
         return going
 
-    def _together(self, subject: Subject, strict: bool) -> bool:
+    def _together(self, subject: EncoderState, strict: bool) -> bool:
         """Bring an encoder's cells one step forward, all at once so that no worker waits, and return whether any went.
 
         What would take longer than everything before it waits until nothing else is left.
@@ -138,7 +138,7 @@ class Rounds:
         went = self._learned(subject, tuple(fits)) and bool(fits)
         return self._take(subject, taken) or went
 
-    def _advance(self, subject: Subject, covering: bool) -> bool:
+    def _advance(self, subject: EncoderState, covering: bool) -> bool:
         """Bring an encoder's cells one step forward, the quickest first, and return whether there was time for any."""
         planned = sorted(steps(subject, self.work), key=lambda step: step.seconds)
         planned = [step for step in planned if step.whole or not covering]
@@ -151,14 +151,14 @@ class Rounds:
                 went |= self._take(subject, list(some))
         return went
 
-    def _take_alone(self, subject: Subject, step: Step) -> bool:
+    def _take_alone(self, subject: EncoderState, step: Step) -> bool:
         """Learn what a step needs and observe what it asks for, if there is time for all of it."""
         if not self.work.deadline.affords(step.seconds) or not self._learned(subject, step.fits):
             return False
         self._take(subject, [step])
         return True
 
-    def _take(self, subject: Subject, steps: Sequence[Step]) -> bool:
+    def _take(self, subject: EncoderState, steps: Sequence[Step]) -> bool:
         """Observe what these steps ask for, and return whether there was time for any of it."""
         for step in steps:
             self.work.forecast.concluding |= step.concluding
@@ -168,12 +168,12 @@ class Rounds:
         whole = [step.observation for step in steps if step.whole]
         return self.work.forward(subject, groups, first, whole)
 
-    def _learned(self, subject: Subject, fits: Sequence[Fit[Any]]) -> bool:
+    def _learned(self, subject: EncoderState, fits: Sequence[Fit[Any]]) -> bool:
         """Return whether all ``fits`` are learned now, or known to be impossible; fewer are if the time is spent."""
         for fit in fits:
             if fit not in subject.learned:
                 learned = learn(self.work, subject.population, fit)
                 if isinstance(learned, BudgetSpentError):
                     return False
-                subject.know(fit, learned)
+                subject.add_fit(fit, learned)
         return True

@@ -12,14 +12,14 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, NamedTuple
 
-from holdfast.core.clock import beginning
+from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.core.options import RunOptions, declared
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
-from holdfast.data.reading.remembered import FILE, Remembered
+from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
@@ -27,18 +27,18 @@ from holdfast.measure.store import Store, some
 from holdfast.run.computing import Computing
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes
-from holdfast.run.engines.ranks import Ranks, leads
+from holdfast.run.engines.ranks import Ranks, is_main
 from holdfast.run.engines.requested import check_cluster, devices_of, engine_of, left_to_threads
-from holdfast.run.folder import REQUEST, claim, require_free
-from holdfast.run.forecast import Deadline, Forecast, pace
-from holdfast.run.inputs import NOTHING, AtHand, Inputs, NamedEncoder, NamedImages, load_encoder, loading_of, select
+from holdfast.run.folder import REQUEST, check_free, claim
+from holdfast.run.forecast import Deadline, Forecast, seconds_per_forward
+from holdfast.run.inputs import NOTHING, Inputs, Loaded, NamedEncoder, NamedImages, load_encoder, loading_of, select
 from holdfast.run.plan import adapt_plan
 from holdfast.run.progress import Display, shown
 from holdfast.run.radii import in_informative_balls
 from holdfast.run.request import Request, planned
 from holdfast.run.rounds import WriteReport
 from holdfast.run.shards import CleanCodes
-from holdfast.run.table import beside, fill_table, refuse_same_names, unfit
+from holdfast.run.table import beside, check_distinct_names, fill_table, unfit
 
 DEFAULTS = {name: option.default for name, (_, option) in declared(RunOptions, "evaluate").items()}
 MANY = 10
@@ -89,7 +89,7 @@ class Run:
         Raises:
             HoldfastError: there is no such engine or device, or the folder is in use for something else.
         """
-        began, started, options = beginning(), datetime.now(UTC), {**DEFAULTS, **options}
+        began, started, options = budget_start(), datetime.now(UTC), {**DEFAULTS, **options}
         out, cluster, device, workers = (options[name] for name in ("out", "cluster", "device", "workers"))
         check_cluster(verb, cluster, out)
         budget = None if options["budget"] is None else seconds(options["budget"])
@@ -104,15 +104,15 @@ class Run:
                 **devices_of(cluster, device, workers),
             )
             if mark is not None:
-                require_free(folder, mark)
-            show = stack.enter_context(shown(options["progress"] if leads(engine) else False))
+                check_free(folder, mark)
+            show = stack.enter_context(shown(options["progress"] if is_main(engine) else False))
             forecast = Forecast({}, beside=beside(engine))
             yield cls(settings, Store(folder), engine, show, budget, began, started, verb, options, forecast)
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process concludes: all do except ranks after the first."""
-        return leads(self.engine)
+        return is_main(self.engine)
 
     @property
     def kept(self) -> bool:
@@ -159,14 +159,16 @@ class Run:
             StoreError: the store cannot be written.
         """
         encoder, images, work = population.encoder, population.images, self.work
-        self.forecast.know_pace(encoder.name, pace(encoder, attacked=not isinstance(observation, CleanCodes)))
+        self.forecast.know_pace(
+            encoder.name, seconds_per_forward(encoder, attacked=not isinstance(observation, CleanCodes))
+        )
         for piece in (CleanCodes(), observation) if codes else (observation,):
             self.forecast.expect((encoder.name, piece))
         rows, ids = observation.rows(population), observation.ids(population)
-        with suppress(BudgetSpentError if self.leads else Exception):  # rank 0 says what went wrong
+        with suppress(BudgetSpentError if self.is_main else Exception):  # rank 0 says what went wrong
             if codes:
                 population = Population(encoder, images, population.run, work.codes(population, "codes"))
-            self.forecast.plan((encoder.name, observation), observation.forwards(population), len(rows))
+            self.forecast.plan((encoder.name, observation), observation.forward_passes(population), len(rows))
             work.compute(observation, population, doing or observation.name)
         if isinstance(self.engine, Ranks):
             self.engine.end()
@@ -174,12 +176,12 @@ class Run:
         kept_ids, observed = self.store.observed(key, [ids[row] for row in rows])
         known = set(kept_ids)
         seen = [row for row in rows if ids[row] in known]
-        if self.leads and not seen:
+        if self.is_main and not seen:
             raise BudgetSpentError(self.left_over(min(len(rows) * observation.inputs(population), len(images))))
         return Seen(population, seen, observed)
 
     def answer(
-        self, request: Request, at_hand: AtHand = NOTHING, write: WriteReport | None = None
+        self, request: Request, at_hand: Loaded = NOTHING, write: WriteReport | None = None
     ) -> tuple[list[Result], list[Failure]]:
         """Return the results and failures of everything that ``request`` asks for, which the store then holds.
 
@@ -195,18 +197,18 @@ class Run:
         """
         plan = planned(request)
         _warn_of_damage(self.store)
-        inputs = Inputs.of(request, at_hand, Remembered.at(self.store.folder / FILE, request.rehash))
-        refuse_same_names(inputs.encoders)
+        inputs = Inputs.of(request, at_hand, ScanCache.at(self.store.folder / FILE, request.rehash))
+        check_distinct_names(inputs.encoders)
         plan = adapt_plan(request, plan, inputs)
         cells = len(plan) * sum(not left_to_threads(encoder) for encoder in inputs.encoders)
         if isinstance(self.engine, (Automatic, Processes)) and cells >= MANY and not self.store.cells():
             self.engine.begin()
-        if self.leads:
+        if self.is_main:
             self.store.request(request.model_dump_json(indent=1))
         plan, reason_for_radii = in_informative_balls(request, plan, inputs, self.settings, self.work)
         if self.show and reason_for_radii:
             self.show.say(reason_for_radii)
-        return fill_table(inputs, plan, self.settings, self.work, write if self.leads else None, reason_for_radii)
+        return fill_table(inputs, plan, self.settings, self.work, write if self.is_main else None, reason_for_radii)
 
     def left_over(self, missing: int) -> str:
         """Return a sentence on how many images a spent budget left over."""
@@ -216,7 +218,7 @@ class Run:
 
     def warn_of(self, missing: int) -> None:
         """Warn of ``missing`` images, if there are any."""
-        if missing and self.leads:
+        if missing and self.is_main:
             warnings.warn(self.left_over(missing), HoldfastWarning, stacklevel=5)  # from who called the command
 
 

@@ -17,7 +17,7 @@ from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.optimised import operations
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.measure.evaluation import Evaluation, parts, pieces
+from holdfast.measure.evaluation import Evaluation, components, parts
 from holdfast.measure.keys import Key, key_of
 from holdfast.measure.observation import Joint, Observation, joined
 from holdfast.measure.population import Population, represent
@@ -107,7 +107,7 @@ def clean_codes(population: Population, store: Store) -> Codes:
     return codes
 
 
-def first_held(observation: Observation, population: Population, store: Store) -> list[int]:
+def stored_prefix(observation: Observation, population: Population, store: Store) -> list[int]:
     """Return those rows, in the order of ``observation.rows``, that come before the first that ``store`` lacks.
 
     First in random order: not the quick ones, which several workers finish early, but a fair sample of all.
@@ -122,7 +122,7 @@ def first_held(observation: Observation, population: Population, store: Store) -
     return [row for row in rows if row in first]
 
 
-def lacking(observation: Observation, population: Population, store: Store) -> int:
+def missing_count(observation: Observation, population: Population, store: Store) -> int:
     """Return how many rows of ``observation`` the store does not hold."""
     kept_ids, ids = store.kept_ids(_key(observation, population)), observation.ids(population)
     return sum(ids[row] not in kept_ids for row in observation.rows(population))
@@ -135,12 +135,12 @@ def in_random_order(rows: Sequence[int], observation: Observation, population: P
     """
     if isinstance(observation, CleanCodes) or observation.ids(population) != population.images.ids:
         return list(rows)
-    return [rows[position] for position in population.places[list(rows)].argsort().tolist()]
+    return [rows[position] for position in population.order_of[list(rows)].argsort().tolist()]
 
 
 def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: RunSettings, bank: Images | None) -> Cell:
     """Return what a store must know of a cell to tell later which of its files are still needed."""
-    keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *pieces(evaluation)[1:])]
+    keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *components(evaluation)[1:])]
     if bank is not None:
         keys.append(key_of(CleanCodes(), encoder, bank, run))
     result = key_of(evaluation, encoder, images, run, bank).stem

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
-from holdfast.measure.evaluation import Evaluation, learning, parts
+from holdfast.measure.evaluation import Evaluation, fits_of, parts
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit
-from holdfast.run.computing import Computing, Subject
+from holdfast.run.computing import Computing, EncoderState
 from holdfast.run.forecast import Piece
-from holdfast.run.shards import first_held, rows_in_shards
+from holdfast.run.shards import rows_in_shards, stored_prefix
 
 LITTLE = 0.1
 """Pictures that take a smaller share of what an observation may take at once need no step of their own."""
@@ -60,7 +60,7 @@ class Coverage:
     learning: float
     """The seconds that these are expected to take."""
 
-    def next(self, subject: Subject, work: Computing) -> Step | None:
+    def next(self, subject: EncoderState, work: Computing) -> Step | None:
         """Return the step to the next answer, to the full one if little is left."""
         group = subject.groups[self.observation]
         ample = work.deadline.seconds_of_turn / (2 * max(1, len(subject.groups)))
@@ -83,7 +83,7 @@ class Coverage:
         seconds = self.learning + max(0, rows - self.count) * self.row
         return Step(self.observation, rows, self.count < fewest, self.fits, seconds, alone=bool(self.fits))
 
-    def _last(self, subject: Subject, fewest: int, ample: float) -> Step:
+    def _last(self, subject: EncoderState, fewest: int, ample: float) -> Step:
         """Return the step to the full answer, its conclusions and pictures included."""
         name, group = subject.encoder.name, subject.groups[self.observation]
         dear = _dear(name, group, subject)
@@ -95,21 +95,21 @@ class Coverage:
         return Step(self.observation, self.total, self.count < fewest, self.fits, seconds, dear, pictures, alone)
 
 
-def _dear(name: str, group: Iterable[Evaluation], subject: Subject) -> dict[Piece, float]:
+def _dear(name: str, group: Iterable[Evaluation], subject: EncoderState) -> dict[Piece, float]:
     """Return the seconds of the conclusions that take long."""
     return {(name, each): long for each in group if (long := each.concluding(subject.planning))}
 
 
-def _in_shards(rows: int, part: Observation, subject: Subject) -> int:
+def _in_shards(rows: int, part: Observation, subject: EncoderState) -> int:
     population = subject.planning
     return rows_in_shards(rows, part.rows(population), part, population)
 
 
-def steps(subject: Subject, work: Computing) -> Iterator[Step]:
+def steps(subject: EncoderState, work: Computing) -> Iterator[Step]:
     """Yield the next step of every observation of an encoder that is not complete; what cannot be planned has failed."""
     for observation in subject.groups:
         try:
-            step = None if subject.why_not(observation) else next_step(subject, observation, work)
+            step = None if subject.failure_of(observation) else next_step(subject, observation, work)
         except Exception as error:  # what it needs could not be learned, say
             subject.failed[parts(observation)[0]] = error
             continue
@@ -117,14 +117,14 @@ def steps(subject: Subject, work: Computing) -> Iterator[Step]:
             yield step
 
 
-def next_step(subject: Subject, observation: Observation, work: Computing) -> Step | None:
+def next_step(subject: EncoderState, observation: Observation, work: Computing) -> Step | None:
     """Return what comes next of ``observation``; nothing if it is complete, or if what is left takes too long."""
     name, group, population = subject.encoder.name, subject.groups[observation], subject.planning
-    needed = dict.fromkeys(fit for evaluation in group for fit in learning(evaluation))
+    needed = dict.fromkeys(fit for evaluation in group for fit in fits_of(evaluation))
     fits = tuple(fit for fit in needed if fit not in subject.learned)
     learned_in = sum((work.forecast.expected((name, fit), 1) for fit in fits), 0.0)
     try:
-        total, count = len(observation.rows(population)), len(first_held(observation, population, work.store))
+        total, count = len(observation.rows(population)), len(stored_prefix(observation, population, work.store))
     except BudgetSpentError:  # which images it looks at is learned, too
         return Step(observation, 0, True, fits, learned_in)
     if count == total and not fits:

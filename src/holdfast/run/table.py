@@ -20,16 +20,16 @@ from holdfast.measure.evaluation import Evaluation, answerable, parts, with_bank
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
 from holdfast.report.text import about, counted
-from holdfast.run.computing import Computing, Subject, learn_all, once
+from holdfast.run.checkup import IMAGES, essential_checks
+from holdfast.run.computing import Computing, EncoderState, learn_all, once
 from holdfast.run.conclusions import Cells, MissingCells, finish
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes, one_thread
 from holdfast.run.engines.ranks import Ranks
-from holdfast.run.examination import IMAGES, examine
-from holdfast.run.forecast import SHORT, pace
+from holdfast.run.forecast import SHORT, seconds_per_forward
 from holdfast.run.inputs import Inputs
 from holdfast.run.rounds import Interim, Rounds, WriteReport
-from holdfast.run.shards import CleanCodes, lacking
+from holdfast.run.shards import CleanCodes, missing_count
 from holdfast.run.steps import pictures_of
 
 WRITING = 2.0
@@ -43,24 +43,24 @@ def plan(row: MissingCells, cells: Cells) -> float:
     """
     name, forecast = row.encoder.name, cells.work.forecast
     bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
-    subject = Subject(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
+    subject = EncoderState(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
     for evaluation in row.evaluations:
         subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
     for fit in subject.fits:
         with suppress(Exception):  # said when it is learned
-            forecast.plan((name, fit), fit.forwards(subject.planning))
+            forecast.plan((name, fit), fit.forward_passes(subject.planning))
     for part in dict.fromkeys(part for observation in subject.groups for part in parts(observation)):
         with suppress(Exception):  # said when it is observed
-            forwards = part.forwards(subject.planning)
+            forwards = part.forward_passes(subject.planning)
             forecast.plan((name, part), forwards)  # how many rows there are may be known only when fits are
-            forecast.plan((name, part), forwards, lacking(part, subject.planning, cells.work.store))
+            forecast.plan((name, part), forwards, missing_count(part, subject.planning, cells.work.store))
     if cells.work.deadline.budget is None:  # a budget may end before there are full results
         for observation, group in subject.groups.items():
             with suppress(Exception):  # which rows there are may be known only when fits are
                 rows = len(observation.rows(subject.planning))
                 forecast.pictures |= pictures_of(name, observation, group, rows)
     populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
-    images = sum(lacking(CleanCodes(), each, cells.work.store) for each in populations) if row.evaluations else 0
+    images = sum(missing_count(CleanCodes(), each, cells.work.store) for each in populations) if row.evaluations else 0
     return images * forecast.paces.get(name, 0.0)
 
 
@@ -90,7 +90,7 @@ def _where(work: Computing, device: str) -> str:
     return f" in {counted(beside(work.engine), 'worker')}" if isinstance(work.engine, (Automatic, Processes)) else ""
 
 
-def prepare(missing: MissingCells, cells: Cells) -> Subject | None:
+def prepare(missing: MissingCells, cells: Cells) -> EncoderState | None:
     """Return the encoder with its codes, if anything is missing of it and it is fit to be measured.
 
     For ranks also with what is learned from them; else that is learned when its turn comes.
@@ -104,17 +104,17 @@ def prepare(missing: MissingCells, cells: Cells) -> Subject | None:
         subject = _prepared(missing, cells)
         for fit in subject.fits:
             with suppress(Exception):  # said when it is learned
-                work.forecast.plan((missing.encoder.name, fit), fit.forwards(subject.population))
+                work.forecast.plan((missing.encoder.name, fit), fit.forward_passes(subject.population))
         if isinstance(work.engine, Ranks):
             learn_all(work, subject.population, subject.fits, subject.learned)
-            subject.rest()  # the next population knows what was learned
+            subject.release()  # the next population knows what was learned
         for observation in list(subject.groups):
             with cells.failing(missing.encoder, missing.images.name, subject.groups[observation]):
                 _plan(subject, observation, work)
     return subject
 
 
-def _prepared(missing: MissingCells, cells: Cells) -> Subject:
+def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
     """Return the encoder with its clean codes, those of the bank included.
 
     Raises:
@@ -128,13 +128,15 @@ def _prepared(missing: MissingCells, cells: Cells) -> Subject:
         searched = Population(missing.encoder, missing.searched, cells.run)
         bank = missing.searched, cells.work.codes(searched, "codes of the bank")
     learned = dict[Fit[Any], Observed | Exception]()
-    subject = Subject(missing.encoder, missing.images, bank, codes, learned, cells.run, cells.other_encoders(missing))
+    subject = EncoderState(
+        missing.encoder, missing.images, bank, codes, learned, cells.run, cells.other_encoders(missing)
+    )
     for evaluation in missing.evaluations:
         subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
     return subject
 
 
-def _plan(subject: Subject, observation: Observation, work: Computing) -> None:
+def _plan(subject: EncoderState, observation: Observation, work: Computing) -> None:
     """Take note of the forwards that an observation takes; one whose rows cannot be told is not made at all."""
     try:
         observation.rows(subject.planning)
@@ -144,12 +146,12 @@ def _plan(subject: Subject, observation: Observation, work: Computing) -> None:
             raise
     for part in parts(observation):
         with suppress(Exception):  # said when it is observed
-            work.forecast.plan((subject.encoder.name, part), part.forwards(subject.planning))
+            work.forecast.plan((subject.encoder.name, part), part.forward_passes(subject.planning))
 
 
 def unfit(population: Population, engine: Engine | None = None) -> str | None:
     """Return why the encoder of ``population`` cannot be measured where ``engine`` computes, if it cannot."""
-    if population.encoder.recorded:
+    if population.encoder.codes_only:
         return None  # its codes were looked at when they were read, and there is nothing else
     return once(engine or Local(), _problem, population, None)
 
@@ -157,7 +159,7 @@ def unfit(population: Population, engine: Engine | None = None) -> str | None:
 def _problem(population: Population, _: None) -> str | None:
     population = population.at_work()
     pixels = population.pixels(population.choose(IMAGES))
-    checks = examine(population.encoder, pixels, population.run, critical=True)
+    checks = essential_checks(population.encoder, pixels, population.run, critical=True)
     failed = [check for check in checks if check.status == "failed"]
     return " ".join(check.sentence for check in failed) or None
 
@@ -197,7 +199,7 @@ def fill_table(
         StoreError: the store cannot be written.
         KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
     """
-    refuse_same_names(inputs.encoders)
+    check_distinct_names(inputs.encoders)
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     cells = Cells(run, work, inputs.encoders, reason_for_radii)
@@ -214,7 +216,7 @@ def fill_table(
     return cells.results, cells.failures
 
 
-def refuse_same_names(encoders: Sequence[Encoder]) -> None:
+def check_distinct_names(encoders: Sequence[Encoder]) -> None:
     """Raise if two of ``encoders`` have the same name, by which results tell them apart."""
     names = [encoder.name for encoder in encoders]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -231,7 +233,7 @@ def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation],
         missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:
             with nullcontext() if isinstance(cells.work.engine, Local) else one_thread():
-                seconds = pace(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
+                seconds = seconds_per_forward(encoder.to(_device_of_pace(cells.run), cells.run.dtype))
                 cells.work.forecast.know_pace(encoder.name, seconds)
         return missing
     return None
@@ -249,7 +251,7 @@ def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim
     Raises:
         KeyboardInterrupt: somebody stopped it; what was seen by then is concluded.
     """
-    every: list[Subject] = []
+    every: list[EncoderState] = []
     try:
         if isinstance(cells.work.engine, Ranks) and cells.work.deadline.budget is None:
             in_turn(rows, cells)
@@ -264,11 +266,11 @@ def compute_missing(rows: Sequence[MissingCells], cells: Cells, interim: Interim
     finish_all(every, cells)
 
 
-def finish_all(every: Sequence[Subject], cells: Cells) -> None:
+def finish_all(every: Sequence[EncoderState], cells: Cells) -> None:
     """Conclude all that was observed of these encoders."""
     for subject in every:
         finish(subject, cells)
-        subject.rest()
+        subject.release()
 
 
 def in_turn(rows: Sequence[MissingCells], cells: Cells) -> None:

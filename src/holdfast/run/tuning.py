@@ -20,7 +20,7 @@ import torch
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.images import constant_images
-from holdfast.core.optimised import arranged, operations
+from holdfast.core.optimised import operations, optimised
 
 BATCHES = (1, 2, 4, 8)
 """Images at a time that are tried. From 16 on torch takes other kernels for small convolutions on one thread."""
@@ -72,7 +72,7 @@ def gradient_seconds(encoder: Encoder, count: int) -> float:
 
 
 def _timed(encoder: Encoder, count: int) -> float:
-    encoder, weight = arranged(encoder), next(encoder.module.parameters())
+    encoder, weight = optimised(encoder), next(encoder.module.parameters())
     images = constant_images(encoder.domain, count, weight)
     since = perf_counter()
     with torch.enable_grad():

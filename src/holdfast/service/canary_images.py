@@ -16,9 +16,9 @@ from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images, Subset
 from holdfast.core.optimised import codes_of
-from holdfast.core.run_settings import RunSettings, whole_float32
+from holdfast.core.run_settings import RunSettings, without_tf32
 from holdfast.data.reading.decode import USUAL, fitted
-from holdfast.data.reading.survey import Encoded
+from holdfast.data.reading.scan import Encoded
 from holdfast.service.canary import Canary, Picture, Vectors
 
 ROOM = 1.5
@@ -62,7 +62,7 @@ class Pictures:
         Raises:
             HoldfastError: the encoder does not take such images.
         """
-        require_pictures(encoder)
+        check_pictures(encoder)
         canary.images  # noqa: B018  raises if there are none
         channels = canary.pictures[0].shape[2]
         if channels != encoder.domain.shape[0]:
@@ -105,7 +105,7 @@ class Pictures:
         """
         encoder = self.encoder.to(self.run.device, self.run.dtype)
         pixels = self.usual if pixels is None else pixels
-        with whole_float32(), torch.no_grad():
+        with without_tf32(), torch.no_grad():
             parts = pixels.split(batch or self.run.batch_size)
             codes = torch.cat([codes_of(encoder, part).cpu().double() for part in parts])
         if not torch.isfinite(codes).all():
@@ -115,10 +115,10 @@ class Pictures:
         return codes.numpy()
 
 
-def require_pictures(encoder: Encoder) -> None:
+def check_pictures(encoder: Encoder) -> None:
     """Raise unless ``encoder`` takes pictures in grey or colour, and can be run."""
     shape, domain = encoder.domain.shape, encoder.domain
-    if encoder.recorded or len(shape) != 3 or shape[0] not in (1, 3) or (domain.low, domain.high) != (0, 1):
+    if encoder.codes_only or len(shape) != 3 or shape[0] not in (1, 3) or (domain.low, domain.high) != (0, 1):
         raise HoldfastError(
             f"{encoder.name}: a canary holds pictures of 1 or 3 channels in [0, 1], and an encoder that can be run; "
             f"got inputs of shape {shape} in [{domain.low:g}, {domain.high:g}]"

@@ -109,8 +109,8 @@ class AttackedMatches(Observation):
     def rows(self, population: Population) -> list[int]:
         return sorted(rivals(population, self.samples))
 
-    def forwards(self, population: Population) -> int:
-        return 2 * (self.attack.forwards + 1)
+    def forward_passes(self, population: Population) -> int:
+        return 2 * (self.attack.forward_passes + 1)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         other = rivals(population, self.samples)

@@ -164,7 +164,7 @@ def halves(population: Population) -> tuple[list[int], list[int]]:
     """
     groups, sides = groups_of(population), (list[int](), list[int]())
     side = dict[str, int]()
-    for image in population.shuffled.tolist():
+    for image in population.random_order.tolist():
         sides[side.setdefault(groups[image], len(side) % 2)].append(image)
     return sides
 
@@ -181,7 +181,7 @@ def pairs_of_halves(population: Population) -> tuple[Pairs, Pairs]:
     Raises:
         HoldfastError: there are too few images, or groups of them.
     """
-    originals, groups = set(population.originals.tolist()), groups_of(population)
+    originals, groups = set(population.first_copies.tolist()), groups_of(population)
     parts = [[image for image in part if image in originals] for part in halves(population)]
     counts = [len({groups[image] for image in part}) for part in parts]
     if min(counts) < LEAST // 2:

@@ -244,7 +244,7 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
     Raises:
         HoldfastError: There are too few images for ``k`` neighbours, or the reference is collapsed.
     """
-    require_neighbours(k, len(pair.gallery.reference) - (not pair.gallery.is_bank))
+    check_neighbours(k, len(pair.gallery.reference) - (not pair.gallery.is_bank))
     seen = pair.embedded(pair.divergence)
     scale, kept = seen.scale(), answers(seen.reference, seen.candidate, seen.gallery, k)
     series = [*(_moved(pair, seen, scale) if pair.same_width else ()), *_kept(seen, kept, k), *_unexplained(seen)]
@@ -255,7 +255,7 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
     return conclusion.model_copy(update={"verdicts": (verdict(_numbers(conclusion), pair.divergence.name),)}), kept
 
 
-def require_neighbours(k: int, count: int) -> None:
+def check_neighbours(k: int, count: int) -> None:
     """Check that there are enough images for ``k`` neighbours.
 
     Args:

@@ -158,7 +158,7 @@ def divergences() -> dict[str, type[Divergence]]:
     return {name: kind for name, kind in DIVERGENCES.items() if not kind.learns and kind().embed(probe) is not None}
 
 
-def require_euclidean(divergence: Divergence) -> None:
+def check_euclidean(divergence: Divergence) -> None:
     """Raise unless drift can measure by ``divergence``."""
     if divergence.name not in divergences():
         raise _not_euclidean(divergence)
@@ -181,7 +181,7 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
     Raises:
         HoldfastError: The divergence has no such points, or an embedding is zero and needs a direction.
     """
-    require_euclidean(divergence)
+    check_euclidean(divergence)
     points = divergence.embed(codes.double())
     if points is None:
         raise _not_euclidean(divergence)

@@ -44,7 +44,7 @@ class Smoothing(SharedSettings):
         return NoisyIndex(self.sigma, self.samples, self.others)
 
     @property
-    def forwards(self) -> int:
+    def forward_passes(self) -> int:
         """How many noisy copies of an image the encoder looks at."""
         return 2 * self.selection + self.copies
 
@@ -77,9 +77,9 @@ class NoisyIndex(Fit[Observed]):
         others = 0 if population.bank_images else self.others
         if others and population.groups is not None:  # those of the own group are passed over
             others += len(population.images) - 1 - population.fewest_others
-        return population.shuffled[: self.samples + others].tolist()
+        return population.random_order[: self.samples + others].tolist()
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         bank = min(self.others, len(population.bank_images)) if population.bank_images else 0
         return COPIES * (len(self._rows(population)) + bank)
 
@@ -130,7 +130,7 @@ class Index:
             smoothing: Settings of the noise and of the copies.
         """
         learned = population.learned(smoothing.index)
-        codes, places = learned["codes"], population.places
+        codes, places = learned["codes"], population.order_of
         entry = codes[places[[row]]]
         others = learned["bank"] if "bank" in learned else codes[places[others_of(population, row, smoothing.others)]]
         entries = embed(torch.cat([entry, others]).to(population.codes.dtype))
@@ -192,7 +192,7 @@ def others_of(population: Population, row: int, count: int) -> list[int]:
         row: Row of the image.
         count: Largest number of other images.
     """
-    return population.others([row], count)[0].tolist() if len(population.images) > 1 else []
+    return population.random_others([row], count)[0].tolist() if len(population.images) > 1 else []
 
 
 def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"]:
@@ -209,7 +209,7 @@ def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"
         if kin is not None:
             return (kin.theirs[population.bank.choose(count)] != kin.mine).to(device)
         return torch.ones(min(count, len(population.bank_images)), dtype=torch.bool, device=device)
-    originals = population.originals
+    originals = population.first_copies
     return (originals[others_of(population, row, count)] != originals[row]).to(device)
 
 

@@ -67,7 +67,7 @@ class NoisyCodes(Observation):
         return population.choose(self.smoothing.samples)
 
     def inputs(self, population: Population) -> int:
-        return self.smoothing.forwards
+        return self.smoothing.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         observations = [self._of_image(population, row) for row in rows]
@@ -186,8 +186,8 @@ class AttackedCentres(Observation):
     def inputs(self, population: Population) -> int:
         return 2 * self.smoothing.selection
 
-    def forwards(self, population: Population) -> int:
-        return COPIES * self.attack.forwards + self.inputs(population)
+    def forward_passes(self, population: Population) -> int:
+        return COPIES * self.attack.forward_passes + self.inputs(population)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = self.pixels(population, rows)
@@ -206,7 +206,7 @@ class AttackedCentres(Observation):
         drawn = population.run.noise(["copies"] * COPIES)
         numbers = torch.arange(COPIES, device=context.pixels.device)
         noise = drawn[:1].fork("attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
-        smoothed = mean_encoder(population.arranged, self.smoothing.sigma * noise)
+        smoothed = mean_encoder(population.optimised, self.smoothing.sigma * noise)
         divergence = population.fitted(self.divergence if self.divergence.smooth else L2Distance())
         facing = AttackContext(smoothed, context.pixels, context.noise)
         objective = Away(divergence)(facing)

@@ -69,18 +69,18 @@ class Plan:
     def drawn(self) -> str:
         """How many noisy copies of an image are drawn."""
         early = 2 * self.smoothing.selection + self.fewest
-        most = f"{self.smoothing.forwards:,} noisy copies of each image"
+        most = f"{self.smoothing.forward_passes:,} noisy copies of each image"
         return f"up to {most}, {early:,} where they agree" if self.ends_early else most
 
     def __str__(self) -> str:
         return (
-            f"{self.drawn}, {self.smoothing.forwards * self.smoothing.samples:,} in all at most; center smoothing "
+            f"{self.drawn}, {self.smoothing.forward_passes * self.smoothing.samples:,} in all at most; center smoothing "
             f"can certify l2 radii up to {self.widest:.3g} and will abstain on about {self.abstaining:.1%} of the images; "
             f"votes can certify radii up to {self.farthest:.3g}"
         )
 
 
-def require_noise(evaluation: str, smoothing: Smoothing) -> None:
+def check_noise(evaluation: str, smoothing: Smoothing) -> None:
     """Raise unless there is noise to smooth with.
 
     Raises:
@@ -93,7 +93,7 @@ def require_noise(evaluation: str, smoothing: Smoothing) -> None:
             raise OutOfRange(f"{evaluation}.{name}", vars(smoothing)[name], "at least 1")
 
 
-def require_alpha(evaluation: str, alpha: float) -> None:
+def check_alpha(evaluation: str, alpha: float) -> None:
     """Raise unless ``alpha`` is a chance of error.
 
     Raises:
@@ -103,7 +103,7 @@ def require_alpha(evaluation: str, alpha: float) -> None:
         raise OutOfRange(f"{evaluation}.alpha", alpha, "a probability in (0, 0.5)")
 
 
-def require_radii(evaluation: str, radii: tuple[float, ...]) -> None:
+def check_radii(evaluation: str, radii: tuple[float, ...]) -> None:
     """Raise unless all ``radii`` are positive.
 
     Raises:
@@ -114,7 +114,7 @@ def require_radii(evaluation: str, radii: tuple[float, ...]) -> None:
             raise OutOfRange(f"{evaluation}.radii", radius, "positive l2 radii in pixel units")
 
 
-def require_slack(evaluation: str, slack: float) -> None:
+def check_slack(evaluation: str, slack: float) -> None:
     """Raise unless ``slack`` can be added to a half.
 
     Raises:
@@ -124,7 +124,7 @@ def require_slack(evaluation: str, slack: float) -> None:
         raise OutOfRange(f"{evaluation}.slack", slack, "in (0, 0.5)", fix="use 0.05, as the paper does")
 
 
-def require_centres(
+def check_centres(
     evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], slack: float, alpha: float, looks: int = 1
 ) -> None:
     """Raise if center smoothing would abstain on every image or could certify none at some of the ``radii``.
@@ -132,7 +132,7 @@ def require_centres(
     Raises:
         HoldfastError: says how many copies are needed.
     """
-    require_slack(evaluation, slack)
+    check_slack(evaluation, slack)
     needed = ceil(log(4 / alpha) / (2 * slack**2))
     if smoothing.selection < needed:
         raise HoldfastError(
@@ -162,7 +162,7 @@ def copies_for_centres(radius: float, sigma: float, slack: float, alpha: float) 
     return ceil(log(2 * MOST_LOOKS / alpha) / (2 * (left / 2) ** 2))
 
 
-def require_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], alpha: float) -> None:
+def check_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], alpha: float) -> None:
     """Raise if no vote could certify an image at some of the ``radii``, even if all copies agreed.
 
     Raises:

@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
 from holdfast.core.records import Conditions, Estimate, Question
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.probes.base import Probe
 from holdfast.probes.hardened import NoiseProbe
@@ -21,7 +21,7 @@ from holdfast.probes.neighbours import Knn
 from holdfast.smoothing.copies import Stopping, kept_ranks
 from holdfast.smoothing.index import BETA, Smoothing, abstains, quantile
 from holdfast.smoothing.noisy_codes import NoisyCodes
-from holdfast.smoothing.plan import require_alpha, require_noise, require_radii
+from holdfast.smoothing.plan import check_alpha, check_noise, check_radii
 
 MULTIPLES = (1, 2, 3)
 """Radii that are decided whether or not they are asked for, in deviations of the noise: those of mean radii and curves."""
@@ -58,10 +58,10 @@ class SmoothedEvaluation(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "others")
-        require_noise(self.name, self.smoothing)
-        require_alpha(self.name, self.alpha)
-        require_radii(self.name, self.radii)
+        check_positive(self, "others")
+        check_noise(self.name, self.smoothing)
+        check_alpha(self.name, self.alpha)
+        check_radii(self.name, self.radii)
 
     @property
     def smoothing(self) -> Smoothing:

@@ -161,8 +161,8 @@ class AttackedUnitCodes(Observation):
     def inputs(self, population: Population) -> int:
         return 2 * self.settings.selection
 
-    def forwards(self, population: Population) -> int:
-        return COPIES * self.attack.forwards + self.inputs(population)
+    def forward_passes(self, population: Population) -> int:
+        return COPIES * self.attack.forward_passes + self.inputs(population)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = self.pixels(population, rows)
@@ -177,7 +177,7 @@ class AttackedUnitCodes(Observation):
         noise = (
             drawn[:1].fork("feature attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
         )
-        smoothed = mean_encoder(population.arranged, self.settings.sigma * noise)
+        smoothed = mean_encoder(population.optimised, self.settings.sigma * noise)
         facing = AttackContext(smoothed, context.pixels, context.noise)
         return self.attack(
             smoothed, context.pixels, Away(Cosine())(facing), L2(self.radius), context.noise.fork("feature")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from holdfast.core.errors import refuse_blanks
+from holdfast.core.errors import check_no_blanks
 from holdfast.spectral.eigen import DENSE, SCORES, Spectrum, all_values, certified, spectrum
 from holdfast.spectral.graph import Edges, Graph, Split, crossing
 from holdfast.spectral.graph_pair import GraphPair, checked, draw
@@ -185,7 +185,7 @@ def spade(
         >>> 1 < found.stretch < found.score
         True
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     x, y = checked(inputs, outputs)
     manifold = GraphConstruction.read(graph) if isinstance(graph, str) else graph
     scores = scored(draw(x, y, k, manifold, repair, seed), seed)

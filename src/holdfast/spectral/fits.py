@@ -89,7 +89,7 @@ class SpectralFit(Fit[SpectralScores]):
         """Return which of the chosen rows comes first, second ... in the ids' order, and the rows in that order."""
         rows = population.choose(self.samples)
         rank = np.empty(len(population.images), dtype=np.int64)
-        rank[population.shuffled.numpy()] = np.arange(len(rank))
+        rank[population.random_order.numpy()] = np.arange(len(rank))
         order = np.argsort(rank[rows])
         return order, [rows[position] for position in order.tolist()]
 

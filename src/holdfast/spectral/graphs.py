@@ -17,13 +17,13 @@ from holdfast.core.discovery import named_classes
 from holdfast.core.errors import OutOfRange
 from holdfast.core.points.neighbours import Neighbours
 from holdfast.core.points.points import Points, points
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import TextSettings, read
 from holdfast.spectral.graph import Graph, union
 from holdfast.spectral.resistance import resistances
 
 
 @dataclass(frozen=True)
-class GraphConstruction(Spelled):
+class GraphConstruction(TextSettings):
     """A graph that stands for the manifold near which the points lie."""
 
     name: ClassVar[str]

@@ -179,11 +179,11 @@ def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
             "it is damaged or not a training checkpoint",
             fix="delete it to begin again, or choose another --out",
         ) from error
-    require_same(path.parent, before, recipe)
+    check_same(path.parent, before, recipe)
     return dict(state)
 
 
-def require_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+def check_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
     """Check that a checkpoint is of the same training.
 
     Args:

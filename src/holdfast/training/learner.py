@@ -18,7 +18,7 @@ from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import TextSettings, read
 from holdfast.training.processes import processes
 
 # What is trained: an encoder with what its objective adds to it, and the loss of a batch.
@@ -129,7 +129,7 @@ class Learner(nn.Module, ABC):
 
 
 @dataclass(frozen=True)
-class TrainingObjective(Spelled):
+class TrainingObjective(TextSettings):
     """Goal of training; its fields are its settings."""
 
     name: ClassVar[str]
@@ -164,7 +164,7 @@ def training_objectives() -> dict[str, type[TrainingObjective]]:
     return named_classes(home, TrainingObjective)
 
 
-def require_two_images(objective: TrainingObjective, setting: Setting) -> None:
+def check_two_images(objective: TrainingObjective, setting: Setting) -> None:
     """Check that each process has at least two images per batch to compare.
 
     Args:

@@ -221,11 +221,11 @@ class Training:
         self._restore()
         if not self.curve:
             self._remember(self._health() | {"epoch": 0.0})
-        self._require_agreement()
+        self._check_agreement()
         with self.interruption.deferred():
             while self.epoch < self.recipe.epochs:
                 self._run_epoch()
-                self._require_agreement()
+                self._check_agreement()
 
     @property
     def encoder(self) -> nn.Module:
@@ -284,12 +284,12 @@ class Training:
             kept_long = monotonic() - kept > SECONDS
             if self.step % look == 0 or self.step == self.feed.steps:
                 stopped = somewhere(self._stops, self.fabric.device)
-                self._require_finite(total)
+                self._check_finite(total)
             elif self.fabric.world_size == 1:
                 stopped = self._stops  # with no one to agree with, at once
             self.show_progress(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
             if stopped or (kept_long and self.step < self.feed.steps):
-                self._require_finite(total)
+                self._check_finite(total)
                 self.total += float(total)
                 total.zero_()
                 self.seconds += monotonic() - began
@@ -344,7 +344,7 @@ class Training:
         return torch.cat([eval_codes(self.learner.encoder, self.feed.pixels(part).to(self.dtype)) for part in parts])
 
     def _health(self) -> Epoch:
-        self._require_finite_weights()
+        self._check_finite_weights()
         codes = eval_codes(self.encoder, self.watched.to(self.dtype))
         if not bool(codes.isfinite().all()):  # running statistics may be infinite where weights are not
             raise HoldfastError(f"embeddings are no longer finite after epoch {self.epoch}; {ADVICE}{self._last()}")
@@ -364,14 +364,14 @@ class Training:
             numbers["knn_accuracy"] = neighbour_accuracy(codes, labels.to(codes.device))
         return numbers
 
-    def _require_finite(self, total: Tensor) -> None:
+    def _check_finite(self, total: Tensor) -> None:
         if not isfinite(float(total)):
             raise HoldfastError(
                 f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; "
                 f"{ADVICE}{self._last()}"
             )
 
-    def _require_agreement(self) -> None:
+    def _check_agreement(self) -> None:
         """Raise if codes are no longer what they were, and put the encoder back to the last epoch in which they were."""
         now, final = self.curve[-1], self.epoch == self.recipe.epochs
         # Twice in a row, for the largest rates come first, and smaller ones mend what they did.
@@ -401,14 +401,14 @@ class Training:
             self.after_epoch(self.encoder, self.curve)
         self._save()
 
-    def _require_finite_weights(self) -> None:
+    def _check_finite_weights(self) -> None:
         if not all(bool(weight.isfinite().all()) for weight in self.learner.parameters()):
             raise HoldfastError(
                 f"weights are no longer finite by step {self.step} of epoch {self.epoch + 1}; {ADVICE}{self._last()}"
             )
 
     def _save(self) -> None:
-        self._require_finite_weights()
+        self._check_finite_weights()
         if self.folder is None or rank() != 0:
             return
         checkpoints.save(

@@ -14,11 +14,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.core.errors import HoldfastError, OutOfRange
-from holdfast.core.settings import Spelled, read, require_not_negative, require_positive, require_share
+from holdfast.core.settings import TextSettings, check_fraction, check_not_negative, check_positive, read
 
 
 @dataclass(frozen=True)
-class Optimiser(Spelled):
+class Optimiser(TextSettings):
     """Optimiser and its settings; weight decay spares biases and weights of norms."""
 
     name: ClassVar[str]
@@ -28,8 +28,8 @@ class Optimiser(Spelled):
     """Weight decay; biases and the weights of norms have none."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "rate")
-        require_not_negative(self, "weight_decay")
+        check_positive(self, "rate")
+        check_not_negative(self, "weight_decay")
 
     @classmethod
     def read(cls, text: str) -> Optimiser:
@@ -105,7 +105,7 @@ class AdamW(Optimiser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(self, "beta2")
+        check_fraction(self, "beta2")
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(groups, self.rate, (0.9, self.beta2))
@@ -131,8 +131,8 @@ class Lars(Optimiser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(self, "momentum")
-        require_positive(self, "trust")
+        check_fraction(self, "momentum")
+        check_positive(self, "trust")
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         from holdfast.encoders.loading.factory import declare_missing_operators
@@ -150,7 +150,7 @@ class Lars(Optimiser):
 
 
 @dataclass(frozen=True)
-class Schedule(Spelled):
+class Schedule(TextSettings):
     """Learning rate over time, as a fraction of the optimiser's rate."""
 
     name: ClassVar[str]
@@ -198,7 +198,7 @@ class Cosine(Schedule):
     name = "cosine"
 
     def __post_init__(self) -> None:
-        require_not_negative(self, "warmup", "final")
+        check_not_negative(self, "warmup", "final")
 
     def factor(self, epoch: float, epochs: int) -> float:
         if epoch < self.warmup:
@@ -221,7 +221,7 @@ class Steps(Schedule):
     def __post_init__(self) -> None:
         if self.every < 1:
             raise OutOfRange("steps: every", self.every, "at least 1 epoch")
-        require_not_negative(self, "factor_each")
+        check_not_negative(self, "factor_each")
 
     def factor(self, epoch: float, epochs: int) -> float:
         return self.factor_each ** int(epoch // self.every)

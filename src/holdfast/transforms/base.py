@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.discovery import named_classes
-from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import TextSettings, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ ImagePixels = Float[Tensor, "b channels height width"]
 
 
 @dataclass(frozen=True)
-class Transform(Spelled):
+class Transform(TextSettings):
     """Change images in [0, 1] to images of the same shape in [0, 1], each by itself.
 
     The fields are the settings. Random draws come from ``noise``, one stream per image. What is drawn once for a whole
@@ -40,19 +40,19 @@ class Transform(Spelled):
     """True if something is drawn for each image."""
     channels: ClassVar[tuple[int, ...]] = ()
     """Numbers of channels that the transform accepts; empty for any number."""
-    rungs: ClassVar[tuple[float | None, ...]] = ()
+    severities: ClassVar[tuple[float | None, ...]] = ()
     """Values of the one parameter of a family, from no change to severe; empty if there are no severity levels."""
 
     @classmethod
-    def ladder(cls) -> tuple[Transform, ...]:
+    def family(cls) -> tuple[Transform, ...]:
         """Severity levels of the family, from no change to the most severe; empty without levels.
 
         Example:
-            >>> [str(rung) for rung in transforms()["brightness"].ladder()][:3]
+            >>> [str(rung) for rung in transforms()["brightness"].family()][:3]
             ['brightness:0.0', 'brightness:0.05', 'brightness:0.1']
         """
         of: Callable[[float | None], Transform] = cls
-        return tuple(of(value) for value in cls.rungs)
+        return tuple(of(value) for value in cls.severities)
 
     @classmethod
     def read(cls, text: str) -> Transform:
@@ -247,7 +247,7 @@ def transformed(images: Images | Tensor, transform: Transform | str, seed: int =
         >>> float(dark.pixels([0]).max())
         0.25
     """
-    refuse_blanks(locals())
+    check_no_blanks(locals())
     images = Images(images) if isinstance(images, Tensor) else images
     if not isinstance(images, Images):
         raise HoldfastError(

@@ -29,7 +29,7 @@ class Blur(Transform):
     sigma: float
     """Standard deviation of the blur, as a fraction of the shorter side."""
     name = "blur"
-    rungs = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)
+    severities = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma <= 1:
@@ -47,7 +47,7 @@ class Brightness(Transform):
     amount: float
     """Value added to every pixel, from -1 to 1."""
     name = "brightness"
-    rungs = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+    severities = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
     def __post_init__(self) -> None:
         if not -1 <= self.amount <= 1:
@@ -65,7 +65,7 @@ class Contrast(Transform):
     factor: float
     """Factor of each pixel's distance from the mean, at least 0; 1 changes nothing."""
     name = "contrast"
-    rungs = (1.0, 0.8, 0.6, 0.4, 0.25, 0.1)
+    severities = (1.0, 0.8, 0.6, 0.4, 0.25, 0.1)
 
     def __post_init__(self) -> None:
         if not 0 <= self.factor < float("inf"):
@@ -86,7 +86,7 @@ class Crop(Transform):
     share: float
     """Fraction of each side that is cut away, from -1 to below 1; negative values pad with black."""
     name = "crop"
-    rungs = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+    severities = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
     def __post_init__(self) -> None:
         if not -1 <= self.share < 1:
@@ -158,7 +158,7 @@ class HueSaturation(Transform):
     """Quarter circles by which the hue turns, from 0 to 1; saturation falls by half of it."""
     name = "hue-saturation"
     channels = (1, 3)
-    rungs = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)
+    severities = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)
 
     def __post_init__(self) -> None:
         if not 0 <= self.amount <= 1:
@@ -198,7 +198,7 @@ class Jpeg(Transform):
     """Quality of the JPEG encoder, 1 to 100; none changes nothing."""
     name = "jpeg"
     channels = (1, 3)
-    rungs = (None, 90, 70, 50, 30, 10)
+    severities = (None, 90, 70, 50, 30, 10)
 
     def __post_init__(self) -> None:
         if self.quality is not None and not 1 <= self.quality <= 100:
@@ -244,7 +244,7 @@ class GaussianNoise(Transform):
     """Standard deviation of the noise, in pixel units."""
     name = "noise"
     draws = True
-    rungs = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+    severities = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
     def __post_init__(self) -> None:
         if not 0 <= self.std < float("inf"):
@@ -262,7 +262,7 @@ class Resize(Transform):
     scale: float
     """Size in between, as a fraction of the original size."""
     name = "resize"
-    rungs = (1.0, 0.75, 0.5, 0.35, 0.25, 0.125)
+    severities = (1.0, 0.75, 0.5, 0.35, 0.25, 0.125)
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
@@ -285,7 +285,7 @@ class Rotation(Transform):
     degrees: float
     """Angle, in degrees."""
     name = "rotation"
-    rungs = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
+    severities = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 
     def __post_init__(self) -> None:
         if not -360 <= self.degrees <= 360:

@@ -21,7 +21,7 @@ FIFTEEN = (
 SEVERITIES = (1, 3, 5)
 
 
-def rungs(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
+def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
     """Edits of each family from mild to severe, without the identity.
 
     Args:
@@ -39,13 +39,13 @@ def rungs(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
         if issubclass(kind, CommonCorruption):
             chosen += [kind(severity) for severity in SEVERITIES]
         else:
-            chosen += kind.ladder()[1:]
+            chosen += kind.family()[1:]
     return tuple(chosen)
 
 
 def graded(kind: type[Transform]) -> bool:
     """Return whether a transform comes in strengths."""
-    return bool(kind.rungs) or issubclass(kind, CommonCorruption)
+    return bool(kind.severities) or issubclass(kind, CommonCorruption)
 
 
 def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:

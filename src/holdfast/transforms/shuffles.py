@@ -37,7 +37,7 @@ class GlobalShuffle(Transform):
     name = "global-shuffle"
 
     def __post_init__(self) -> None:
-        require_grid(self.grid, self.patch)
+        check_grid(self.grid, self.patch)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         patches = cut(pixels, grid_of(pixels, self.grid, self.patch))
@@ -58,14 +58,14 @@ class LocalShuffle(Transform):
     name = "local-shuffle"
 
     def __post_init__(self) -> None:
-        require_grid(self.grid, self.patch)
+        check_grid(self.grid, self.patch)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         patches = cut(pixels, grid_of(pixels, self.grid, self.patch))
         return joined(patches[..., permutation(patches.shape[3], self.seed).to(pixels.device)], pixels)
 
 
-def require_grid(grid: int, patch: int) -> None:
+def check_grid(grid: int, patch: int) -> None:
     """Check the sizes of patches.
 
     Args:

@@ -210,7 +210,7 @@ def test_a_search_costs_at_most_four_times_its_attack(attack: Attack) -> None:
     assert isinstance(inner, nn.Module)
     nearest_events(goal, attack, Linf(0.3), context.noise)
     assert 0 < forwards <= search_forwards(attack) + 1e-6
-    assert search_forwards(attack) <= COST * attack.forwards
+    assert search_forwards(attack) <= COST * attack.forward_passes
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_pairs_that_overlap_are_of_two_groups() -> None:
     images = pixel((0.2, 0.21, 0.88, 0.9), ("a", "a", "b", "b"))
     result = Overlap(**one(0.05))(identity(), images, DOUBLE)
     people = Population(identity(), images, DOUBLE)
-    rows, codes = people.couples(10), people.codes[:, 0]
+    rows, codes = people.disjoint_pairs(10), people.codes[:, 0]
     assert len(rows) == 2
     apart = (codes[rows] - codes[people.partners[rows]]).abs()
     assert apart.min() > 0.6

@@ -104,8 +104,8 @@ def test_copies_and_groups_stay_on_one_side() -> None:
     copies = Population(builtin(), Images(pixels, ids), DOUBLE)
     seen, unseen = seen_and_unseen(copies, range(18), 3)
     assert int(seen.sum()) == 3
-    known = {copies.originals[k].item() for k in seen.nonzero()[:, 0].tolist()}
-    assert not known & {copies.originals[k].item() for k in unseen.nonzero()[:, 0].tolist()}
+    known = {copies.first_copies[k].item() for k in seen.nonzero()[:, 0].tolist()}
+    assert not known & {copies.first_copies[k].item() for k in unseen.nonzero()[:, 0].tolist()}
     grouped = Population(builtin(), Images(pixels[:12], ids[:12], groups=["a", "b", "c", "d"] * 3), DOUBLE)
     half = seen_rows(grouped, 100)
     assert len(half) == 6

@@ -434,11 +434,11 @@ def test_a_risk_of_zero_allows_for_others_to_be_passed() -> None:
 
 def test_no_image_is_in_two_pairs() -> None:
     population = Population(builtin(), digits(31), RunSettings())
-    rows = population.couples(1000)
+    rows = population.disjoint_pairs(1000)
     partners = population.partners[rows].tolist()
     assert len(rows) == 15
     assert len({*rows, *partners}) == 30
-    assert population.couples(4) == sorted(population.couples(4))
+    assert population.disjoint_pairs(4) == sorted(population.disjoint_pairs(4))
 
 
 def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
@@ -447,7 +447,7 @@ def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
     crossed = next(series for series in result.series if series.quantity == "crossed_to_a_random_image")
     attacked = [row for row, value in enumerate(crossed.values) if value == value]
     population = Population(builtin(), digits(30), RunSettings())
-    assert attacked == population.couples(30)
+    assert attacked == population.disjoint_pairs(30)
     assert result.estimate("pairwise_breakaway_risk").n == 15
     assert "so that no two pairs share an image" in crossed.reasons[int(population.partners[attacked[0]])]
 

@@ -55,7 +55,7 @@ def test_numbers_are_those_of_the_definitions(with_bank: bool) -> None:
     population = Population(builtin(), images, DOUBLE, bank=held)
     result = FEW(builtin(), images, DOUBLE, bank)
     seen = set[bool]()
-    for edit in (transforms()["brightness"].ladder()[3], transforms()["noise"].ladder()[5]):
+    for edit in (transforms()["brightness"].family()[3], transforms()["noise"].family()[5]):
         name, rung = str(edit).split(":")
         of: dict[str, Any] = {"edit": name, "rung": rung, "divergence": "cosine"}
         for place, row in enumerate(population.choose(12)):
@@ -227,7 +227,7 @@ def test_what_cannot_be_measured_says_why() -> None:
 
 
 def test_half_precision_edits_in_single_precision() -> None:
-    observation = Edited(transforms()["resize"].ladder()[1:3], 1, (L2Distance(),), 2, 8)
+    observation = Edited(transforms()["resize"].family()[1:3], 1, (L2Distance(),), 2, 8)
     exact, half = (
         observation.observe(Population(builtin(), digits(8), RunSettings(precision=precision)), range(8))["0.change"]
         for precision in ("float32", "bfloat16")

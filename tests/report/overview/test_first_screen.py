@@ -20,7 +20,7 @@ from holdfast.report.files import write
 from holdfast.report.gate import check, parse
 from holdfast.report.notebook import run_html
 from holdfast.report.overview.advice import advice, gate_command
-from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, key_of, require_one_event
+from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, check_one_event, key_of
 from holdfast.report.overview.first_screen import FirstScreen, _lead, lines
 from holdfast.report.page.page import render
 from tests.report.synthetic import breakaway, ids, result, series
@@ -67,10 +67,10 @@ def test_proof_and_attack_share_a_cell_at_the_radius_where_encoders_differ_most(
 @pytest.mark.parametrize("field", ["event", "images", "gallery", "ball", "divergence"])
 def test_two_rows_of_one_title_must_speak_of_one_event(field: str):
     (row,) = screen(kept("a", {"linf:0.05": (0.5, 0.6)})).rows
-    require_one_event([row, row])
+    check_one_event([row, row])
     other = replace(row, key=row.key._replace(**{field: "another"}))
     with pytest.raises(HoldfastError, match=field):
-        require_one_event([row, other])
+        check_one_event([row, other])
 
 
 def test_a_proof_above_an_attack_of_one_event_stops_the_report():
@@ -82,7 +82,7 @@ def test_the_proof_of_one_row_is_held_against_the_attack_of_another_of_its_key()
     (row,) = screen(kept("a", {"linf:0.05": (0.5, 0.9)})).rows
     (stronger,) = screen(kept("a", {"linf:0.05": (0.1, 0.4)})).rows
     with pytest.raises(HoldfastError, match=r"0\.5.*0\.4"):
-        require_one_event([row, stronger])
+        check_one_event([row, stronger])
 
 
 def test_bounds_that_cross_because_of_violated_certificates_are_shown_in_red():

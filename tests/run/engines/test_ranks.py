@@ -22,7 +22,7 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.store import Store
 from holdfast.run.engines import ranks
-from holdfast.run.engines.ranks import Ranks, leads
+from holdfast.run.engines.ranks import Ranks, is_main
 from holdfast.run.engines.requested import devices_of
 from tests import tiny
 from tests.run.test_table import fill, findings, looked_at
@@ -188,7 +188,7 @@ def test_ranks_of_one_machine_take_its_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SLURM_LOCALID", "3")
     assert devices_of("ranks", "cuda") == {"device": "cuda:1"}
     assert devices_of("ranks", "cuda:0") == {"device": "cuda:0"}
-    assert leads(Ranks(0, 8, Path()))
+    assert is_main(Ranks(0, 8, Path()))
 
 
 PGD = ["--set", "displacement.attacks=pgd:steps=2", "--eps", "0.1"]

@@ -74,7 +74,7 @@ def test_copies_are_missed_as_one_counts_them() -> None:
     for row in rows:
         alone = IMAGES[[row]]
         clean = encoder(alone.pixels([0]))
-        rungs = hf.Transform.read("brightness:0.1").ladder()[1:]
+        rungs = hf.Transform.read("brightness:0.1").family()[1:]
         codes = torch.cat([encoder(hf.transformed(alone, rung).pixels([0])) for rung in rungs])
         missed.append(float((1 - Cosine()(codes, clean.expand_as(codes)) < cut).double().mean()))
     series = next(s for s in result.series if s.quantity == "missed_copies" and s.conditions["rate"] == "0.05")

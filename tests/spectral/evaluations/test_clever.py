@@ -14,7 +14,7 @@ from scipy.stats import truncnorm, weibull_max
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from holdfast.attacks.base import climb
+from holdfast.attacks.base import gain_and_gradient
 from holdfast.core.balls import L1, L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
@@ -307,7 +307,7 @@ def test_uniform_points_of_an_l1_ball_miss_its_steep_places():
         points.scatter_(1, places, (points.gather(1, places) < 0.5).to(points))
         points = points.reshape(-1, *image.shape)
         assert float(ball.norm(points - image).max()) <= 5
-        _, gradient = climb(population.encoder, points, partial(torch.mv, vec=weight))
+        _, gradient = gain_and_gradient(population.encoder, points, partial(torch.mv, vec=weight))
         steeper += float(ball.dual_norm(gradient).max()) > norm
     assert steeper >= 15
 

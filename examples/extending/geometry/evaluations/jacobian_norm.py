@@ -47,7 +47,7 @@ class ProjectedGradients(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return self.directions * GRADIENT
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -55,7 +55,7 @@ class ProjectedGradients(Observation):
         squares = []
         for k in range(self.directions):
             pixels = population.pixels(rows).requires_grad_()
-            codes = population.arranged.forward(pixels)
+            codes = population.optimised.forward(pixels)
             direction = normalize(noise.fork(k).normal(codes.shape[1:], codes.dtype), dim=1)
             (gradient,) = torch.autograd.grad((codes * direction).sum(), pixels)
             squares.append(gradient.flatten(1).square().sum(1))

@@ -22,9 +22,9 @@ from holdfast.extend import (
     Learner,
     Setting,
     TrainingObjective,
+    check_not_negative,
+    check_two_images,
     gathered,
-    require_not_negative,
-    require_two_images,
 )
 
 
@@ -37,10 +37,10 @@ class AlignUniform(TrainingObjective):
     name = "align-uniform"
 
     def __post_init__(self) -> None:
-        require_not_negative(self, "uniformity")
+        check_not_negative(self, "uniformity")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        require_two_images(self, setting)
+        check_two_images(self, setting)
         return AlignUniformLearner(encoder, self.uniformity)
 
 

@@ -308,8 +308,8 @@ def lost_together(
         nearest_rows(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1)
         for k in range(0, len(lost), STEP)
     ]
-    anchors = population.originals[[rows[index] for index in lost]].numpy()
-    other = population.originals[torch.cat(partners)[:, 0].cpu()].numpy()
+    anchors = population.first_copies[[rows[index] for index in lost]].numpy()
+    other = population.first_copies[torch.cat(partners)[:, 0].cpu()].numpy()
     # Only those that take part are numbered, for all may be a million.
     taking_part, ends = np.unique(np.stack([anchors, other]), return_inverse=True)
     anchors, other = ends.reshape(2, -1)
@@ -353,7 +353,7 @@ def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, 
     anchors, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
     moved = moved.to(clean.device).double()
     ours, theirs = divergence(moved, anchors), divergence(moved, other)
-    originals, here = population.originals, torch.as_tensor(rows)
+    originals, here = population.first_copies, torch.as_tensor(rows)
     copies = (originals[here] != here) | (originals[here] == originals[population.partners[here]])
     undefined = ~(theirs - ours).isfinite() | copies.to(clean.device)
     crossed = (theirs < ours).double().masked_fill(undefined, torch.nan)

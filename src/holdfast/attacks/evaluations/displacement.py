@@ -88,7 +88,7 @@ def rank_estimate(population: Population) -> Estimate:
     """Effective rank of the clean embeddings with its interval."""
     codes = population.codes
     # Shuffled, so that no group depends on the order of the images.
-    value, low, high = _rank_interval(codes, population.shuffled.to(codes.device))
+    value, low, high = _rank_interval(codes, population.random_order.to(codes.device))
     return Estimate(
         quantity="effective_rank",
         value=value,
@@ -234,7 +234,7 @@ class Displacement(Evaluation):
         """Return the rows whose pairs are the scale, of copies of one image the first: copies are no distance apart."""
         rows = population.choose(self.reference)
         first = dict[int, int]()
-        for row, original in zip(rows, population.originals[rows].tolist(), strict=True):
+        for row, original in zip(rows, population.first_copies[rows].tolist(), strict=True):
             first.setdefault(original, row)
         return list(first.values())
 

@@ -61,7 +61,7 @@ class DecisionRadii(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return self.queries
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -177,4 +177,4 @@ def conditions(search: Attack) -> Further:
         >>> conditions(SquareAttack(restarts=2))
         (('attack', 'square:restarts=2'), ('queries', '2000'))
     """
-    return ("attack", str(search)), ("queries", str(search.forwards))
+    return ("attack", str(search)), ("queries", str(search.forward_passes))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, attacked_pixels, climbable
+from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, attacked_pixels, differentiable
 from holdfast.attacks.base import Attack, NoGradientError
 from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
 from holdfast.attacks.objectives.simple import Away
@@ -63,8 +63,8 @@ class Transferred(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.attack.forwards + 1
+    def forward_passes(self, population: Population) -> int:
+        return self.attack.forward_passes + 1
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         context = population.context(rows)
@@ -73,7 +73,9 @@ class Transferred(Observation):
         if surrogate is None:
             return unknown
         # What a divergence learned from the codes of one encoder means nothing for those of another.
-        climbed = L2Distance() if self.divergence.learns else climbable(self.divergence).of_tokens(surrogate.tokens)
+        climbed = (
+            L2Distance() if self.divergence.learns else differentiable(self.divergence).of_tokens(surrogate.tokens)
+        )
         attacked_context = AttackContext(surrogate, context.pixels, context.noise)
         try:
             moved = attacked_pixels(attacked_context, Away(climbed), self.attack, self.ball)

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, SPREAD, change, climbable
-from holdfast.attacks.base import GRADIENT, Attack, assert_inside, climb
+from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES, SPREAD, change, differentiable
+from holdfast.attacks.base import GRADIENT, Attack, assert_inside, gain_and_gradient
 from holdfast.attacks.evaluations.harm_kept import Further, OwnAttacks
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
@@ -25,7 +25,7 @@ from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Findings, Picture
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.findings import population_warnings
 from holdfast.measure.observation import Joint, Observation
@@ -70,9 +70,9 @@ class UniversalPerturbation(Fit[Pixels]):
     uses_groups = True
 
     def __post_init__(self) -> None:
-        require_positive(self, "seen", "restarts", "steps", "batch")
+        check_positive(self, "seen", "restarts", "steps", "batch")
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         most = min(self.seen, len(population.images))
         return self.restarts * (GRADIENT * self.steps * min(self.batch, most) + (most if self.restarts > 1 else 0))
 
@@ -108,7 +108,7 @@ class UniversalPerturbation(Fit[Pixels]):
         """Return the ``gradients`` of each image's displacement by the perturbation: zero where clipping holds a pixel."""
         pixels = population.pixels(rows)
         moved = population.encoder.domain.clip(pixels + delta)
-        gradient = climb(population.encoder, moved, self._displacement(population, rows))[1]
+        gradient = gain_and_gradient(population.encoder, moved, self._displacement(population, rows))[1]
         return {"gradients": gradient.where(moved == pixels + delta, 0)}
 
     def _gains(self, population: Population, deltas: Sequence[Tensor], rows: Sequence[int]) -> Observed:
@@ -119,7 +119,7 @@ class UniversalPerturbation(Fit[Pixels]):
         return {"gains": torch.stack(gains, 1)}
 
     def _displacement(self, population: Population, rows: Sequence[int]) -> ObjectiveFunction:
-        clean, divergence = population.codes[list(rows)], population.fitted(climbable(self.divergence))
+        clean, divergence = population.codes[list(rows)], population.fitted(differentiable(self.divergence))
         return lambda codes: divergence(codes, clean)
 
 
@@ -169,7 +169,7 @@ def seen_rows(population: Population, count: int) -> list[int]:
         population: Images of the run with their clean embeddings.
         count: Largest number of rows.
     """
-    units, order = units_of(population), population.shuffled.tolist()
+    units, order = units_of(population), population.random_order.tolist()
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units[row] for row in order))}
     return [row for row in order if numbers[units[row]] % 2 == 0][:count]
 
@@ -199,7 +199,7 @@ def seen_and_unseen(
 
 def units_of(population: Population) -> list[str | int]:
     """Return what each image belongs to: its group, or else itself with its copies."""
-    originals, groups = population.originals.tolist(), population.images.groups
+    originals, groups = population.first_copies.tolist(), population.images.groups
     return list(originals) if groups is None else [groups[original] for original in originals]
 
 

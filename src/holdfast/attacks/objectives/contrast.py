@@ -18,7 +18,7 @@ from holdfast.attacks.objectives.simple import high_pass, shifted
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.objective import AttackContext, Objective, ObjectiveFunction
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 
 
 def loss(
@@ -63,7 +63,7 @@ class Instance(Objective):
     per_sample = False
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature")
+        check_positive(self, "temperature")
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         _batch(context)
@@ -86,7 +86,7 @@ class Batch(Objective):
     per_sample = False
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature")
+        check_positive(self, "temperature")
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         _batch(context)
@@ -111,7 +111,7 @@ class Views(Objective):
     per_sample = False
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature")
+        check_positive(self, "temperature")
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         _batch(context)
@@ -140,7 +140,7 @@ class Pair(Objective):
     per_sample = False
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature")
+        check_positive(self, "temperature")
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if len(context.pixels) % 2:
@@ -167,7 +167,7 @@ class Queue(Objective):
     rivals = "random"
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature")
+        check_positive(self, "temperature")
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if context.rivals is None:

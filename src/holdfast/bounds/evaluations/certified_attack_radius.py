@@ -32,7 +32,7 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Conditions, Findings
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
@@ -59,8 +59,8 @@ class OwnMatchBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.certification.attack.forwards
+    def forward_passes(self, population: Population) -> int:
+        return self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         match = self.match(population, rows)
@@ -143,7 +143,7 @@ class CertifiedAttackRadius(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "rivals", "tolerance")
+        check_positive(self, "rivals", "tolerance")
 
     def observation(self) -> Joint:
         # Bounds first: an encoder that they refuse is not attacked.

@@ -32,7 +32,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Sizes
 from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
@@ -80,8 +80,8 @@ class BreakawayBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.weakest * self.certification.attack.forwards
+    def forward_passes(self, population: Population) -> int:
+        return self.weakest * self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pairs = self.breakaway_pairs(population, rows)
@@ -143,7 +143,7 @@ class CertifiedBreakaway(BracketEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "rivals", "weakest")
+        check_positive(self, "rivals", "weakest")
 
     def bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
         return BreakawayBounds(self.certification, ball, divergence, self.weakest)

@@ -50,8 +50,8 @@ class DisplacementBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.certification.attack.forwards
+    def forward_passes(self, population: Population) -> int:
+        return self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = population.pixels(rows).double()
@@ -155,7 +155,7 @@ SHARE = "median clean distances"
 def median_distance(population: Population, divergence: Divergence) -> Scale:
     """Return the median distance of two clean codes with its interval; nan if it is zero."""
     codes = population.codes.double()
-    distances = divergence(codes, codes[population.partners])[population.shuffled.to(codes.device)]
+    distances = divergence(codes, codes[population.partners])[population.random_order.to(codes.device)]
     return chained_median(distances.cpu().numpy())
 
 

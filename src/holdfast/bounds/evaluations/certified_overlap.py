@@ -57,10 +57,10 @@ class OverlapBounds(Observation):
 
     def rows(self, population: Population) -> list[int]:
         # Pairs that share an image overlap together, and no interval of independent ones would hold.
-        return population.couples(self.certification.samples)
+        return population.disjoint_pairs(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        return 2 * self.certification.attack.forwards
+    def forward_passes(self, population: Population) -> int:
+        return 2 * self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels, partners = self._pixels(population, rows)

@@ -45,7 +45,7 @@ from holdfast.core.balls import radius_in_print
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.population import Population
@@ -104,7 +104,7 @@ class CertifiedRadius(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "negatives")
+        check_positive(self, "negatives")
 
     def observation(self) -> RadiusBounds:
         return RadiusBounds(self._certification, self.norm, self.negatives, self.tolerance)
@@ -113,7 +113,7 @@ class CertifiedRadius(Evaluation):
         certified, attacked = observed["certified"], observed["attacked"]
         arithmetic = arithmetic_of(population, self.arithmetic)
         series = self._series(certified, attacked, arithmetic)
-        negatives = population.others(rows, self.negatives)
+        negatives = population.random_others(rows, self.negatives)
         values = (certified, attacked, certified / attacked)
         moves = [influence(radii, each, rows, negatives) for radii, each in zip(series, values, strict=True)]
         estimates = [

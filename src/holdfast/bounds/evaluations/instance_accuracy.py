@@ -37,7 +37,7 @@ from holdfast.bounds.pairs import UNDEFINED
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Joint
@@ -101,7 +101,7 @@ class InstanceAccuracy(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "negatives")
+        check_positive(self, "negatives")
 
     def observation(self) -> Joint:
         return Joint(tuple(self.pair_bounds(ball) for ball in self.balls))

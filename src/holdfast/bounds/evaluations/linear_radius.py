@@ -39,7 +39,7 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Observation
@@ -143,7 +143,7 @@ def _teaching(population: Population, held_out: int) -> tuple[Population, list[i
     bank = population.bank_images
     if bank is not None and bank.labels is not None:
         return population.bank, list(range(len(bank)))
-    return population, population.shuffled[held_out : held_out + TRAINING].tolist()
+    return population, population.random_order[held_out : held_out + TRAINING].tolist()
 
 
 def classifier(
@@ -243,8 +243,8 @@ class HeadRadii(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.rivals * self.certification.attack.forwards
+    def forward_passes(self, population: Population) -> int:
+        return self.rivals * self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = population.pixels(rows).double()
@@ -260,7 +260,7 @@ class HeadRadii(Observation):
         if bool(right.any()):
             chosen = right.nonzero()[:, 0].tolist()
             names = [population.images.ids[rows[k]] for k in chosen for _ in head.classes[1:]]
-            pool = population.pixels(population.shuffled[:POOL].tolist()).double()
+            pool = population.pixels(population.random_order[:POOL].tolist()).double()
             pairs = margins(head, pixels[chosen], columns[chosen], pool, population.run.noise(names).fork("linear"))
             for name, values in self.radii(pairs, head, columns[chosen]).items():
                 observed[name][right] = values.cpu()
@@ -374,7 +374,7 @@ class LinearRadius(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "rivals")
+        check_positive(self, "rivals")
 
     def observation(self) -> HeadRadii:
         return HeadRadii(self._certification, self.norm, self.rivals, self.tolerance)
@@ -426,7 +426,7 @@ class LinearRadius(Evaluation):
         pixels = population.pixels([row]).double()
         head = head.on_codes_of(self._certification.encoder(population, pixels))
         columns = head.places(labels.to(head.classes.device)[[row]])
-        name, pool = population.images.ids[row], population.pixels(population.shuffled[:POOL].tolist()).double()
+        name, pool = population.images.ids[row], population.pixels(population.random_order[:POOL].tolist()).double()
         noise = population.run.noise([name for _ in head.classes[1:]]).fork("linear")
         pairs = margins(head, pixels, columns, pool, noise)
         certified = certified_radii(pairs, unit_ball(self.norm), self.method, self.tolerance)

@@ -27,7 +27,7 @@ from holdfast.bounds.pair_bounds import Certification, arithmetic_of, radius_bou
 from holdfast.bounds.pairs import PairAttack, image_pairs, unit_ball
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series, Verdict
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.core.statistics import intervals as weibull
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
@@ -144,8 +144,8 @@ class SharedNegatives(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
-    def forwards(self, population: Population) -> int:
-        return self.negatives * self.certification.attack.forwards
+    def forward_passes(self, population: Population) -> int:
+        return self.negatives * self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         radii = radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)
@@ -170,7 +170,7 @@ class SharedNegatives(Observation):
 
 def negatives(population: Population, count: int) -> Int[Tensor, "k"]:
     """Return the last images of the run's random order, whose first ones are the anchors."""
-    return population.shuffled[-min(count, len(population.images)) :]
+    return population.random_order[-min(count, len(population.images)) :]
 
 
 @final
@@ -216,7 +216,7 @@ class MarginDistribution(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "tail", "negatives", "rivals")
+        check_positive(self, "tail", "negatives", "rivals")
 
     def observation(self) -> Joint:
         return Joint((self._shared(), self._head()))
@@ -287,7 +287,7 @@ class MarginDistribution(Evaluation):
         ]
 
     def _tail(self, population: Population, row: int) -> WeibullTail | None:
-        others = population.others([row], OTHERS)[0]
+        others = population.random_others([row], OTHERS)[0]
         margins = (1 - similarity(population, [row], others)[0]) / 2
         # Copies of the image are at no distance, and no law of positive values has a place for them.
         near = margins[margins > 1e-12].sort().values[: self.tail]

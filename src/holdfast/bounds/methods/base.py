@@ -17,7 +17,7 @@ from holdfast.bounds.methods.crown import output_bounds, relax
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
 from holdfast.core.discovery import named_classes
-from holdfast.core.settings import Spelled, read, require_not_negative, require_positive
+from holdfast.core.settings import TextSettings, check_not_negative, check_positive, read
 
 NEEDED = ("rate", "rank", "batch", "parts", "rounds")
 """Settings without which a method has nothing to work with; of the others, as of ``seconds``, there may be none."""
@@ -27,15 +27,15 @@ ENDLESS = ("target",)
 
 
 @dataclass(frozen=True)
-class Method(Spelled):
+class Method(TextSettings):
     """A way to bound linear functions of the code from below, over a region of inputs."""
 
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
         numbers = [field.name for field in fields(self) if not isinstance(getattr(self, field.name), bool)]
-        require_not_negative(self, *(name for name in numbers if getattr(self, name) != inf or name not in ENDLESS))
-        require_positive(self, *(name for name in numbers if name in NEEDED))
+        check_not_negative(self, *(name for name in numbers if getattr(self, name) != inf or name not in ENDLESS))
+        check_positive(self, *(name for name in numbers if name in NEEDED))
 
     @classmethod
     def read(cls, text: str) -> Method:

@@ -25,7 +25,7 @@ from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRad
 from holdfast.bounds.methods.branch import relax_and_refine
 from holdfast.bounds.methods.crown import NetworkRelaxation
 from holdfast.bounds.network.graph import RULES, Affine, Graph, Node
-from holdfast.bounds.regions import Region, require_box
+from holdfast.bounds.regions import Region, check_box
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.formats import size
 from holdfast.core.errors import HoldfastError
@@ -353,7 +353,7 @@ class Exact(RadiusSearch):
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        require_box(region_at(low))
+        check_box(region_at(low))
         radii, points = low.clone(), []
         for index, weights in enumerate(specifications):
             end, cap, point = time.monotonic() + self.seconds, 0.0, None
@@ -397,5 +397,5 @@ class Exact(RadiusSearch):
         return radius, torch.minimum(torch.maximum(beyond, boxes[0].lower[0, 0].cpu()), boxes[0].upper[0, 0].cpu())
 
     def _relax(self, graph: Graph, region: Region) -> NetworkRelaxation:
-        require_box(region)
+        check_box(region)
         return relax_and_refine(graph, region, self.inner, self.rate, self.boxes * self.seconds)

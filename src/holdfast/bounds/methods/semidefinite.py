@@ -222,7 +222,7 @@ class Semidefinite(RadiusSearch):
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        _require_ball(region_at(low))
+        _check_ball(region_at(low))
         last: tuple[Tensor, Ascent] | None = None
 
         def prove(
@@ -251,7 +251,7 @@ class Semidefinite(RadiusSearch):
         target: float,
     ) -> InitialBounds:
         """Return bounds by branch and bound of specifications, each over the region that ``region_index`` names."""
-        _require_ball(region)
+        _check_ball(region)
         if graph.steps:
             raise HoldfastError("semidefinite bounds are those of real arithmetic; use crown, alpha, branch or exact")
         if region.ball is L2:
@@ -329,7 +329,7 @@ class Semidefinite(RadiusSearch):
         return Ascent(problem, multipliers, scales, noise / problem.lengths(noise), rate)
 
 
-def _require_ball(region: Region) -> None:
+def _check_ball(region: Region) -> None:
     """Raise HoldfastError unless the region is that of a ball whose pixels have quadratic constraints."""
     if region.ball not in (Linf, L2):
         raise HoldfastError(

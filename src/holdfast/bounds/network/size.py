@@ -89,7 +89,7 @@ def nonlinear_entries(encoder: Encoder) -> int:
     return counter.count
 
 
-def require_size(name: str, entries: int, largest: int, bound: str = "") -> None:
+def check_size(name: str, entries: int, largest: int, bound: str = "") -> None:
     """Raise if an encoder has more nonlinear entries than the ``largest`` number that is bounded."""
     if entries > largest:
         raise HoldfastError(

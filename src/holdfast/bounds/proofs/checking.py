@@ -63,7 +63,7 @@ def check(network: PlainNetwork, proof: Proof, eps: float | None = None) -> dict
     Raises:
         ProofError: the proof does not hold.
     """
-    _require_sound(network, proof)
+    _check_sound(network, proof)
     if eps is not None and proof.eps != eps:
         raise ProofError(f"it is for radius {proof.eps:.17g}, not for {eps:.17g}")
     boxes = verified_boxes(network, proof)
@@ -89,7 +89,7 @@ def check(network: PlainNetwork, proof: Proof, eps: float | None = None) -> dict
     return least
 
 
-def _require_sound(network: PlainNetwork, proof: Proof) -> None:
+def _check_sound(network: PlainNetwork, proof: Proof) -> None:
     """Raise unless all choices are among those for which the relaxation lines are valid."""
     relus, leaves = set(network.relus), proof.leaves
     kinds = (leaves.signs, leaves.slopes, leaves.multipliers)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from holdfast.bounds.certificates import CertificateRecord, Certificates, file_stem, write_record
 from holdfast.bounds.pairs import Pairs, traced
 from holdfast.bounds.proofs.checking import ProofError, check
-from holdfast.bounds.proofs.making import choices, plain_network, require_plain, require_provable
-from holdfast.bounds.proofs.proof import Proof, Subject
+from holdfast.bounds.proofs.making import check_plain, check_provable, choices, plain_network
+from holdfast.bounds.proofs.proof import EncoderState, Proof
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning
@@ -50,11 +50,11 @@ def check_proofs(proofs: bool, ball: Ball, smoothing: bool, out: str | Path | No
         raise HoldfastError("proofs are files; name a folder as out")
 
 
-def require_proofs(observation: Certificates, population: Population) -> None:
+def check_proofs_fit(observation: Certificates, population: Population) -> None:
     """Raise unless proofs can be kept of this network and method."""
     certification = observation.pairs.certification
-    require_provable(certification.method)
-    require_plain(traced(population.encoder, certification.neurons, population.run.device))
+    check_provable(certification.method)
+    check_plain(traced(population.encoder, certification.neurons, population.run.device))
 
 
 def write_proofs(
@@ -93,7 +93,7 @@ def write_proofs(
             entries[name] = {"missing": f"the bounds found once more are not enough: {error}"}
             continue
         pixels[name] = proof.hashed_pixels()
-        content = packed(replace(proof, subject=Subject(known, pixels[name], record.subject)).arrays())
+        content = packed(replace(proof, subject=EncoderState(known, pixels[name], record.subject)).arrays())
         entries[name] = {"file": f"proofs/{file_stem(name)}.npz", "sha256": sha256(content).hexdigest()}
         store.write_file(entries[name]["file"], content)
     index: dict[str, Any] = {"images": entries}

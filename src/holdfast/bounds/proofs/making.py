@@ -115,7 +115,7 @@ class Choices:
     leaves: Leaves
 
 
-def require_provable(method: Method) -> None:
+def check_provable(method: Method) -> None:
     """Raise unless proofs of bounds by ``method`` can be kept."""
     if not isinstance(method, (Interval, Crown, Alpha, Branch)):
         raise HoldfastError(
@@ -131,7 +131,7 @@ def choices(graph: Graph, region: Region, specifications: Float[Tensor, "1 s d"]
     Raises:
         HoldfastError: no proof of such bounds can be kept.
     """
-    require_provable(method)
+    check_provable(method)
     with torch.no_grad():
         network, recorder = _relaxed(graph, region, specifications, method)
         leaves = _leaves(network, specifications[0], method)
@@ -207,7 +207,7 @@ ROWS = 256
 """Rows of a matrix that are made at a time."""
 
 
-def require_plain(graph: Graph) -> None:
+def check_plain(graph: Graph) -> None:
     """Raise unless proofs can be kept of a network: it has nothing but affine operations and ReLUs."""
     for node in graph.nodes:
         if node.operation and not isinstance(node.operation, Affine) and node.operation is not RULES["relu"]:
@@ -222,7 +222,7 @@ def plain_network(graph: Graph, domain: Domain) -> PlainNetwork:
     Raises:
         HoldfastError: it has something else than affine operations and ReLUs.
     """
-    require_plain(graph)
+    check_plain(graph)
     steps = list[Step]()
     for node in graph.nodes:
         size = prod(node.shape)

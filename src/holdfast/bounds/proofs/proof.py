@@ -239,7 +239,7 @@ class Leaves:
 
 
 @dataclass(frozen=True)
-class Subject:
+class EncoderState:
     """What a proof is about, by hashes (sha256, in hex)."""
 
     network: str
@@ -263,7 +263,7 @@ class Proof:
     slopes: Mapping[int, Array]
     """Of each ReLU the lower slopes that are shared by all bounds without slopes of their own."""
     leaves: Leaves
-    subject: Subject | None = None
+    subject: EncoderState | None = None
     """None in proofs that were written before there were hashes."""
 
     def hashed_pixels(self) -> str:
@@ -331,8 +331,8 @@ class Proof:
             raise HoldfastError(f"a proof is damaged ({error}); certify again with --proofs") from error
 
 
-def _subject(kept: Any) -> Subject | None:
-    return None if kept is None else Subject(str(kept["network"]), str(kept["pixels"]), dict(kept["run"]))
+def _subject(kept: Any) -> EncoderState | None:
+    return None if kept is None else EncoderState(str(kept["network"]), str(kept["pixels"]), dict(kept["run"]))
 
 
 def _claim(arrays: Arrays, node: int, sizes: Mapping[int, int]) -> Claim:

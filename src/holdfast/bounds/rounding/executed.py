@@ -69,7 +69,7 @@ class ExecutedEncoder:
             HoldfastError: a value may exceed the largest number of its type, or rounding may lose all digits.
         """
         around = self._around(pixels)
-        self.require_finite(pixels)
+        self.check_finite(pixels)
         d = self.graph.nodes[-1].shape[-1]
         eye = torch.eye(d, dtype=torch.float64, device=pixels.device)
         parts = []
@@ -78,12 +78,12 @@ class ExecutedEncoder:
         lower, upper = vacuous_unless_finite(torch.cat(parts, 1)).chunk(2, 1)
         return Box(lower, -upper)
 
-    def require_finite(self, pixels: Pixels) -> None:
+    def check_finite(self, pixels: Pixels) -> None:
         """Raise if on one of the images a value may exceed the largest number of its type, or lose all digits."""
         for step, largest in self._unbounded(self._around(pixels)):
             raise self._refusal(step, largest, " or rounding may lose all digits")
 
-    def require_range(self, pixels: Pixels) -> None:
+    def check_range(self, pixels: Pixels) -> None:
         """Raise if on one of the images a value exceeds the largest number of its type."""
         for step, largest in self._unbounded(self._around(pixels)):
             if largest > Format(step.dtype).largest * 0.999:
@@ -185,7 +185,7 @@ def _executed(
     graph = graph_of(executed.name, executed.domain.shape, exported, torch.float64, device, record)
     arithmetic = Arithmetic(Format(precision), None if sums is None else Format(sums))
     built = ExecutedEncoder(executed, reference, replace(graph, arithmetic=arithmetic), Format(precision))
-    built.require_range(pixels.double())
+    built.check_range(pixels.double())
     codes, allowed = call(reference, pixels.double()), torch.finfo(precision).eps ** 0.5
     check_repeatable(executed, pixels, call(executed, pixels), allowed)
     check_graph(reference, graph, pixels.double(), codes, allowed)

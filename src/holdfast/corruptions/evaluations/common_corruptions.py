@@ -14,7 +14,7 @@ from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
-from holdfast.corruptions.corrupted_codes import SEVERITIES, in_severities, require_kinds
+from holdfast.corruptions.corrupted_codes import SEVERITIES, check_kinds, in_severities
 from holdfast.corruptions.edits import Edited
 from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
 from holdfast.measure.applicable import without
@@ -75,7 +75,7 @@ class CommonCorruptions(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_kinds(self.name, self.kinds)
+        check_kinds(self.name, self.kinds)
         if list(self.severities) != sorted(self.severities):
             raise HoldfastError(f"{self.name}.severities must ascend, got {', '.join(map(str, self.severities))}")
         if self.k < 1:

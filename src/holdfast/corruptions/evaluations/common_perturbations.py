@@ -79,7 +79,7 @@ class CommonPerturbations(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = [name for name, kind in transforms().items() if kind.ladder()]
+        known = [name for name, kind in transforms().items() if kind.family()]
         for name in self.edits:
             if name not in known:
                 raise UnknownName(f"{self.name}.edits", name, known)
@@ -90,7 +90,7 @@ class CommonPerturbations(Evaluation):
 
     def observation(self) -> Edited:
         # The first rung of a ladder changes nothing.
-        rungs = tuple(edit for name in self.edits for edit in transforms()[name].ladder()[1:])
+        rungs = tuple(edit for name in self.edits for edit in transforms()[name].family()[1:])
         return Edited(rungs, self.chained, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:

@@ -23,9 +23,9 @@ from holdfast.corruptions.corrupted_codes import (
     SEVERITIES,
     UNDEFINED,
     CorruptedAnswers,
+    check_kinds,
     in_severities,
     rank_correlation,
-    require_kinds,
     without_labels,
 )
 from holdfast.measure.applicable import without
@@ -77,7 +77,7 @@ class CorruptionError(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_kinds(self.name, self.kinds)
+        check_kinds(self.name, self.kinds)
 
     def observation(self) -> Joint:
         return Joint((self._clean(), *map(self._corrupted, self.kinds)))

@@ -17,10 +17,10 @@ from torch import Tensor
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.geometry import Geometry, Preprocessing
-from holdfast.core.images import DIGEST, THREADS, Images, require_unchanged, row_digests
+from holdfast.core.images import DIGEST, THREADS, Images, check_unchanged, row_digests
 from holdfast.data.base import Selection
 from holdfast.data.reading.decode import fitted
-from holdfast.data.reading.remembered import Remembered
+from holdfast.data.reading.scan_cache import ScanCache
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -72,15 +72,15 @@ def load_array(
     if len(stored) == 0:
         raise HoldfastError(f"{name} holds no images")
     ids = [str(row) for row in range(len(stored))]
-    chosen, domain, remembered = selection.choose(ids), selection.domain, selection.remembered
+    chosen, domain, scan_cache = selection.choose(ids), selection.domain, selection.scan_cache
     which = blake2b(np.array(chosen, dtype=np.int64).tobytes()).hexdigest()
 
     def checked() -> bytes:
         check_values(name, stored, chosen, domain)
         return b"sound"
 
-    remembered.recall(remembered.stamp(file, part, which, domain.low, domain.high), checked)
-    rows = ChosenRows(source, chosen, remembered, remembered.stamp(file, part, which, "digests"))
+    scan_cache.recall(scan_cache.key(file, part, which, domain.low, domain.high), checked)
+    rows = ChosenRows(source, chosen, scan_cache, scan_cache.key(file, part, which, "digests"))
     return Images(rows, [ids[row] for row in chosen], None if labels is None else labels[chosen], name)
 
 
@@ -128,8 +128,8 @@ class ArraySource:
 class ChosenRows:
     """Rows of an array; their digests are computed together and remembered."""
 
-    def __init__(self, source: ArraySource, rows: Sequence[int], remembered: Remembered, stamp: bytes | None) -> None:
-        self.source, self.rows, self.remembered, self.stamp = source, rows, remembered, stamp
+    def __init__(self, source: ArraySource, rows: Sequence[int], scan_cache: ScanCache, stamp: bytes | None) -> None:
+        self.source, self.rows, self.scan_cache, self.stamp = source, rows, scan_cache, stamp
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -139,7 +139,7 @@ class ChosenRows:
         stored = self.source.stored[torch.as_tensor(chosen, dtype=torch.int64)]
         if "_digests" in vars(self):
             names = (f"image {row} of {self.source.name}" for row in chosen)
-            require_unchanged(stored, dict(enumerate(zip(names, map(self.digest, rows), strict=True))))
+            check_unchanged(stored, dict(enumerate(zip(names, map(self.digest, rows), strict=True))))
         return self.source.shaped(stored)
 
     def digest(self, row: int) -> bytes:
@@ -147,8 +147,8 @@ class ChosenRows:
 
     @cached_property
     def _digests(self) -> bytes:
-        digests = self.remembered.recall(self.stamp, lambda: digests_of(self.source.stored, self.rows))
-        self.remembered.save()
+        digests = self.scan_cache.recall(self.stamp, lambda: digests_of(self.source.stored, self.rows))
+        self.scan_cache.save()
         return digests
 
 

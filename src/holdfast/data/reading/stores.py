@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data.reading.decode import Stored
-from holdfast.data.reading.remembered import local_version
+from holdfast.data.reading.scan_cache import local_version
 
 Found = TypeVar("Found")
 

@@ -11,14 +11,14 @@ from torch import nn
 from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, OutOfRange
-from holdfast.core.settings import Spelled, fields_of, read
+from holdfast.core.settings import TextSettings, fields_of, read
 
 LOADED = "encoder"
 """The architecture of whatever a reference loads."""
 
 
 @dataclass(frozen=True)
-class Architecture(Spelled):
+class Architecture(TextSettings):
     """Settings that build an untrained network from pixels in [0, 1] to embeddings.
 
     Batch norms fold into convolutions once the network is in eval mode.

@@ -184,7 +184,7 @@ def _lidar(
 ) -> Estimate:
     """Return LiDAR; undefined of some of the images, for it grows with their number."""
     # In an order that ids alone decide, so that no group of the jackknife depends on the order of the images.
-    rank = {row: k for k, row in enumerate(population.shuffled.tolist())}
+    rank = {row: k for k, row in enumerate(population.random_order.tolist())}
     order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])
     value, low, high = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order]) if whole else (nan, nan, nan)
     defined = value == value

@@ -22,7 +22,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.points.moments import far_out
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.core.statistics.intervals import skewed_interval
 from holdfast.core.statistics.summaries import summarise
 from holdfast.geometry.classes import (
@@ -105,7 +105,7 @@ class SpaceGeometry(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "clusters")
+        check_positive(self, "clusters")
 
     def fits(self) -> tuple[Fit[Any], ...]:
         if self.tags is None:

@@ -35,7 +35,7 @@ from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.findings import population_warnings
 from holdfast.measure.observation import Joint, entries
 from holdfast.measure.population import Population
-from holdfast.transforms.severity import rungs
+from holdfast.transforms.severity import edits_named
 
 UNDEFINED = (
     "embeddings that are not finite or have no direction, an edit that cannot change such inputs, or one patch alone"
@@ -99,7 +99,7 @@ class PatchRetrieval(Evaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         Tokens(self.divergence)  # which says what is taken token by token
-        rungs(self.name, self.edits)
+        edits_named(self.name, self.edits)
 
     def observation(self) -> Joint:
         return Joint((self._edited(), *map(self._attacked, self.balls)))
@@ -161,7 +161,7 @@ class PatchRetrieval(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _edited(self) -> EditedPatches:
-        return EditedPatches(rungs(self.name, self.edits), self.divergence, self.searched, self.samples)
+        return EditedPatches(edits_named(self.name, self.edits), self.divergence, self.searched, self.samples)
 
     def _attacked(self, ball: Ball) -> AttackedPatches:
         return AttackedPatches(ball, self.attacks, self.divergence, self.searched, self.samples)

@@ -72,7 +72,7 @@ class ProbeRadii(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         fixed = 2 * fixed_forwards(self.widest, self.balls, self.fixed)  # by who knows the probe and who does not
         return search_forwards(self.attack) + fixed
 

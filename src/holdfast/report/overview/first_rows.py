@@ -439,7 +439,7 @@ def number(form: Form, estimate: Estimate, value: float) -> str:
     return f"{times * value:.2f}" if form == "score" else f"{times * value:.3g}"
 
 
-def require_one_event(rows: Sequence[FirstRow], violated: Sequence[str] = ()) -> None:
+def check_one_event(rows: Sequence[FirstRow], violated: Sequence[str] = ()) -> None:
     """Raise where two rows of one title speak of different things, or where a proof lies above an attack.
 
     Args:

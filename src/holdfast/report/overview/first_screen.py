@@ -19,9 +19,9 @@ from holdfast.report.overview.first_rows import (
     FirstRow,
     Picked,
     Shown,
+    check_one_event,
     first_row,
     picked,
-    require_one_event,
 )
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -97,7 +97,7 @@ def first_screens(
         ranks = jointly_ranked([each.contest for each in found if each.contest])
         rows = tuple(first_row(each, whole, ranks[case(each.contest)] if each.contest else {}) for each in found)
         results = [result for group in part for result in group.results]
-        require_one_event(rows, tuple(broken))
+        check_one_event(rows, tuple(broken))
         red = ""
         if broken:
             who = text.listed(list(broken))

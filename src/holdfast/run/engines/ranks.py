@@ -178,6 +178,6 @@ def _renewed(lease: Path) -> Iterator[None]:
             lease.unlink()
 
 
-def leads(engine: Engine) -> bool:
+def is_main(engine: Engine) -> bool:
     """Return whether this process concludes and reports: all do but ranks after the first."""
     return not isinstance(engine, Ranks) or engine.rank == 0

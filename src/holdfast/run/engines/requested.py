@@ -98,7 +98,7 @@ def left_to_threads(encoder: Encoder) -> bool:
     So it is if it has too many weights, and of codes that were computed elsewhere: a worker wants a copy of every id and has
     next to nothing to do.
     """
-    return encoder.recorded or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
+    return encoder.codes_only or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
 
 
 def _several(workers: Workers) -> bool:

@@ -21,7 +21,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.pictures import row
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_positive, require_share
+from holdfast.core.settings import check_fraction, check_positive
 from holdfast.measure.evaluation import Evaluation, Sizes, of_embeddings_alone
 from holdfast.measure.findings import population_warnings
 from holdfast.measure.population import Population
@@ -29,8 +29,8 @@ from holdfast.service.closest_edit import explained
 from holdfast.service.drift_findings import Compared, beyond_support, by_direction
 from holdfast.service.edited_codes import EditedBank
 from holdfast.service.permutations import enough
-from holdfast.service.two_sets import TESTS, placed, require_euclidean
-from holdfast.transforms.severity import EDITS, FIFTEEN, rungs
+from holdfast.service.two_sets import TESTS, check_euclidean, placed
+from holdfast.transforms.severity import EDITS, FIFTEEN, edits_named
 
 OPERATIONS = 2e10
 """Multiplications per second that the plan assumes."""
@@ -95,10 +95,10 @@ class Drift(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "permutations", "directions")
-        require_share(self, "alpha", "false_discoveries")
-        rungs(self.name, self.edits)
-        require_euclidean(self.divergence)
+        check_positive(self, "permutations", "directions")
+        check_fraction(self, "alpha", "false_discoveries")
+        edits_named(self.name, self.edits)
+        check_euclidean(self.divergence)
         _ = self.drawn  # a level that no number of divisions reaches is refused at once
 
     @property
@@ -113,7 +113,7 @@ class Drift(Evaluation):
         return (Compared(self.divergence, self.drawn),)
 
     def observation(self) -> EditedBank:
-        edits = rungs(self.name, self.edits) if self.edits else ()
+        edits = edits_named(self.name, self.edits) if self.edits else ()
         return EditedBank(edits, self.samples, *self.fits(), self.alpha, self.sequential)
 
     def concluding(self, population: Population) -> float:
@@ -145,7 +145,7 @@ class Drift(Evaluation):
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
         """Show the images farthest from the reference set, each beside its nearest reference."""
-        if population.encoder.recorded:
+        if population.encoder.codes_only:
             return ()
         sets = population.learned(*self.fits()).sets
         far = np.argsort(-np.array(findings.series[0].values), kind="stable")[:SHOWN].tolist()

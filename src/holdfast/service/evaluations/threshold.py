@@ -49,7 +49,7 @@ from holdfast.service.false_matches import (
     pairs_of_halves,
     supported,
 )
-from holdfast.transforms.severity import EDITS, rungs
+from holdfast.transforms.severity import EDITS, edits_named
 
 UNDEFINED = "too few pairs of images for so small a rate of false matches, or no edit can change inputs of this encoder"
 SHOWN = 3
@@ -117,7 +117,7 @@ class Threshold(Evaluation):
         super().__post_init__()
         if wrong := [rate for rate in (self.rate, *self.rates) if not 0 < rate < 1]:
             raise HoldfastError(f"{self.name}: a rate of false matches lies between 0 and 1, got {wrong[0]}")
-        rungs(self.name, self.edits)
+        edits_named(self.name, self.edits)
 
     def among(self, encoders: Sequence[Encoder]) -> Threshold:
         return of_embeddings_alone(self, encoders, "edits", "balls")
@@ -157,9 +157,9 @@ class Threshold(Evaluation):
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
     ) -> tuple[Picture, ...]:
         """Show the different images that are most alike to the encoder; copies spoil the rates."""
-        if population.encoder.recorded:
+        if population.encoder.codes_only:
             return ()
-        originals, groups = sorted(set(population.originals.tolist())), groups_of(population)
+        originals, groups = sorted(set(population.first_copies.tolist())), groups_of(population)
         codes = population.codes[originals]
         largest = max(
             Counter(groups[image] for image in originals).values()
@@ -181,7 +181,7 @@ class Threshold(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _copies(self) -> EditedImages:
-        return EditedImages(rungs(self.name, self.edits) if self.edits else (), self.samples)
+        return EditedImages(edits_named(self.name, self.edits) if self.edits else (), self.samples)
 
     def _distances_of_copies(
         self, population: Population, rows: Sequence[int], observed: Observed

@@ -33,7 +33,7 @@ from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import abstains
 from holdfast.smoothing.noisy_codes import AttackedCentres
-from holdfast.smoothing.plan import copies_for_centres, require_centres
+from holdfast.smoothing.plan import check_centres, copies_for_centres
 from holdfast.smoothing.shared import (
     ABSTAINED,
     CENTRES_OF_HEAVY,
@@ -87,7 +87,7 @@ class CenterSmoothing(SmoothedEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha, self.looks)
+        check_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha, self.looks)
 
     @property
     def least_copies(self) -> int:

@@ -31,7 +31,7 @@ from holdfast.measure.findings import population_warnings, radius_curves
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import Smoothing
-from holdfast.smoothing.plan import require_alpha, require_noise, require_radii
+from holdfast.smoothing.plan import check_alpha, check_noise, check_radii
 from holdfast.smoothing.shared import SIMILAR, WITH_NOISE, sure
 from holdfast.smoothing.unit_codes import AttackedUnitCodes, FeatureNoise, UnitCodes, certified_cosine
 
@@ -85,9 +85,9 @@ class FeatureSmoothing(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_noise(self.name, Smoothing(self.sigma, self.selection, self.copies, self.samples, 0))
-        require_alpha(self.name, self.alpha)
-        require_radii(self.name, self.radii)
+        check_noise(self.name, Smoothing(self.sigma, self.selection, self.copies, self.samples, 0))
+        check_alpha(self.name, self.alpha)
+        check_radii(self.name, self.radii)
         if not 0 < self.precision < 1:
             raise HoldfastError(f"{self.name}.precision is a difference of cosines in (0, 1), got {self.precision}")
 

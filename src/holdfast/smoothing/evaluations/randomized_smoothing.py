@@ -27,7 +27,7 @@ from holdfast.probes.base import Probe
 from holdfast.smoothing.copies import farthest, least_share
 from holdfast.smoothing.copies import radius as certified_radius
 from holdfast.smoothing.noisy_codes import NoisyCodes
-from holdfast.smoothing.plan import require_votes
+from holdfast.smoothing.plan import check_votes
 from holdfast.smoothing.shared import LEAST, SIZES, SmoothedEvaluation, sure
 
 RADIUS = "l2 radius within which the smoothed probe stays right; 0 where it is wrong"
@@ -65,7 +65,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_votes(self.name, self.smoothing, self.radii, self.alpha_of_look)
+        check_votes(self.name, self.smoothing, self.radii, self.alpha_of_look)
 
     @property
     def least_copies(self) -> int:

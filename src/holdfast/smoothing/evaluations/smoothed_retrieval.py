@@ -39,7 +39,7 @@ from holdfast.smoothing.copies import farthest, least_share
 from holdfast.smoothing.copies import radius as certified_radius
 from holdfast.smoothing.index import Index, embedding, told_apart
 from holdfast.smoothing.noisy_codes import AttackedCentres
-from holdfast.smoothing.plan import copies_for_centres, require_slack, require_votes
+from holdfast.smoothing.plan import check_slack, check_votes, copies_for_centres
 from holdfast.smoothing.shared import (
     CENTRES_OF_HEAVY,
     CENTRES_OF_LARGE,
@@ -87,8 +87,8 @@ class SmoothedRetrieval(SmoothedEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_slack(self.name, self.slack)
-        require_votes(self.name, self.smoothing, self.radii, self.alpha_of_look / self.others)
+        check_slack(self.name, self.slack)
+        check_votes(self.name, self.smoothing, self.radii, self.alpha_of_look / self.others)
 
     @property
     def least_copies(self) -> int:

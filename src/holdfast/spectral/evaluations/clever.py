@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from holdfast.attacks.base import GRADIENT, climb
+from holdfast.attacks.base import GRADIENT, gain_and_gradient
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_not_negative, require_positive
+from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.core.statistics.intervals import fit, log_likelihood, misfit
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
@@ -94,7 +94,7 @@ class Gradients(Observation):
         why = "the SPADE score is infinite" if scores.spade.split else "no more images have one"
         return chosen, "" if len(chosen) == count else why
 
-    def forwards(self, population: Population) -> int:
+    def forward_passes(self, population: Population) -> int:
         return GRADIENT * len(self.balls) * self.batches * self.draws * (1 + self.rivals)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -160,7 +160,7 @@ class Gradients(Observation):
 
 
 def _slopes(population: Population, points: Tensor, weights: Codes, ball: Ball) -> Float[Tensor, "b"]:
-    _, gradient = climb(population.arranged, points, lambda codes: (codes * weights).sum(1))
+    _, gradient = gain_and_gradient(population.optimised, points, lambda codes: (codes * weights).sum(1))
     return ball.dual_norm(gradient)
 
 
@@ -300,8 +300,8 @@ class Clever(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "batches", "draws", "rivals")
-        require_not_negative(self, "guided", "least")
+        check_positive(self, "batches", "draws", "rivals")
+        check_not_negative(self, "guided", "least")
 
     def observation(self) -> Gradients:
         return Gradients(**vars(self))  # the same settings

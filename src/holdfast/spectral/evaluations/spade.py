@@ -19,7 +19,7 @@ from holdfast.core.pictures import ends, row
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Picture, Question, Warned
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_not_negative
+from holdfast.core.settings import check_not_negative
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import LooksAt, Population
@@ -210,7 +210,7 @@ class Spectral(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_not_negative(self, "subsets")
+        check_not_negative(self, "subsets")
         for k in self.sweep:
             check_whole(k, "spade.sweep")
             if k < 1:

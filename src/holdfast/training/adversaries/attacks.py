@@ -12,7 +12,7 @@ from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_not_negative, require_positive
+from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.training.adversaries.base import Adversary, Prepared
 from holdfast.training.learner import Batch, Learner, OfRows, codes_of
 from holdfast.training.processes import gathered, own_rows
@@ -114,8 +114,8 @@ class GaussianNoise(Adversary):
     name = "noise"
 
     def __post_init__(self) -> None:
-        require_positive(self, "sigma", "step")
-        require_not_negative(self, "steps")
+        check_positive(self, "sigma", "step")
+        check_not_negative(self, "steps")
 
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         network, gain = learner.loss_under_attack(batch)

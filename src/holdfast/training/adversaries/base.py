@@ -23,7 +23,7 @@ from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import Spelled, read, require_positive
+from holdfast.core.settings import TextSettings, check_positive, read
 from holdfast.training.feed import Feed
 from holdfast.training.learner import Batch, Learner, OfRows
 
@@ -32,7 +32,7 @@ Prepared = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Adversary(Spelled):
+class Adversary(TextSettings):
     """Attack on the first view of each image, before the training loss is computed.
 
     The default step size lets every point of the ball be reached from every other.
@@ -47,7 +47,7 @@ class Adversary(Spelled):
     """Step in pixel units; none: 2.5 times the radius over `steps`."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "steps", "step")
+        check_positive(self, "steps", "step")
 
     @classmethod
     def read(cls, text: str) -> Adversary:

@@ -37,7 +37,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_not_negative, require_positive
+from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.training.adversaries.base import Adversary, Prepared, in_training, untouched
 from holdfast.training.learner import Batch, Learner, codes_of
 from holdfast.training.objectives.teachers import DistillationLearner
@@ -76,8 +76,8 @@ class Certified(Adversary):
     name = "certified"
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature", "negatives", "step")
-        require_not_negative(self, "steps", "regularised")
+        check_positive(self, "temperature", "negatives", "step")
+        check_not_negative(self, "steps", "regularised")
         if not isinstance(self.ball, Linf):
             raise HoldfastError(f"certified training bounds linf balls, got {self.ball}; use ball=linf:0.1")
         if self.bound not in BOUNDS:

@@ -24,7 +24,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.encoders.by_name import load
 from holdfast.spectral.analysis import edge_scores
 from holdfast.spectral.eigen import SCORES, spectrum
@@ -65,7 +65,7 @@ class SpadeGuided(Adversary):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "k")
+        check_positive(self, "k")
         if self.scores not in KINDS:
             raise UnknownName("spade-guided: scores", self.scores, KINDS)
         if self.encoder is not None and (self.every or self.scores == "random"):

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.core.encoder import Codes
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_not_negative, require_positive
+from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of_views, mlp
 from holdfast.training.processes import gathered, own_rows
 
@@ -102,8 +102,8 @@ class SwAV(TrainingObjective):
     name = "swav"
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature", "epsilon", "iterations", "prototypes", "hidden", "projection")
-        require_not_negative(self, "queue", "queue_epoch", "frozen_epochs", "crops")
+        check_positive(self, "temperature", "epsilon", "iterations", "prototypes", "hidden", "projection")
+        check_not_negative(self, "queue", "queue_epoch", "frozen_epochs", "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = mlp((setting.width, self.hidden, self.projection), norm=True)
@@ -258,8 +258,8 @@ class DeepClusterV2(TrainingObjective):
     name = "deepcluster-v2"
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature", "prototypes", "heads", "iterations", "hidden", "projection")
-        require_not_negative(self, "crops")
+        check_positive(self, "temperature", "prototypes", "heads", "iterations", "hidden", "projection")
+        check_not_negative(self, "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = mlp((setting.width, self.hidden, self.projection), norm=True)

@@ -15,16 +15,16 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss, normalize
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_not_negative, require_positive, require_share
+from holdfast.core.settings import check_fraction, check_not_negative, check_positive
 from holdfast.training.learner import (
     Batch,
     Learner,
     Setting,
     TrainingObjective,
+    check_two_images,
     follow,
     frozen_copy,
     mlp,
-    require_two_images,
 )
 from holdfast.training.objectives.siamese import SiameseLearner
 from holdfast.training.processes import gathered, own_rows
@@ -106,11 +106,11 @@ class SimCLR(TrainingObjective):
     name = "simclr"
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature")
-        require_not_negative(self, "hidden", "projection")
+        check_positive(self, "temperature")
+        check_not_negative(self, "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        require_two_images(self, setting)
+        check_two_images(self, setting)
         hidden, out = self.hidden or setting.width + 200, self.projection or setting.width
         head = mlp((setting.width, hidden, out)) if self.head else nn.Identity()
         return SimCLRLearner(encoder, head, self.temperature)
@@ -173,9 +173,9 @@ class MoCoV2(TrainingObjective):
     name = "moco-v2"
 
     def __post_init__(self) -> None:
-        require_share(self, "momentum")
-        require_positive(self, "temperature", "queue", "projection")
-        require_not_negative(self, "hidden")
+        check_fraction(self, "momentum")
+        check_positive(self, "temperature", "queue", "projection")
+        check_not_negative(self, "hidden")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.queue % setting.batch:
@@ -278,8 +278,8 @@ class MoCoV3(TrainingObjective):
     name = "moco-v3"
 
     def __post_init__(self) -> None:
-        require_share(self, "momentum")
-        require_positive(self, "temperature", "hidden", "projection")
+        check_fraction(self, "momentum")
+        check_positive(self, "temperature", "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         projector = mlp((setting.width, self.hidden, self.hidden, self.projection), norm=True, last_norm=True)
@@ -328,11 +328,11 @@ class SupCon(TrainingObjective):
     needs_labels = True
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature", "projection")
-        require_not_negative(self, "hidden")
+        check_positive(self, "temperature", "projection")
+        check_not_negative(self, "hidden")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        require_two_images(self, setting)
+        check_two_images(self, setting)
         head = mlp((setting.width, self.hidden or setting.width, self.projection))
         return SupConLearner(encoder, head, self.temperature)
 

@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss, relu
 
 from holdfast.core.encoder import Codes
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_not_negative, require_positive
+from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, mlp
 from holdfast.training.processes import gathered
 
@@ -69,7 +69,7 @@ class BarlowTwins(TrainingObjective):
     name = "barlow-twins"
 
     def __post_init__(self) -> None:
-        require_positive(self, "redundancy", "hidden", "projection")
+        check_positive(self, "redundancy", "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         widths = (setting.width, self.hidden, self.hidden, self.projection)
@@ -158,8 +158,8 @@ class VICReg(TrainingObjective):
     name = "vicreg"
 
     def __post_init__(self) -> None:
-        require_not_negative(self, "invariance", "variance", "covariance")
-        require_positive(self, "hidden", "projection")
+        check_not_negative(self, "invariance", "variance", "covariance")
+        check_positive(self, "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         widths = (setting.width, self.hidden, self.hidden, self.projection)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_not_negative, require_positive, require_share
+from holdfast.core.settings import check_fraction, check_not_negative, check_positive
 from holdfast.training.learner import (
     Batch,
     Learner,
@@ -73,10 +73,10 @@ class DINO(TrainingObjective):
     name = "dino"
 
     def __post_init__(self) -> None:
-        require_positive(self, "temperature", "teacher_temperature", "first_temperature", "prototypes", "hidden")
-        require_positive(self, "projection")
-        require_share(self, "momentum", "center_momentum")
-        require_not_negative(self, "warmup_epochs", "frozen_epochs", "crops")
+        check_positive(self, "temperature", "teacher_temperature", "first_temperature", "prototypes", "hidden")
+        check_positive(self, "projection")
+        check_fraction(self, "momentum", "center_momentum")
+        check_not_negative(self, "warmup_epochs", "frozen_epochs", "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         layers: list[nn.Module] = []

@@ -26,7 +26,7 @@ from holdfast.core.encoder import Domain, Normalised, Pixels
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_positive
+from holdfast.core.settings import check_positive
 from holdfast.encoders.architectures.vit import DEVIATION, Block
 from holdfast.training.learner import Batch, Learner, OfRows, Setting, TrainingObjective, mlp
 
@@ -66,7 +66,7 @@ class MAE(TrainingObjective):
             raise UnknownName("mae: masked", self.masked, ["auto", "tokens", "pixels"])
         if not 0 < self.ratio < 1:
             raise OutOfRange("mae: ratio", self.ratio, "between 0 and 1")
-        require_positive(self, "patch", "decoder_width", "decoder_depth", "decoder_heads")
+        check_positive(self, "patch", "decoder_width", "decoder_depth", "decoder_heads")
         if self.decoder_width % self.decoder_heads:
             raise HoldfastError(f"mae: {self.decoder_heads} heads cannot share a width of {self.decoder_width}")
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_positive, require_share
+from holdfast.core.settings import check_fraction, check_positive
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, follow, frozen_copy, mlp, rising
 
 # Learners with a prediction of one view on one side and a fixed projection of the other view on the other side.
@@ -121,8 +121,8 @@ class BYOL(TrainingObjective):
     name = "byol"
 
     def __post_init__(self) -> None:
-        require_share(self, "momentum")
-        require_positive(self, "hidden", "projection")
+        check_fraction(self, "momentum")
+        check_positive(self, "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         projector = mlp((setting.width, self.hidden, self.projection), norm=True)
@@ -157,7 +157,7 @@ class SimSiam(TrainingObjective):
     name = "simsiam"
 
     def __post_init__(self) -> None:
-        require_positive(self, "projection", "bottleneck")
+        check_positive(self, "projection", "bottleneck")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         wide = self.projection

@@ -14,15 +14,15 @@ from torch.nn.functional import cross_entropy, mse_loss, normalize
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import OutOfRange
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import require_not_negative
+from holdfast.core.settings import check_not_negative
 from holdfast.training.learner import (
     Batch,
     Learner,
     Setting,
     TrainingObjective,
+    check_two_images,
     codes_of,
     frozen_copy,
-    require_two_images,
 )
 from holdfast.training.processes import gathered
 
@@ -52,7 +52,7 @@ class Distillation(TrainingObjective):
     views = 1
 
     def __post_init__(self) -> None:
-        require_not_negative(self, "clean")
+        check_not_negative(self, "clean")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         return DistillationLearner(encoder, self.clean)
@@ -137,7 +137,7 @@ class Supervised(TrainingObjective):
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.uniformity:
-            require_two_images(self, setting)
+            check_two_images(self, setting)
         return SupervisedLearner(encoder, nn.Linear(setting.width, setting.classes), self.uniformity)
 
 

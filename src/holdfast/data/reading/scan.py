@@ -33,24 +33,24 @@ from holdfast.data.reading.decode import (
     pixel_limit,
     side_by_side,
 )
-from holdfast.data.reading.remembered import Known, Remembered
+from holdfast.data.reading.scan_cache import Known, ScanCache
 
 DIGEST = 64
 """Bytes of an image's digest."""
 
 
 @final
-class Survey:
+class Scan:
     """Scan of images: which can be read, and their digests."""
 
-    def __init__(self, fetch: Fetch, ids: Sequence[str], max_pixels: int, remembered: Remembered) -> None:
-        self.fetch, self.ids, self.max_pixels, self.remembered = fetch, ids, max_pixels, remembered
+    def __init__(self, fetch: Fetch, ids: Sequence[str], max_pixels: int, scan_cache: ScanCache) -> None:
+        self.fetch, self.ids, self.max_pixels, self.scan_cache = fetch, ids, max_pixels, scan_cache
         self.reasons: dict[int, str] = {}
         """Why each damaged image cannot be read, by its row."""
         self.digests: UInt8[np.ndarray, "n 64"] = np.zeros((len(ids), DIGEST), np.uint8)
         """Zeros where it is not known yet."""
 
-    def examine(self, rows: Sequence[int], thorough: bool, hashing: bool) -> None:
+    def read(self, rows: Sequence[int], thorough: bool, hashing: bool) -> None:
         """Find damaged images by their headers or by decoding; hash what is read completely.
 
         Images remembered as sound are not read again.
@@ -77,12 +77,12 @@ class Survey:
                     elif examination:
                         self.digests[row] = np.frombuffer(examination, np.uint8)
         finally:
-            self.remembered.save()
+            self.scan_cache.save()
 
     def _sound(self, content: Content, thorough: bool, hashing: bool) -> bytes:
         """Return the digest of an image, empty if only its header was read; raise if it is damaged."""
-        stamp = self.remembered.stamp(identity(content), self.max_pixels)
-        known = self.remembered.known.get(stamp) if stamp else None
+        stamp = self.scan_cache.key(identity(content), self.max_pixels)
+        known = self.scan_cache.known.get(stamp) if stamp else None
         if known is not None and known.decoded >= thorough:
             return known.digest
         if isinstance(content, Path) and not thorough and not hashing:
@@ -93,7 +93,7 @@ class Survey:
             complain(read, thorough)
             digest = blake2b(read).digest()
         if stamp:
-            self.remembered.learn(stamp, Known(thorough, digest))
+            self.scan_cache.learn(stamp, Known(thorough, digest))
         return digest
 
     def hash(self, rows: Sequence[int]) -> None:
@@ -105,13 +105,13 @@ class Survey:
         unknown = [row for row in rows if not self.digests[row].any()]
         for row, digest in zip(unknown, side_by_side(self._hashed, unknown), strict=True):
             self.digests[row] = np.frombuffer(digest, np.uint8)
-        self.remembered.save()
+        self.scan_cache.save()
 
     def _hashed(self, row: int) -> bytes:
         try:
             content = self.fetch(row)
             stamp, digest = (
-                self.remembered.stamp(identity(content), self.max_pixels),
+                self.scan_cache.key(identity(content), self.max_pixels),
                 blake2b(all_bytes(content)).digest(),
             )
         except HoldfastError:  # a store that does not answer
@@ -122,8 +122,8 @@ class Survey:
                 f"image {self.ids[row]!r} {gone} ({reason(error)}); run the same command again"
             ) from error
         if stamp:
-            known = self.remembered.known.get(stamp, Known())
-            self.remembered.learn(stamp, Known(known.decoded, digest))
+            known = self.scan_cache.known.get(stamp, Known())
+            self.scan_cache.learn(stamp, Known(known.decoded, digest))
         return digest
 
 
@@ -154,14 +154,14 @@ class Encoded:
 
     def __init__(
         self,
-        survey: Survey,
+        scan: Scan,
         rows: Sequence[int],
         ids: Sequence[str],
         channels: int,
         geometry: Preprocessing,
         skipped: Mapping[str, str],
     ) -> None:
-        self.survey, self.rows, self.ids = survey, rows, ids
+        self.scan, self.rows, self.ids = scan, rows, ids
         self.channels, self.geometry, self.skipped = channels, geometry, skipped
         self.decoding = USUAL
 
@@ -176,7 +176,7 @@ class Encoded:
         def put(position: int) -> None:
             array[position] = self.picture(rows[position]).numpy()
 
-        with pixel_limit(self.survey.max_pixels):
+        with pixel_limit(self.scan.max_pixels):
             for _ in side_by_side(put, range(len(rows))):
                 pass
         return pixels
@@ -184,7 +184,7 @@ class Encoded:
     def picture(self, row: int) -> Shaped[Tensor, "c h w"]:
         """Return the pixels of one image, which need not have the size of the others."""
         try:
-            content, known = all_bytes(self.survey.fetch(self.rows[row])), self.survey.digests[self.rows[row]]
+            content, known = all_bytes(self.scan.fetch(self.rows[row])), self.scan.digests[self.rows[row]]
             if known.any() and blake2b(content).digest() != known.tobytes():
                 raise changed(f"image {self.ids[row]!r}")
             return decode(content, self.channels, self.geometry, self.decoding)
@@ -207,14 +207,14 @@ class Encoded:
 
     def depends(self, row: int) -> tuple[bool, bool]:
         """Whether the file of ``row`` has an EXIF rotation, and whether it has transparent parts."""
-        with pixel_limit(self.survey.max_pixels):
-            content = self.survey.fetch(self.rows[row])
+        with pixel_limit(self.scan.max_pixels):
+            content = self.scan.fetch(self.rows[row])
             return depends(content if isinstance(content, Path) else all_bytes(content))
 
     def digest(self, row: int) -> bytes:
-        if not self.survey.digests[self.rows[row]].any():
-            self.survey.hash(self.rows)
-        return self.survey.digests[self.rows[row]].tobytes()
+        if not self.scan.digests[self.rows[row]].any():
+            self.scan.hash(self.rows)
+        return self.scan.digests[self.rows[row]].tobytes()
 
 
 def load_encoded(
@@ -237,20 +237,20 @@ def load_encoded(
         HoldfastError: more are damaged than ``selection`` allows, or the encoder does not take pictures.
     """
     channels, most = _channels(selection), convert(settings.get("max_pixels", str(MAX_PIXELS)), int, "max_pixels")
-    survey = Survey(fetch, ids, most, selection.remembered)
+    scan = Scan(fetch, ids, most, selection.scan_cache)
     few, every = len(ids) <= THOROUGH, selection.limit is None or selection.limit >= len(ids)
     judged = range(len(ids)) if few or every or not distant else range(0)
-    survey.examine(judged, few, every)
-    sound = [row for row in range(len(ids)) if row not in survey.reasons]
+    scan.read(judged, few, every)
+    sound = [row for row in range(len(ids)) if row not in scan.reasons]
     rows = [sound[position] for position in selection.choose([ids[row] for row in sound])]
     count = len(judged) or len(rows)
     if not judged or len(rows) <= THOROUGH < len(ids):  # of which headers were read at most
-        survey.examine(rows, len(rows) <= THOROUGH, True)
-        rows = [row for row in rows if row not in survey.reasons]
-    skipped = {ids[row]: survey.reasons[row] for row in sorted(survey.reasons)}
+        scan.read(rows, len(rows) <= THOROUGH, True)
+        rows = [row for row in rows if row not in scan.reasons]
+    skipped = {ids[row]: scan.reasons[row] for row in sorted(scan.reasons)}
     _judge(name, skipped, count, selection.max_unreadable)
     kept_ids = [ids[row] for row in rows]
-    source = Encoded(survey, rows, kept_ids, channels, selection.framing, skipped)
+    source = Encoded(scan, rows, kept_ids, channels, selection.framing, skipped)
     return Images(source, kept_ids, None if labels is None else labels[rows], name, classes)
 
 

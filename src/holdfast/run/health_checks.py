@@ -162,7 +162,7 @@ Answer = tuple[Status, str]
 
 
 @dataclass(frozen=True)
-class Examinee:
+class CheckedEncoder:
     """What is examined: an encoder, a few images (``real`` or noise) and their codes."""
 
     encoder: Encoder
@@ -198,31 +198,31 @@ def _size(codes: Tensor) -> float:
     return max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)
 
 
-def _rounding(examinee: Examinee) -> float:
+def _rounding(checked: CheckedEncoder) -> float:
     """Return how far equal codes may differ by rounding: half of the digits of the coarsest numbers they are made of."""
     # What a module returns may be wider than what it computes in.
-    tensors = (examinee.codes, examinee.pixels, *examinee.encoder.module.state_dict().values())
+    tensors = (checked.codes, checked.pixels, *checked.encoder.module.state_dict().values())
     # Quantised modules keep types and packed weights among their tensors.
     kinds = [tensor.dtype for tensor in tensors if isinstance(tensor, Tensor) and tensor.is_floating_point()]
     coarsest = max(torch.finfo(kind).eps for kind in kinds)
-    return _size(examinee.codes) * coarsest**0.5
+    return _size(checked.codes) * coarsest**0.5
 
 
-def _vectors(examinee: Examinee) -> Answer:
-    return "ok", f"Each image becomes a vector of {examinee.codes.shape[1]} numbers."
+def _vectors(checked: CheckedEncoder) -> Answer:
+    return "ok", f"Each image becomes a vector of {checked.codes.shape[1]} numbers."
 
 
-def _mode(examinee: Examinee) -> Answer:
-    training = [name or "the module" for name, part in examinee.encoder.module.named_modules() if part.training]
+def _mode(checked: CheckedEncoder) -> Answer:
+    training = [name or "the module" for name, part in checked.encoder.module.named_modules() if part.training]
     if training:
         return "failed", f"{len(training)} parts are in training mode ({', '.join(training[:3])}); call eval() on them."
     return "ok", "All of its parts are in evaluation mode."
 
 
-def _registered(examinee: Examinee) -> Answer:
+def _registered(checked: CheckedEncoder) -> Answer:
     """Parameters are frozen, so that codes of pixels without gradients have one only through weights elsewhere."""
     with torch.enable_grad():
-        codes = examinee.encoder.forward(examinee.pixels.detach())
+        codes = checked.encoder.forward(checked.pixels.detach())
     if codes.requires_grad:
         return "warning", (
             "Some of its weights lie outside the module's parameters (in a list or a dict, say), so they are not frozen, "
@@ -231,19 +231,19 @@ def _registered(examinee: Examinee) -> Answer:
     return "ok", "No weights lie outside its parameters."
 
 
-def finite(examinee: Examinee) -> Answer:
+def finite(checked: CheckedEncoder) -> Answer:
     """Whether codes are numbers, without which nothing else can be asked."""
-    bad = int((~torch.isfinite(examinee.codes)).any(1).sum())
+    bad = int((~torch.isfinite(checked.codes)).any(1).sum())
     if bad:
-        counted = f"{bad} of {len(examinee.codes)}"
+        counted = f"{bad} of {len(checked.codes)}"
         return "failed", f"{counted} codes are NaN or infinite; check the weights, the normalisation and the precision."
-    return "ok", f"The codes of {len(examinee.codes)} {examinee.kind} are finite."
+    return "ok", f"The codes of {len(checked.codes)} {checked.kind} are finite."
 
 
-def repeatable(examinee: Examinee) -> Answer:
+def repeatable(checked: CheckedEncoder) -> Answer:
     """Whether images have one code each, without which codes cannot be compared."""
-    difference = _difference(encoded(examinee.encoder, examinee.pixels), examinee.codes)
-    if not difference <= _rounding(examinee):  # nan, too
+    difference = _difference(encoded(checked.encoder, checked.pixels), checked.codes)
+    if not difference <= _rounding(checked):  # nan, too
         return "failed", (
             f"Its codes of the same images differ from call to call, by up to {difference:.2g}: something in it is random "
             "(dropout, masking, sampling), keeps a state or changes its input; switch that off. What compares codes is not "
@@ -252,15 +252,15 @@ def repeatable(examinee: Examinee) -> Answer:
     return "ok", "The same images give the same codes again."
 
 
-def _independent(examinee: Examinee) -> Answer:
-    encoder, pixels = examinee.encoder, examinee.pixels
+def _independent(checked: CheckedEncoder) -> Answer:
+    encoder, pixels = checked.encoder, checked.pixels
     try:
         alone = torch.cat([encoded(encoder, image) for image in pixels.split(1)])
         turned = encoded(encoder, pixels.flip(0)).flip(0)
     except Exception as error:  # whatever a stranger's module raises
         return "failed", f"{reason(encoder, pixels[:1], error)}; it must take batches of any size."
-    difference = max(_difference(alone, examinee.codes), _difference(turned, examinee.codes))
-    if not difference <= _rounding(examinee):
+    difference = max(_difference(alone, checked.codes), _difference(turned, checked.codes))
+    if not difference <= _rounding(checked):
         return "failed", (
             f"An image's code changes by up to {difference:.2g} with the other images of its batch, so batch statistics are "
             "in use; build or export it in evaluation mode."
@@ -268,10 +268,10 @@ def _independent(examinee: Examinee) -> Answer:
     return "ok", "An image alone has the code that it has among others."
 
 
-def _differentiable(examinee: Examinee) -> Answer:
-    inputs = examinee.pixels.detach().clone().requires_grad_()
+def _differentiable(checked: CheckedEncoder) -> Answer:
+    inputs = checked.pixels.detach().clone().requires_grad_()
     try:
-        codes = examinee.encoder.forward(inputs)
+        codes = checked.encoder.forward(inputs)
         # Random weights, since the plain sum of normalised codes may have no slope at all.
         weights = Noise.of(0, ["doctor"], codes.device).normal(codes.shape[1:], codes.dtype)
         (gradient,) = torch.autograd.grad((codes * weights).sum(), inputs)
@@ -289,24 +289,24 @@ def _differentiable(examinee: Examinee) -> Answer:
     return "ok", "Its input gradient is finite and not zero."
 
 
-def _collapsed(examinee: Examinee) -> Answer:
-    if len(torch.unique(examinee.pixels.flatten(1), dim=0)) < 2:
+def _collapsed(checked: CheckedEncoder) -> Answer:
+    if len(torch.unique(checked.pixels.flatten(1), dim=0)) < 2:
         return "warning", "Two different images are needed to see; give more images."
-    codes, kind = examinee.codes, examinee.kind
+    codes, kind = checked.codes, checked.kind
     spread = _difference(codes, codes.mean(0))
     if spread <= _size(codes) * torch.finfo(codes.dtype).eps ** 0.5 / 10:
         # Networks may take all noise for nearly the same; none that sees its input gives exactly one code.
         constant = torch.equal(codes, codes[:1].expand_as(codes))
-        return "failed" if examinee.real or constant else "warning", (
+        return "failed" if checked.real or constant else "warning", (
             f"All {kind} have the same embedding: it has collapsed, or it was given the wrong weights or range."
         )
     return "ok", f"Codes of {kind} differ by up to {spread / _size(codes):.1%} of their size."
 
 
-def _range(examinee: Examinee) -> Answer:
-    domain, pixels = examinee.encoder.domain, examinee.pixels
+def _range(checked: CheckedEncoder) -> Answer:
+    domain, pixels = checked.encoder.domain, checked.pixels
     limits = [torch.full_like(pixels[0], end) for end in (domain.low, domain.high) if isfinite(end)]
-    if limits and not torch.isfinite(encoded(examinee.encoder, torch.stack(limits))).all():
+    if limits and not torch.isfinite(encoded(checked.encoder, torch.stack(limits))).all():
         return (
             "failed",
             "Its lowest or highest input gives NaN or infinite codes; look for logarithms and divisions in it.",
@@ -315,7 +315,7 @@ def _range(examinee: Examinee) -> Answer:
         return "ok", "Its range is infinite, so there are no grey levels to try."
     step = (domain.high - domain.low) / 255
     inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
-    moved = _difference(encoded(examinee.encoder, pixels + inward), examinee.codes) / _size(examinee.codes)
+    moved = _difference(encoded(checked.encoder, pixels + inward), checked.codes) / _size(checked.codes)
     limited = f"Codes are finite from {domain.low:g} to {domain.high:g}"
     return (
         "ok",
@@ -323,13 +323,13 @@ def _range(examinee: Examinee) -> Answer:
     )
 
 
-def _normalisation(examinee: Examinee) -> Answer:
-    encoder = examinee.encoder
+def _normalisation(checked: CheckedEncoder) -> Answer:
+    encoder = checked.encoder
     inside = [part for part in encoder.module.modules() if isinstance(part, Normalised)]
     doubts = problems(encoder, inside[0]) if inside else []
     if inside and encoder.normalisation.startswith(NOT_STATED):
         doubts.append(f"{encoder.normalisation}; state mean and std in the reference, or every number may be off")
-    if examinee.real and (better := better_normalisation(encoder, examinee.pixels, examinee.codes)):
+    if checked.real and (better := better_normalisation(encoder, checked.pixels, checked.codes)):
         doubts.append(better)
     if doubts:
         sentence = "; ".join(doubts)
@@ -344,14 +344,14 @@ def _normalisation(examinee: Examinee) -> Answer:
     return "ok", "None: inputs reach it as they are."
 
 
-def _features(examinee: Examinee) -> Answer:
-    columns = examinee.codes.shape[1]
-    if are_probabilities(examinee.codes):
+def _features(checked: CheckedEncoder) -> Answer:
+    columns = checked.codes.shape[1]
+    if are_probabilities(checked.codes):
         return "warning", (
             f"Its {columns:,} outputs are probabilities: none is negative, and those of an image sum to 1. Take the softmax "
             "and the last linear layer away (onnx: ?output=NAME of the value before them) to measure features."
         )
-    if layer := classifier(examinee.encoder, examinee.pixels, columns):
+    if layer := classifier(checked.encoder, checked.pixels, columns):
         return "warning", (
             f"Its {columns:,} outputs come from a last linear layer ({layer}), so they look like scores of classes, not "
             "features; put torch.nn.Identity() in its place (onnx: ?output=NAME of the value before it) to measure features."
@@ -359,12 +359,12 @@ def _features(examinee: Examinee) -> Answer:
     return "ok", "Its outputs do not look like scores of classes."
 
 
-def _precision(examinee: Examinee) -> Answer:
-    pixels, single = examinee.pixels, examinee.codes
+def _precision(checked: CheckedEncoder) -> Answer:
+    pixels, single = checked.pixels, checked.codes
     try:
-        double = encoded(examinee.encoder.to(pixels.device, torch.float64), pixels.double())
+        double = encoded(checked.encoder.to(pixels.device, torch.float64), pixels.double())
     except Exception as error:  # as above
-        return "warning", f"{reason(examinee.encoder, pixels, error)}; so rounding cannot be checked in float64."
+        return "warning", f"{reason(checked.encoder, pixels, error)}; so rounding cannot be checked in float64."
     if double.dtype != torch.float64:
         return "warning", f"Asked for float64 it returns {double.dtype}, so rounding cannot be checked."
     if not torch.isfinite(double).all():
@@ -377,14 +377,14 @@ def _precision(examinee: Examinee) -> Answer:
     return "ok", f"{difference}."
 
 
-def _weights(examinee: Examinee) -> Answer:
-    shape = "x".join(map(str, examinee.encoder.domain.shape))
-    counted = f"{examinee.encoder.parameters:,} parameters and {examinee.codes.shape[1]} outputs"
+def _weights(checked: CheckedEncoder) -> Answer:
+    shape = "x".join(map(str, checked.encoder.domain.shape))
+    counted = f"{checked.encoder.parameters:,} parameters and {checked.codes.shape[1]} outputs"
     return "ok", f"It has {counted} for inputs of {shape}."
 
 
-def _layers(examinee: Examinee) -> Answer:
-    parts = Counter(kind for part in examinee.encoder.module.modules() for kind in _kinds(part))
+def _layers(checked: CheckedEncoder) -> Answer:
+    parts = Counter(kind for part in checked.encoder.module.modules() for kind in _kinds(part))
     return "ok", f"It is built of {', '.join(f'{count} {kind}' for kind, count in parts.most_common())}."
 
 
@@ -398,7 +398,7 @@ def _kinds(part: nn.Module) -> list[str]:
     return [type(part).__name__] if leaf else []
 
 
-QUESTIONS: dict[str, Callable[[Examinee], Answer]] = {
+QUESTIONS: dict[str, Callable[[CheckedEncoder], Answer]] = {
     "one vector per image": _vectors,
     "evaluation mode": _mode,
     "weights registered": _registered,

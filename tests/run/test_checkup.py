@@ -18,9 +18,9 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.geometry import Geometry
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
-from holdfast.run import examination as doctor
-from holdfast.run import examination_checks as doctor_inputs
-from holdfast.run.examination_checks import COMPARING, QUESTIONS
+from holdfast.run import checkup as doctor
+from holdfast.run import health_checks as doctor_inputs
+from holdfast.run.health_checks import COMPARING, QUESTIONS
 
 SHAPE = (3, 8, 8)
 
@@ -233,8 +233,8 @@ def test_pixels_outside_of_the_domain_are_refused():
 
 def test_loading_twice_is_compared():
     fixed = network()
-    same = doctor.examine_loading(lambda: Encoder(fixed, "same", Domain(SHAPE)))[0]
-    other = doctor.examine_loading(lambda: Encoder(network(), "other", Domain(SHAPE)))[0]
+    same = doctor.loading_checks(lambda: Encoder(fixed, "same", Domain(SHAPE)))[0]
+    other = doctor.loading_checks(lambda: Encoder(network(), "other", Domain(SHAPE)))[0]
     assert (same.status, other.status) == ("ok", "failed")
 
 
@@ -251,7 +251,7 @@ def test_layers_are_listed():
 
 def test_who_asks_by_name_learns_whether_proofs_are_possible():
     def answer(module):
-        return doctor.examine_loading(lambda: Encoder(module, "patient", Domain(SHAPE)))[-1]
+        return doctor.loading_checks(lambda: Encoder(module, "patient", Domain(SHAPE)))[-1]
 
     assert (answer(network()).name, answer(network()).status) == ("can be certified", "ok")
     foreign = answer(Function(torch.sin, network()))
@@ -270,7 +270,7 @@ def test_who_asks_by_name_learns_how_it_is_computed() -> None:
     large(torch.zeros(1, 3, 224, 224))  # its last layer learns its width
     arranged = {}
     for module, shape in ((network(), SHAPE), (large, (3, 224, 224))):
-        checks = doctor.examine_wholly(Encoder(module, "patient", Domain(shape), mean=(0.5,) * 3, std=(0.2,) * 3))
+        checks = doctor.all_health_checks(Encoder(module, "patient", Domain(shape), mean=(0.5,) * 3, std=(0.2,) * 3))
         arranged[shape] = next(check.sentence for check in checks if check.name == "arranged for speed")
     assert arranged[SHAPE] == "It is computed as it was built."
     assert arranged[3, 224, 224].startswith("It is computed with 1 batch norm"), arranged

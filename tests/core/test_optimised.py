@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks.base import climb
+from holdfast.attacks.base import gain_and_gradient
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.optimised import LARGE, ChannelsLast, arranged, arrangement, fold, operations, watched
+from holdfast.core.optimised import LARGE, ChannelsLast, fold, operations, optimisation, optimised, watched
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.resnet import SmallResNet
 from holdfast.geometry.views import gradcam
@@ -59,7 +59,7 @@ NETWORKS = {"conv": convolutional, "resnet": lambda: SmallResNet(width=16).build
 @pytest.mark.parametrize("batch", [1, 5, 16])
 def test_arranged_is_the_same_function(name: str, batch: int) -> None:
     encoder = encoder_of(NETWORKS[name]())
-    quick = arranged(encoder)
+    quick = optimised(encoder)
     assert isinstance(quick.module, ChannelsLast)
     assert not any(isinstance(part, nn.BatchNorm2d) for part in quick.module.modules())
     check_same(encoder, quick, batch)
@@ -73,8 +73,8 @@ def test_arranged_is_the_same_function_of_a_real_network(reference: Path, batch:
     weights = torch.load(reference / "real" / "efficientnet_lite0.pt", weights_only=True)
     network.load_state_dict({key: value for key, value in weights.items() if not key.startswith("_fc")})
     encoder = Encoder(network.eval(), "lite0", Domain((3, 224, 224)), mean=(0.498,) * 3, std=(0.502,) * 3)
-    assert arrangement(encoder) == "49 batch norms folded into convolutions, channels last"
-    check_same(encoder, arranged(encoder), batch)
+    assert optimisation(encoder) == "49 batch norms folded into convolutions, channels last"
+    check_same(encoder, optimised(encoder), batch)
 
 
 def check_same(encoder: Encoder, quick: Encoder, batch: int) -> None:
@@ -84,7 +84,9 @@ def check_same(encoder: Encoder, quick: Encoder, batch: int) -> None:
     assert torch.allclose(codes, plain, rtol=0, atol=1e-4 * float(plain.abs().max()))
     assert torch.equal(nearest(codes), nearest(plain))
     weights = torch.randn(plain.shape[1])
-    (_, gradient), (_, its_gradient) = (climb(each, pixels, lambda codes: codes @ weights) for each in (encoder, quick))
+    (_, gradient), (_, its_gradient) = (
+        gain_and_gradient(each, pixels, lambda codes: codes @ weights) for each in (encoder, quick)
+    )
     # A unit at the kink of its activation may pass its gradient in one arrangement and not in the other.
     assert float((gradient - its_gradient).norm() / gradient.norm()) < 0.01
 
@@ -96,8 +98,8 @@ def nearest(codes: Tensor) -> Tensor:
 def test_what_identifies_an_encoder_and_its_layers_stay() -> None:
     encoder = encoder_of(convolutional())
     fingerprint = encoder.fingerprint
-    quick = arranged(encoder)
-    assert quick is arranged(encoder), "arranged once"
+    quick = optimised(encoder)
+    assert quick is optimised(encoder), "arranged once"
     assert quick.fingerprint == encoder.fingerprint == fingerprint
     assert any(isinstance(part, nn.BatchNorm2d) for part in encoder.module.modules())
     pixels = torch.rand(4, 3, 32, 32)
@@ -114,8 +116,8 @@ def test_small_networks_and_other_precisions_are_left_as_they_are() -> None:
     small, double = encoder_of(body, Domain((3, 8, 8))), encoder_of(convolutional()).to("cpu", torch.float64)
     assert operations(small) <= LARGE < operations(double)
     for encoder in (small, double):
-        assert arranged(encoder) is encoder
-        assert arrangement(encoder) == "as it was built"
+        assert optimised(encoder) is encoder
+        assert optimisation(encoder) == "as it was built"
 
 
 class Shared(nn.Module):
@@ -165,9 +167,9 @@ def test_a_network_that_only_takes_the_usual_layout_keeps_it() -> None:
             return self.body(x).view(len(x), -1)
 
     encoder = encoder_of(Viewing())
-    quick = arranged(encoder)
+    quick = optimised(encoder)
     assert not isinstance(quick.module, ChannelsLast)
-    assert arrangement(encoder) == "2 batch norms folded into convolutions"
+    assert optimisation(encoder) == "2 batch norms folded into convolutions"
     check_same(encoder, quick, 4)
 
 
@@ -186,5 +188,5 @@ def test_activations_inside_batch_norms_stay() -> None:
     module = convolutional()
     module.add_module("1", BatchNormAct2d(32))
     encoder = encoder_of(module)
-    assert arrangement(encoder).startswith("2 batch norms")
-    check_same(encoder, arranged(encoder), 4)
+    assert optimisation(encoder).startswith("2 batch norms")
+    check_same(encoder, optimised(encoder), 4)

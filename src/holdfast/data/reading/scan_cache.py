@@ -1,7 +1,7 @@
 """What is known of image files from an earlier start: that they can be read, their digests, and what archives hold.
 
 A file counts as unchanged while its path, size and time of change are. That is what ``make`` and ``git`` rely on, too;
-``--rehash`` reads every file again. A file changed within the last seconds is not remembered, for clocks are coarse.
+``--rehash`` reads every file again. A file changed within the last seconds is not scan_cache, for clocks are coarse.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Known:
 
 @final
 @dataclass
-class Remembered:
+class ScanCache:
     """Files known to be sound, kept in a file for later runs."""
 
     path: Path | None = None
@@ -53,36 +53,36 @@ class Remembered:
     """True if there are records that were not saved."""
 
     @classmethod
-    def at(cls, path: Path | None, rehash: bool = False) -> Remembered:
+    def at(cls, path: Path | None, rehash: bool = False) -> ScanCache:
         """Read the records at ``path``; none if the file is damaged, missing or not trusted.
 
         Args:
             path: File of the records; None without.
             rehash: True to ignore old records.
         """
-        remembered = cls(path)
+        scan_cache = cls(path)
         if path is None or rehash:
-            return remembered
+            return scan_cache
         with suppress(OSError, ValueError):
             written = path.read_bytes()
             if _checksum(written[16:]) == written[:16]:
                 count = int.from_bytes(written[16:24], "little")
                 records = np.frombuffer(written, RECORD, count, 24)
                 for stamp, decoded, digest in records.tolist():
-                    remembered.known[stamp] = Known(bool(decoded), digest if any(digest) else b"")
-                remembered.contents = dict(_unpacked(written, 24 + records.nbytes))
-        return remembered
+                    scan_cache.known[stamp] = Known(bool(decoded), digest if any(digest) else b"")
+                scan_cache.contents = dict(_unpacked(written, 24 + records.nbytes))
+        return scan_cache
 
-    def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
+    def __reduce__(self) -> tuple[type[ScanCache], tuple[()]]:
         """Go to other processes empty-handed: they read pixels alone."""
-        return Remembered, ()
+        return ScanCache, ()
 
-    def stamp(self, file: Path | str | None, *context: object) -> bytes | None:
+    def key(self, file: Path | str | None, *context: object) -> bytes | None:
         """Return what ``file`` is known by, together with ``context``, until it changes.
 
         Args:
             file: a local file, or text that identifies a stored object and changes with its content, or neither.
-            context: what else decides the meaning of what is remembered, such as the largest size allowed.
+            context: what else decides the meaning of what is scan_cache, such as the largest size allowed.
 
         Returns:
             16 bytes; None if there is no file, or it changed just now, or nothing is to be remembered.

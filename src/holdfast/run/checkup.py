@@ -15,14 +15,14 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.fingerprint import without_source
 from holdfast.core.images import Images, random_images
 from holdfast.core.noise import Noise
-from holdfast.core.optimised import arrangement
+from holdfast.core.optimised import optimisation
 from holdfast.core.records import Record
-from holdfast.core.run_settings import RunSettings, whole_float32
-from holdfast.run.examination_checks import (
+from holdfast.core.run_settings import RunSettings, without_tf32
+from holdfast.run.health_checks import (
     COMPARING,
     CRITICAL,
     QUESTIONS,
-    Examinee,
+    CheckedEncoder,
     Status,
     encoded,
     finite,
@@ -46,7 +46,7 @@ class Check(Record):
     sentence: str
 
 
-def examine_images(images: Images, domain: Domain) -> Check:
+def image_checks(images: Images, domain: Domain) -> Check:
     """Return how many ``images`` were read and found to be inputs of ``domain``.
 
     Raises:
@@ -54,7 +54,7 @@ def examine_images(images: Images, domain: Domain) -> Check:
 
     Example:
         >>> import torch
-        >>> examine_images(Images(torch.tensor([[0.5], [float("nan")]])), Domain((1,)))
+        >>> image_checks(Images(torch.tensor([[0.5], [float("nan")]])), Domain((1,)))
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: images '1' ... must be finite and lie in [0, 1], got values from nan to nan; ...
     """
@@ -74,8 +74,8 @@ def examine_images(images: Images, domain: Domain) -> Check:
     return Check(name="images", status="ok", sentence=sentence)
 
 
-@whole_float32()
-def examine(
+@without_tf32()
+def essential_checks(
     encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None, critical: bool = False
 ) -> tuple[Check, ...]:
     """Return what there is to say about ``encoder``; without finite codes the examination ends early.
@@ -88,7 +88,7 @@ def examine(
 
     Example:
         >>> from holdfast.encoders.by_name import load
-        >>> checks = examine(load("baseline:pixels?shape=1x8x8"))
+        >>> checks = essential_checks(load("baseline:pixels?shape=1x8x8"))
         >>> {check.name: check.status for check in checks}["independent of the batch"]
         'ok'
     """
@@ -101,10 +101,10 @@ def examine(
     return tuple(_examination(encoder, pixels, real, critical))
 
 
-def examine_loading(
+def loading_checks(
     load: Callable[[], Encoder], pixels: Pixels | None = None, run: RunSettings | None = None
 ) -> list[Check]:
-    """Return whether ``load`` gives one encoder twice, then ``examine_wholly`` of it."""
+    """Return whether ``load`` gives one encoder twice, then ``all_health_checks`` of it."""
     first, again = load(), load()
     status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
     sentence = (
@@ -113,7 +113,7 @@ def examine_loading(
         else "Two loads give two encoders, so some weights are random: load them or fix their seed."
     )
     loads = Check(name="loads the same twice", status=status, sentence=sentence)
-    examined = examine_wholly if status == "ok" else examine
+    examined = all_health_checks if status == "ok" else essential_checks
     return [loads, *examined(first, pixels, run)]
 
 
@@ -123,17 +123,19 @@ def _changing(encoder: Encoder) -> str:
     return f" No source was found of {names[0]}: another version of Python gives another fingerprint." if names else ""
 
 
-def examine_wholly(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None) -> tuple[Check, ...]:
+def all_health_checks(
+    encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None
+) -> tuple[Check, ...]:
     """Return ``examine`` of ``encoder`` and, if it is fit, how it is computed and whether bounds exist."""
     run = run or RunSettings()
-    checks = examine(encoder, pixels, run)
+    checks = essential_checks(encoder, pixels, run)
     unfit = any(check.status == "failed" for check in checks)
     return checks if unfit else (*checks, _arranged(encoder.to(run.device, run.dtype)), _certifiable(encoder))
 
 
 def _arranged(encoder: Encoder) -> Check:
     """Return how the encoder is arranged for speed where it is computed."""
-    words = arrangement(encoder)
+    words = optimisation(encoder)
     built = words if words == "as it was built" else f"with {words}"
     return Check(name="arranged for speed", status="ok", sentence=f"It is computed {built}.")
 
@@ -154,13 +156,13 @@ def _examination(encoder: Encoder, pixels: Pixels, real: bool, critical: bool) -
     except Exception as error:  # whatever a stranger's module raises is what the reader must hear
         yield Check(name="one vector per image", status="failed", sentence=reason(encoder, pixels, error))
         return
-    examinee = Examinee(encoder, pixels, codes, real)
+    checked = CheckedEncoder(encoder, pixels, codes, real)
     steady = True
     for name, question in (CRITICAL if critical else QUESTIONS).items():
         if question in COMPARING and not steady:
             continue
         try:
-            status, sentence = question(examinee)
+            status, sentence = question(checked)
         except Exception as error:  # as above
             yield Check(name=name, status="failed", sentence=reason(encoder, pixels, error))
             return
