@@ -108,7 +108,7 @@ data.base: data.reading.groups
 data.huggingface: data.huggingface.streamed
 data.reading.decode: data.reading.content
 data.reading.stores: data.reading.endings
-data.reading.survey: data.reading.encoded
+data.reading.scan: data.reading.encoded
 data.remote: data.remote.stored_arrays
 encoders.architectures.plain: encoders.architectures.digits encoders.architectures.rvcl
 encoders.exported.program: encoders.exported.archive
@@ -164,8 +164,8 @@ run.engines.processes: execution.engines.automatic execution.engines.processes
 run.engines.ranks: execution.engines.ranks
 run.engines.ray: execution.engines.ray
 run.engines.requested: execution.engines.requested
-run.examination: execution.examination
-run.examination_checks: execution.examination.inputs execution.examination.questions
+run.checkup: execution.examination
+run.health_checks: execution.examination.inputs execution.examination.questions
 run.folder: commands.output_folder
 run.forecast: execution.computing.cost execution.computing.deadline
 run.inputs: execution.request.loading

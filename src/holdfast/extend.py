@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.old_names import warn_of_old_name
+
 if TYPE_CHECKING:
     from holdfast.attacks.adaptive import AdaptiveAttack as AdaptiveAttack
     from holdfast.attacks.attacked_codes import Case as Case
@@ -108,14 +110,14 @@ _HOMES = {
     "Transform": "transforms.base",
     "Untargeted": "attacks.attacked_codes",
     "better": "attacks.base",
+    "check_not_negative": "core.settings",
     "check_settings": "data.base",
+    "check_two_images": "training.learner",
     "convert": "core.settings",
     "existing": "encoders.loading.reference",
     "gathered": "training.processes",
     "nearest_rows": "core.points.counting",
     "population_warnings": "measure.findings",
-    "check_not_negative": "core.settings",
-    "require_two_images": "training.learner",
     "series_of": "core.statistics.summaries",
     "sizes": "encoders.loading.inputs",
     "split": "encoders.loading.reference",
@@ -125,7 +127,16 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
+_OLD = {
+    "require_not_negative": "check_not_negative",
+    "require_two_images": "check_two_images",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _OLD:
+        warn_of_old_name(f"holdfast.extend.{name}", _OLD[name])
+        name = _OLD[name]
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"holdfast.{_HOMES[name]}"), name)

@@ -25,7 +25,7 @@ from holdfast.commands import train as training
 from holdfast.commands.train import read_recipe, train
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.reading import decode, scan
+from holdfast.data.reading import decode
 from holdfast.training import loop as loop
 from holdfast.training.adversaries.attacks import OnLoss
 from holdfast.training.learner import Learner

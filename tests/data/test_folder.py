@@ -20,7 +20,6 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.geometry import Geometry
 from holdfast.data import load
-from holdfast.data.reading import scan
 from holdfast.data.reading import scan as encoded
 from holdfast.data.reading.decode import decode
 from holdfast.data.reading.scan_cache import ScanCache

@@ -16,8 +16,8 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import load, tars
-from holdfast.data.reading import scan, stores
 from holdfast.data.reading import scan as encoded
+from holdfast.data.reading import stores
 from holdfast.data.reading.decode import all_bytes
 from holdfast.data.reading.scan_cache import ScanCache
 from tests.data.conftest import Painter

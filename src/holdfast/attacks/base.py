@@ -16,6 +16,7 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
+from holdfast.core.old_names import OldName, OldNames
 from holdfast.core.settings import Searching, TextSettings, check_positive
 
 Gain = Float[Tensor, "b"]
@@ -28,7 +29,7 @@ class NoGradientError(HoldfastError):
 
 
 @dataclass(frozen=True)
-class Attack(TextSettings, Searching):
+class Attack(TextSettings, Searching, OldNames):
     """Search for a perturbation within ``ball`` that makes the objective large.
 
     Perturbed images also stay in the encoder's domain. An attack bounds the worst case from one side only: a failed
@@ -40,6 +41,8 @@ class Attack(TextSettings, Searching):
     """Version of the attack; it rises when equal settings give other points, and old results are then recomputed."""
     black_box: ClassVar[bool] = False
     """True if the attack uses no gradient."""
+    blind = OldName("black_box")
+    forwards = OldName("forward_passes")
     restarts: int = 1
     """Random starts."""
 

@@ -20,6 +20,7 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.noise import hashed
+from holdfast.core.old_names import OldName
 from holdfast.data.reading.scan_cache import ScanCache
 
 
@@ -39,6 +40,7 @@ class Selection:
     """Fraction of damaged images to tolerate, 0 to 1; they are listed and left out."""
     scan_cache: ScanCache = field(default_factory=ScanCache, compare=False)
     """What is known of files from an earlier run."""
+    remembered = OldName("scan_cache")
 
     def __post_init__(self) -> None:
         check_whole(self.seed, "seed")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
+from holdfast.core.old_names import OldName, OldNames
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Fit, LooksAt, Population, whitenings
 
@@ -17,7 +18,7 @@ class SharedSettings:
 
 
 @dataclass(frozen=True)
-class Observation(ABC):
+class Observation(ABC, OldNames):
     """What is computed for each sample; equal observations of several evaluations are shared."""
 
     name: ClassVar[str]
@@ -29,6 +30,7 @@ class Observation(ABC):
     """True if ``observe`` reads the reference set, if there is one; it is then part of the key."""
     uses_groups: ClassVar[bool] = False
     """True if ``observe`` reads groups of images, which are then part of the key."""
+    forwards = OldName("forward_passes")
 
     def looks_at(self) -> LooksAt:
         """Part of the encoder that the observation reads; by default the encoder itself."""

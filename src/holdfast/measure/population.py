@@ -22,6 +22,7 @@ from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.objective import AttackContext
+from holdfast.core.old_names import OldName, OldNames
 from holdfast.core.optimised import codes_of, optimised
 from holdfast.core.points.counting import Groups, Kin, nearest_rows
 from holdfast.core.records import EncoderInfo, ImagesInfo
@@ -40,7 +41,7 @@ itself, as for codes of images that are made from these. Codes that were compute
 
 
 @dataclass(frozen=True)
-class Fit(ABC, Generic[Learned]):
+class Fit(ABC, OldNames, Generic[Learned]):
     """Something learned once from a whole population; its fields are its settings.
 
     ``population.learned`` computes it. Equal fits share one computation.
@@ -57,6 +58,7 @@ class Fit(ABC, Generic[Learned]):
     """True if ``learn`` reads the reference set, which is then part of these keys."""
     uses_texts: ClassVar[bool] = False
     """True if ``learn`` reads the text tower and names of classes, which are then part of these keys."""
+    forwards = OldName("forward_passes")
 
     def looks_at(self) -> LooksAt:
         """Part of the encoder that the fit reads; by default the encoder itself."""
@@ -134,6 +136,9 @@ class Population:
         bank: Reference set; None without.
         other_encoders: Other encoders of the run, on which transferred attacks are made.
     """
+
+    shuffled, places, originals = OldName("random_order"), OldName("order_of"), OldName("first_copies")
+    couples, others = OldName("disjoint_pairs"), OldName("random_others")
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from holdfast.core.discovery import named_classes
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.core.old_names import OldName, OldNames
 from holdfast.core.settings import TextSettings, read
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ImagePixels = Float[Tensor, "b channels height width"]
 
 
 @dataclass(frozen=True)
-class Transform(TextSettings):
+class Transform(TextSettings, OldNames):
     """Change images in [0, 1] to images of the same shape in [0, 1], each by itself.
 
     The fields are the settings. Random draws come from ``noise``, one stream per image. What is drawn once for a whole
@@ -42,6 +43,7 @@ class Transform(TextSettings):
     """Numbers of channels that the transform accepts; empty for any number."""
     severities: ClassVar[tuple[float | None, ...]] = ()
     """Values of the one parameter of a family, from no change to severe; empty if there are no severity levels."""
+    rungs, ladder = OldName("severities"), OldName("family")
 
     @classmethod
     def family(cls) -> tuple[Transform, ...]:
