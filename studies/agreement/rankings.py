@@ -74,17 +74,25 @@ def taus(
         0.333
     """
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
-    gaps = x[..., first] - x[..., second]
-    known = np.isfinite(gaps).astype(np.float32)
-    signs = np.sign(np.nan_to_num(gaps, posinf=0, neginf=0)).astype(np.float32)
+    finite = np.isfinite(x)
+    signs = _signs_of_gaps(x, first, second)
+    known = (finite[..., first] & finite[..., second]).astype(np.float32)
     weighted, sized = signs, known if alike else np.abs(signs)
     if drawn is not None:
         weight = (drawn[..., first] * drawn[..., second]).astype(np.float32)[..., None, :]
         weighted, sized = signs * weight, sized * weight
     both = (weighted @ signs.swapaxes(-1, -2)).astype(float)
-    alone = (sized @ known.swapaxes(-1, -2)).astype(float)
+    # Where every gap is known, the product is a sum.
+    alone = (sized.sum(-1, keepdims=True) if finite.all() else sized @ known.swapaxes(-1, -2)).astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(both / np.sqrt(alone * alone.swapaxes(-1, -2)))
+
+
+def _signs_of_gaps(x: Values, first: Int[np.ndarray, "p"], second: Int[np.ndarray, "p"]) -> Float[np.ndarray, "*b p"]:
+    """Return the sign of each gap, 0 where a value is not finite: two comparisons are faster than a difference."""
+    x = np.where(np.isfinite(x), x, nan)
+    left, right = x[..., first], x[..., second]
+    return np.subtract(left > right, left < right, dtype=np.float32)
 
 
 def partial(found: Float[np.ndarray, "*b q q"], x: int, y: int, given: Sequence[int]) -> Float[np.ndarray, "*b"]:
@@ -123,9 +131,9 @@ def _draw_families(family: tuple[int, ...], count: int, seed: int) -> Float[np.n
     drawn = np.zeros((count, len(family)))
     for row in drawn:
         # As choice draws, without its checks, which take most of the time.
-        for kind in random.integers(0, len(members), len(members)):
-            mine = members[kind]
-            row += np.bincount(mine[random.integers(0, len(mine), len(mine))], minlength=len(family))
+        kinds = random.integers(0, len(members), len(members))
+        places = [(mine := members[kind])[random.integers(0, len(mine), len(mine))] for kind in kinds.tolist()]
+        row[:] = np.bincount(np.concatenate(places), minlength=len(family))
     drawn.flags.writeable = False
     return drawn
 
@@ -182,16 +190,15 @@ def halves(
     if len(known) < len(series) or not known:
         return nan
     random, found = np.random.default_rng(seed), []
+    places = {shape: [k for k, one in enumerate(known) if one.shape == shape] for shape in {one.shape for one in known}}
+    alike = {shape: np.stack([known[k] for k in mine]) for shape, mine in places.items()}
     for _ in range(count):
         order = np.argsort(random.random(max(one.shape[-1] for one in known)))
-        orders = [order[order < one.shape[-1]] for one in known]
-        first, second = (
-            np.array(
-                [reduce(one[:, np.array_split(mine, 2)[k]]).mean() for one, mine in zip(known, orders, strict=True)]
-            )
-            for k in (0, 1)
-        )
-        found.append(float(tau(first, second, group)))
+        both = np.empty((2, len(known)))
+        for shape, values in alike.items():
+            for half, rows in enumerate(np.array_split(order[order < shape[-1]], 2)):
+                both[half, places[shape]] = reduce(values[..., rows]).mean(-1)
+        found.append(float(tau(both[0], both[1], group)))
     return float(np.mean(found))
 
 
@@ -258,9 +265,8 @@ def _tau_with(x: Float[np.ndarray, "b e"], y: Float[np.ndarray, "e"], group: Lab
     first, second, t = first[compared], second[compared], np.sign(others[compared]).astype(np.float32)
     found = []
     for piece in np.array_split(x, max(1, len(x) // 100)):
-        gaps = piece[:, first] - piece[:, second]
-        known = np.isfinite(gaps)
-        s = np.sign(np.where(known, gaps, 0)).astype(np.float32)
+        s, finite = _signs_of_gaps(piece, first, second), np.isfinite(piece)
+        known = finite[:, first] & finite[:, second]
         both, left, right = s @ t, np.abs(s).sum(-1), known.astype(np.float32) @ np.abs(t)
         with np.errstate(invalid="ignore", divide="ignore"):
             found.append(both.astype(float) / np.sqrt(left.astype(float) * right.astype(float)))

@@ -127,8 +127,9 @@ def test_neurons_together_are_bounded_tighter_than_one_by_one_and_below_every_at
     attacks = dict(np.load(reference / "verification" / f"pgd__{name}.npz"))
     case, largest = Case(reference, name, "clip", count=1), 2
     eps = float(case.stored["eps"][largest])
+    case.specifications = case.specifications[:, :2]  # each is bounded by itself
     single, together = (case.bounds(method, eps)[0] for method in (Alpha(10, 10), Semidefinite(steps=60)))
     # Where nothing is gained they are the same, but for what the clock left of the steps on a machine under load.
     assert (together >= single - 0.01 * single.abs()).all()
     assert together.mean() > single.mean() + 0.01
-    assert (together.numpy() <= attacks["pgd_ub_clip"][largest][0] + 1e-4).all()
+    assert (together.numpy() <= attacks["pgd_ub_clip"][largest][0][:2] + 1e-4).all()
