@@ -98,9 +98,7 @@ def render(folder: Path) -> dict[str, str]:
         lines += ["", f"## {title}", *aims(network, some)]
         lines += table("Radii", HEADS, [row(point) for point in some])
         ball = BALLS[network[0]]
-        lines += table(
-            f"Other certificates, at `{ball}` under cosine", OTHER_HEADS, [others(point) for point in some]
-        )
+        lines += table(f"Other certificates, at `{ball}` under cosine", OTHER_HEADS, [others(point) for point in some])
     return {"training/frontier.md": "\n".join(lines) + "\n", FIGURE: picture(by_network)}
 
 
