@@ -186,7 +186,21 @@ def said(value: Any) -> str:
     return f"`{value}`"
 
 
-PARTS: dict[str, Callable[[], str]] = {"commands": commands, "suites": suites, "settings": settings}
+def modules() -> str:
+    """Return a table of the modules of evaluations, by package."""
+    places: dict[str, list[str]] = {}
+    for kind in catalog.evaluations().values():
+        package, module = kind.__module__.rsplit(".", 1)
+        places.setdefault(f"`{package}`", []).append(f"`{module}.{kind.__name__}`")
+    return "\n".join(table(("In", "Evaluations"), [(name, ", ".join(sorted(places[name]))) for name in sorted(places)]))
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "modules": modules,
+    "settings": settings,
+    "suites": suites,
+}
 
 
 def main() -> None:

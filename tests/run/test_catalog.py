@@ -96,14 +96,17 @@ def test_everything_in_the_catalogue_has_a_meaning():
 
 
 SIZES = json.loads(Path(__file__).with_name("suite_sizes.json").read_text())
-"""What each suite sets, by suite and operations of the encoder: keys of stored results are made of it."""
+"""What each suite sets, by suite and operations of the encoder: keys of stored results are made of it.
+
+New evaluations need no line until results of them are in a release.
+"""
 
 
 @pytest.mark.parametrize("case", SIZES)
 def test_suites_ask_of_every_evaluation_what_stored_results_were_made_with(case):
     suite, operations = case.split()
     sizes = suite_settings(suite, catalog.evaluations().values(), int(operations))
-    assert json.loads(json.dumps(sizes)) == SIZES[case]
+    assert {name: json.loads(json.dumps(sizes[name])) for name in SIZES[case]} == SIZES[case]
 
 
 @pytest.mark.parametrize("suite", SUITES)
