@@ -67,7 +67,7 @@ def test_fits_that_compare_tags_say_what_they_look_at(tmp_path: Path, monkeypatc
     (tmp_path / "tags.csv").write_text("\n".join(f"{name},scanner {k % 3}" for k, name in enumerate(plain(60).ids)))
     geometry = small(SpaceGeometry)
     assert isinstance(geometry, SpaceGeometry)
-    fits = learning(replace(geometry, tags=Tags.read(str(tmp_path / "tags.csv"))))
+    fits = fits_of(replace(geometry, tags=Tags.read(str(tmp_path / "tags.csv"))))
     (margins,) = [fit for fit in fits if isinstance(fit, Margins)]
     for fit in fits:
         assert declares(fit, 60)

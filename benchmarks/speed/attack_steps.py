@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import arguments, ratio
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack
+from holdfast.attacks.base import Attack, gain_and_gradient
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import L1, L2, Ball, Linf
@@ -85,7 +85,7 @@ def main() -> None:
 def floor_steps(encoder: Encoder, pixels: Tensor, objective: ObjectiveFunction) -> None:
     """The floor: as many forwards and input-only backwards, and nothing else."""
     for _ in range(STEPS):
-        climb(encoder, pixels, objective)
+        gain_and_gradient(encoder, pixels, objective)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def main() -> None:
         ]
         for label, observation, changes in observations:
             work = partial(observation.observe, population, rows)
-            floor = partial(forwards, population, rows, changes)
+            floor = partial(forward_passes, population, rows, changes)
             relative, ours, theirs = ratio(work, floor, given.device, given.repeats)
             each = len(changes) * batch
             said = f"{1e6 * ours / each:.0f} us per edited image, floor {1e6 * theirs / each:.0f} us"

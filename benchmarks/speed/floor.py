@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import arguments
 from benchmarks.speed.attack_steps import encoders
+from holdfast.attacks.base import gain_and_gradient
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import Linf
@@ -70,7 +71,7 @@ def plain(encoder: Encoder, pixels: Tensor) -> None:
 def climbs(encoder: Encoder, pixels: Tensor, objective: ObjectiveFunction) -> None:
     """Forwards and backwards to the input."""
     for _ in range(STEPS):
-        climb(encoder, pixels, objective)
+        gain_and_gradient(encoder, pixels, objective)
 
 
 def line(encoder: Encoder, kept: bool, repeats: int) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import arguments, ratio, seconds
 from benchmarks.speed.attack_steps import encoders
+from holdfast.attacks.base import gain_and_gradient
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.simple import Away
 from holdfast.core.balls import Linf
@@ -61,7 +62,7 @@ def plain(encoder: Encoder, pixels: Tensor, times: int) -> None:
 def climbs(encoder: Encoder, pixels: Tensor, objective: ObjectiveFunction) -> None:
     """The floor of attacks: forwards and backwards to the input."""
     for _ in range(STEPS):
-        climb(encoder, pixels, objective)
+        gain_and_gradient(encoder, pixels, objective)
 
 
 def waits(work: Callable[[], object]) -> int:

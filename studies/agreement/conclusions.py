@@ -119,7 +119,9 @@ def replicates(
     """Return the taus of every two of ``names`` over pairs within a group, and those of redrawn encoders and images."""
     found = resampled.found
     drawn = agreement.draw_families(found.family, REPLICATES, SEED)
-    both = np.concatenate([agreement.taus(values, group, drawn[rows], alike) for rows, values in resampled.pieces()])
+    both = np.concatenate(
+        [agreement.taus(values, group, drawn[rows], alike) for rows, values in resampled.components()]
+    )
     return agreement.taus(_values(resampled), group, alike=alike), both
 
 
@@ -152,9 +154,9 @@ def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
     found, made = resampled.found, dict[tuple[str, str], Agreement]()
     drawn, halves = agreement.draw_families(found.family, REPLICATES, SEED), _halves(resampled)
     values, group = _values(resampled), found.dataset
-    images = np.concatenate([agreement.taus(part, group) for _, part in resampled.pieces()])
+    images = np.concatenate([agreement.taus(part, group) for _, part in resampled.components()])
     seen, both = resampled.taus
-    encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.pieces()])
+    encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.components()])
     for reference in resampled.references:
         for headline in JUDGED:
             of = Compared(headline, reference.name, resampled.names, images, encoders, both)

@@ -374,7 +374,7 @@ def test_what_is_no_encoder_and_no_images_is_named() -> None:
     ):
         given.checked(nn.Flatten())
     with pytest.raises(hf.HoldfastError, match=r"images are a folder.*got ndarray; torch.as_tensor"):
-        given.at_hand(np.zeros((2, 1, 2, 2)))
+        given.reference_or_images(np.zeros((2, 1, 2, 2)))
 
 
 untyped: Any = hf

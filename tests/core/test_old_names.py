@@ -46,7 +46,7 @@ def test_a_population_answers_by_old_names(population: Population, old: str, new
 def test_a_subclass_may_define_a_member_by_its_old_name(base: type, old: str) -> None:
     new = vars(base)[old].new
     with pytest.warns(DeprecationWarning, match=new):
-        kind = dataclass(frozen=True)(type("Theirs", (base,), {old: 7}))
+        kind: type = dataclass(frozen=True)(type("Theirs", (base,), {old: 7}))
     assert getattr(kind, new) == 7
     with pytest.warns(DeprecationWarning, match=new):
         assert getattr(kind, old) == 7

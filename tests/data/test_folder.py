@@ -326,7 +326,7 @@ def test_unchanged_files_are_not_read_again(paint: Painter, tmp_path: Path, monk
         read.append(path.name)
         return path.read_bytes() + b" "
 
-    monkeypatch.setattr(scan, "all_bytes", recorded)
+    monkeypatch.setattr(encoded, "all_bytes", recorded)
     assert load(root, RGB, scan_cache=ScanCache.at(index)).fingerprint == first
     assert read == []
     os.utime(paths[1], (1e9 + 5, 1e9 + 5))
@@ -344,7 +344,7 @@ def test_encoders_of_other_sizes_share_what_was_read(
         os.utime(paint(f"{row}.png"), (1e9, 1e9))
     scan_cache, root = ScanCache(tmp_path / "files.index"), str(tmp_path / "images")
     first = load(root, RGB, scan_cache=scan_cache).fingerprint
-    monkeypatch.setattr(scan, "all_bytes", None)
+    monkeypatch.setattr(encoded, "all_bytes", None)
     assert load(root, Domain((1, 4, 4)), scan_cache=scan_cache).fingerprint == first
 
 
@@ -360,7 +360,7 @@ def test_what_was_read_before_an_interruption_is_remembered(
             raise KeyboardInterrupt
 
     paths = sorted((tmp_path / "images").iterdir())
-    monkeypatch.setattr(scan, "complain", interrupted)
+    monkeypatch.setattr(encoded, "complain", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load(str(tmp_path / "images"), RGB, scan_cache=ScanCache.at(index))
     assert len(ScanCache.at(index).known) == 2

@@ -14,6 +14,7 @@ from holdfast.core.divergences import L2Distance, Whitened
 from holdfast.core.images import Images
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.evaluation import fits_of
 from holdfast.measure.population import Population, Whitening
 from tests.samples import builtin, digits
 
@@ -26,8 +27,8 @@ def labelled() -> Images:
 
 
 def test_divergences_that_learn_are_fits_of_those_who_have_them() -> None:
-    assert set(learning(WHITE)) == {Whitening(Whitened())}
-    assert learning(replace(WHITE, divergences=(L2Distance(),))) == ()
+    assert set(fits_of(WHITE)) == {Whitening(Whitened())}
+    assert fits_of(replace(WHITE, divergences=(L2Distance(),))) == ()
 
 
 def test_a_population_takes_what_is_known() -> None:

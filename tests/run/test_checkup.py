@@ -31,7 +31,7 @@ def network() -> nn.Sequential:
 
 def statuses(module: nn.Module, pixels: Tensor | None = None, shape: tuple[int, ...] = SHAPE) -> dict[str, str]:
     encoder = Encoder(module, "patient", Domain(shape), mean=(0.5,) * shape[0], std=(0.2,) * shape[0])
-    return {check.name: check.status for check in doctor.examine(encoder, pixels)}
+    return {check.name: check.status for check in doctor.essential_checks(encoder, pixels)}
 
 
 class Function(nn.Module):
@@ -53,7 +53,7 @@ def test_healthy_encoder_passes_every_check():
 def test_inputs_without_limits_are_examined_on_noise(low: float, high: float):
     """There is no middle of an infinite range, no noise uniform in it and no input at its end."""
     encoder = Encoder(nn.Linear(8, 4), "unlimited", Domain((8,), low, high))
-    assert {check.name: check.status for check in doctor.examine(encoder)} == dict.fromkeys(QUESTIONS, "ok")
+    assert {check.name: check.status for check in doctor.essential_checks(encoder)} == dict.fromkeys(QUESTIONS, "ok")
 
 
 def always_train(module: nn.Module) -> nn.Module:
@@ -129,7 +129,7 @@ def test_critical_questions_find_every_failure_and_no_warning(name):
     if name == "training":
         encoder.module.get_submodule("module.1").train()
     pixels = torch.rand(4, *SHAPE)
-    wholly, critical = (doctor.examine(encoder, pixels, critical=only) for only in (False, True))
+    wholly, critical = (doctor.essential_checks(encoder, pixels, critical=only) for only in (False, True))
     # What is random differs by another number each time.
     assert [check.name for check in wholly if check.status == "failed"] == [
         check.name for check in critical if check.status != "ok"
@@ -147,7 +147,7 @@ def test_critical_questions_find_every_failure_and_no_warning(name):
     ],
 )
 def test_codes_of_another_shape_end_the_examination_with_the_reason(function, said):
-    checks = doctor.examine(Encoder(Function(function, network()), "patient", Domain(SHAPE)))
+    checks = doctor.essential_checks(Encoder(Function(function, network()), "patient", Domain(SHAPE)))
     assert [check.status for check in checks] == ["failed"]
     assert said in checks[0].sentence
 
@@ -178,7 +178,9 @@ class Counter(nn.Module):
     ],
 )
 def test_an_encoder_whose_codes_change_is_blamed_for_nothing_else(module):
-    checks = doctor.examine(Encoder(module, "patient", Domain(SHAPE), (0.5,) * 3, (0.2,) * 3), torch.rand(4, *SHAPE))
+    checks = doctor.essential_checks(
+        Encoder(module, "patient", Domain(SHAPE), (0.5,) * 3, (0.2,) * 3), torch.rand(4, *SHAPE)
+    )
     (unfit,) = (check for check in checks if check.status != "ok")
     assert unfit.name == "repeatable"
     assert unfit.sentence.startswith("Its codes of the same images differ from call to call")
@@ -200,13 +202,13 @@ def test_vanishing_gradient_is_a_warning():
 def test_part_left_in_training_mode_is_found():
     encoder = Encoder(network(), "patient", Domain(SHAPE))
     encoder.module.get_submodule("1").train()
-    (check,) = [check for check in doctor.examine(encoder) if check.name == "evaluation mode"]
+    (check,) = [check for check in doctor.essential_checks(encoder) if check.name == "evaluation mode"]
     assert check.status == "failed"
     assert "1" in check.sentence
 
 
 def test_missing_normalisation_of_a_colour_encoder_is_a_warning():
-    checks = doctor.examine(Encoder(network(), "patient", Domain(SHAPE)))
+    checks = doctor.essential_checks(Encoder(network(), "patient", Domain(SHAPE)))
     assert {check.name: check.status for check in checks}["normalisation"] == "warning"
 
 
@@ -216,19 +218,19 @@ def test_one_image_cannot_show_a_collapse():
 
 def test_noise_stands_in_for_images_and_follows_the_seed():
     encoder = Encoder(network(), "patient", Domain(SHAPE))
-    first, again = doctor.examine(encoder), doctor.examine(encoder)
+    first, again = doctor.essential_checks(encoder), doctor.essential_checks(encoder)
     assert first == again
-    assert first != doctor.examine(encoder, run=RunSettings(seed=1))
+    assert first != doctor.essential_checks(encoder, run=RunSettings(seed=1))
 
 
 def test_other_domains_are_filled_and_stepped_within_their_range():
     encoder = Encoder(nn.Linear(5, 3).eval(), "tabular", Domain((5,), -3.0, 3.0))
-    assert {check.status for check in doctor.examine(encoder)} == {"ok"}
+    assert {check.status for check in doctor.essential_checks(encoder)} == {"ok"}
 
 
 def test_pixels_outside_of_the_domain_are_refused():
     with pytest.raises(HoldfastError, match="must be finite and lie in"):
-        doctor.examine(Encoder(network(), "patient", Domain(SHAPE)), torch.full((2, *SHAPE), 2.0))
+        doctor.essential_checks(Encoder(network(), "patient", Domain(SHAPE)), torch.full((2, *SHAPE), 2.0))
 
 
 def test_loading_twice_is_compared():
@@ -239,13 +241,13 @@ def test_loading_twice_is_compared():
 
 
 def test_every_answer_is_a_sentence():
-    for check in doctor.examine(Encoder(network(), "patient", Domain(SHAPE))):
+    for check in doctor.essential_checks(Encoder(network(), "patient", Domain(SHAPE))):
         assert check.sentence.endswith(".")
         assert "\n" not in check.sentence
 
 
 def test_layers_are_listed():
-    checks = doctor.examine(Encoder(network(), "patient", Domain(SHAPE)))
+    checks = doctor.essential_checks(Encoder(network(), "patient", Domain(SHAPE)))
     assert checks[-1].sentence == "It is built of 1 Conv2d, 1 Tanh, 1 Flatten, 1 Linear."
 
 
@@ -278,7 +280,7 @@ def test_who_asks_by_name_learns_how_it_is_computed() -> None:
 
 def normalisation(pixels: Tensor | None = None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), module=None):
     encoder = Encoder(network() if module is None else module, "patient", Domain(SHAPE), mean=mean, std=std)
-    (check,) = (check for check in doctor.examine(encoder, pixels) if check.name == "normalisation")
+    (check,) = (check for check in doctor.essential_checks(encoder, pixels) if check.name == "normalisation")
     return check.status, check.sentence
 
 
@@ -347,7 +349,7 @@ def test_scores_of_classes_are_told_from_features(classes):
     module = nn.Sequential()
     module.add_module("trunk", nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh()))
     module.add_module("fc", nn.Linear(16, classes))
-    checks = {check.name: check for check in doctor.examine(known_inputs(module))}
+    checks = {check.name: check for check in doctor.essential_checks(known_inputs(module))}
     assert checks["features, not classes"].status == "warning"
     assert f"{classes:,} outputs come from a last linear layer (fc)" in checks["features, not classes"].sentence
 
@@ -358,7 +360,7 @@ def test_outputs_of_a_softmax_are_told_from_features(classes):
     linear = nn.Sequential(nn.Flatten(), nn.Linear(192, classes))
 
     def status(last: nn.Module) -> tuple[str, bool]:
-        checks = {check.name: check for check in doctor.examine(known_inputs(nn.Sequential(linear, last)))}
+        checks = {check.name: check for check in doctor.essential_checks(known_inputs(nn.Sequential(linear, last)))}
         check = checks["features, not classes"]
         return check.status, "probabilities" in check.sentence
 
@@ -369,7 +371,7 @@ def test_outputs_of_a_softmax_are_told_from_features(classes):
 
 @pytest.mark.parametrize(("outputs", "last"), [(12, nn.Identity()), (10, nn.Tanh())])
 def test_features_are_not_taken_for_classes(outputs, last):
-    checks = doctor.examine(known_inputs(nn.Sequential(nn.Flatten(), nn.Linear(192, outputs), last)))
+    checks = doctor.essential_checks(known_inputs(nn.Sequential(nn.Flatten(), nn.Linear(192, outputs), last)))
     assert {check.name: check.status for check in checks}["features, not classes"] == "ok"
 
 
@@ -392,7 +394,7 @@ def test_the_normalisation_of_a_real_network_is_judged_right():
         if not whole:
             network._fc = network._dropout = nn.Identity()
         encoder = Encoder(network.eval(), "efficientnet", Domain(shape), mean=(mean,) * 3, std=(std,) * 3)
-        return {check.name: check for check in doctor.examine(encoder, pixels)}
+        return {check.name: check for check in doctor.essential_checks(encoder, pixels)}
 
     right = answers(127 / 255, 128 / 255)
     assert right["normalisation"].status == right["features, not classes"].status == "ok"

@@ -193,7 +193,7 @@ def test_the_linear_head_is_trained_once_however_many_shards(tmp_path: Path, mon
     assert (len(results), failures) == (1, [])
     assert trained == [17]
     assert len(list(tmp_path.rglob("shards/linear-*/*"))) == 3
-    assert fits_of(evaluation) == learning(MarginDistribution(samples=3)), "one head serves both"
+    assert fits_of(evaluation) == fits_of(MarginDistribution(samples=3)), "one head serves both"
 
 
 def test_labels_are_in_the_key_of_what_is_learned_from_them(log: Path) -> None:

@@ -306,7 +306,7 @@ def test_claims_are_run_once_and_what_lacks_is_said(tmp_path: Path, capsys: pyte
         yield
 
     one = Claim("ONE-1", "A sentence.", "a table", "data", {"count": Range(low=1)}, measure, on="its tables")
-    two = Claim("TWO-1", "A sentence.", "a table", "data", {"count": Range(low=1)}, lacking)
+    two = Claim("TWO-1", "A sentence.", "a table", "data", {"count": Range(low=1)}, missing_count)
     three = Claim("THREE-1", "A sentence.", "a table", "data", {"count": Range(low=1)}, None, "A GAN.", untestable=True)
     for _ in range(2):
         ledger.run([one, two, three], Material(), tmp_path)

@@ -120,7 +120,7 @@ def test_generated_images_take_the_places_of_others():
     real = labelled(300, 3)[range(90)]
     generated = Images(torch.ones(300, 1, 2, 2), labels=torch.arange(300) // 100)
     stand_in = subset_of(
-        generated, "like:some:photos?labels=folders,x=1", 0, {"some:photos?labels=folders,x=1": real}.get
+        generated, "like:some:photos?labels=folders,x=1", 0, {"some:photos?labels=folders,x=1": real}.__getitem__
     )
     assert stand_in.labels is not None
     assert real.labels is not None

@@ -80,7 +80,7 @@ def step_to(share: float, state: EncoderState, observation: Observation, work: C
         return Step(observation, 0, True, fits, learning, alone=budgeted)
     if count == total and not fits:
         return None
-    concluding = {(name, each): long for each in group if (long := each.concluding(population))}
+    concluding: dict[Piece, float] = {(name, each): long for each in group if (long := each.concluding(population))}
     if fits and any(each.partial and not each.fewest for each in group):  # fits alone give an answer
         return Step(observation, 0, True, fits, learning + sum(concluding.values()), concluding, alone=budgeted)
     partial = any(each.partial for each in group)
