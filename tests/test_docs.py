@@ -100,7 +100,7 @@ def test_every_evaluation_has_a_section_with_its_quantities(name: str) -> None:
         ("bounds.md", "Methods", methods()),
         ("training/objectives.md", "The adversaries", adversaries()),
         ("images.md", "Images", data.loaders()),
-        ("probes.md", "The probes", catalog.everything()["probes"]),
+        ("evaluations/labels.md", "The probes", catalog.everything()["probes"]),
         ("encoders.md", "Architectures", {name: kind for name, kind in architectures().items() if name != LOADED}),
     ],
 )
