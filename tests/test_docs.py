@@ -24,7 +24,6 @@ from holdfast.core.encoder import Domain
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
-from holdfast.measure.evaluation import settings
 from holdfast.report.gate import parse
 from holdfast.report.overview.first_rows import KINDS
 from holdfast.run import catalog
@@ -53,9 +52,9 @@ def configurable() -> dict[str, dict[str, str]]:
     return {name: defaults(kind) for name, kind in kinds.items() if kind and defaults(kind)}
 
 
-def evaluated() -> dict[str, Any]:
-    """The settings of each evaluation, by its name."""
-    return {name: settings(kind()) for name, kind in catalog.evaluations().items()}
+def evaluated() -> dict[str, set[str]]:
+    """Names of the settings of each evaluation."""
+    return {name: {field.name for field in fields(kind)} for name, kind in catalog.evaluations().items()}
 
 
 TABLES = {
@@ -100,7 +99,7 @@ def test_every_evaluation_has_a_section_with_its_quantities(name: str) -> None:
         ("bounds.md", "Methods", methods()),
         ("training/objectives.md", "The adversaries", adversaries()),
         ("images.md", "Images", data.loaders()),
-        ("probes.md", "The probes", catalog.everything()["probes"]),
+        ("evaluations/labels.md", "The probes", catalog.everything()["probes"]),
         ("encoders.md", "Architectures", {name: kind for name, kind in architectures().items() if name != LOADED}),
     ],
 )

@@ -1,4 +1,4 @@
-"""The page about transforms names them all, with their settings and rungs."""
+"""The page about transforms names them all, with their settings and severities."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_every_transform_is_in_one_table():
 
 
 @pytest.mark.parametrize("name", TABLES["Everyday edits"])
-def test_rungs_are_documented(name: str):
-    said = ["none" if value is None else f"{value:g}" for value in transforms()[name].rungs]
+def test_severities_are_documented(name: str):
+    said = ["none" if value is None else f"{value:g}" for value in transforms()[name].severities]
     assert TABLES["Everyday edits"][name][0] == ", ".join(said)
 
 
