@@ -1,6 +1,6 @@
 """Series, curves, verdicts and warnings of certificates and of the attacks on them.
 
-Witnesses are points that refute a certificate, written so that anybody can check them.
+Witnesses are points that refute a certificate, written so that anyone can check them.
 """
 
 from __future__ import annotations

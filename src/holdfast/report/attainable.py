@@ -64,7 +64,7 @@ def _finer(gate: Gate, resolutions: Sequence[Resolution]) -> str:
 
 
 def out_of_reach(gate: Gate, estimate: Estimate, end: float) -> str:
-    """Return why no encoder could pass a strict check of a share of so few images; empty if one could.
+    """Return why no encoder could pass a strict check of a fraction of so few images; empty if one could.
 
     Args:
         gate: the bound that the whole interval must keep.

@@ -120,8 +120,8 @@ HEAVY = 100_000_000
 FORWARDS = 780
 """Forward passes of one image that an evaluation of quick asks of a heavy encoder, on average; a gradient counts as three.
 
-Clean codes and what probes learn from a bank grow with the number of images and come on top. With the 34 evaluations built
-in these are 11 minutes of processor time at 25 ms. An added evaluation brings its own allowance, so no other must shrink.
+Clean embeddings and fits of probes grow with the number of images and come on top. With the 34 built-in evaluations
+these are 11 minutes of processor time at 25 ms. An added evaluation brings its own allowance, so no other must shrink.
 """
 COUNTS = ("samples", "random")
 LEAST = 8
@@ -156,7 +156,7 @@ def most_forwards() -> int:
 
 
 def share(operations: int) -> float:
-    """Return the share of its counts that quick asks of a large encoder."""
+    """Return the fraction of its counts that quick asks of a large encoder."""
     return min(1.0, REACH / operations)
 
 

@@ -31,7 +31,7 @@ from holdfast.run.health_checks import (
 )
 
 IMAGES = 4
-"""Images whose codes are looked at."""
+"""Images whose embeddings are looked at."""
 INSPECTED = 1000
 """Images whose pixels are looked at."""
 BLOCK = 1 << 24
@@ -78,7 +78,7 @@ def image_checks(images: Images, domain: Domain) -> Check:
 def essential_checks(
     encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None, critical: bool = False
 ) -> tuple[Check, ...]:
-    """Return what there is to say about ``encoder``; without finite codes the examination ends early.
+    """Return what there is to say about ``encoder``; without finite embeddings the examination ends early.
 
     Args:
         encoder: to be examined.

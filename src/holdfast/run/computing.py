@@ -33,7 +33,7 @@ from holdfast.run.shards import CleanCodes, Turns, clean_codes, compute
 @final
 @dataclass
 class EncoderState:
-    """An encoder whose codes and fits are known, and what is to be observed of it."""
+    """An encoder whose embeddings and fits are known, and what is to be observed of it."""
 
     encoder: Encoder
     images: Images
@@ -109,7 +109,7 @@ class Computing:
     progress: Display | None
     deadline: Deadline
     finished: float = 0.0
-    """The share of all work that is done."""
+    """The fraction of all work that is done."""
     stopped: bool = False
     """Whether somebody stopped the run."""
     _foreseen: tuple[float, float] = field(default=(-inf, inf), init=False, repr=False)
@@ -121,7 +121,7 @@ class Computing:
         return self.deadline.forecast
 
     def codes(self, population: Population, doing: str) -> Codes:
-        """Return the clean codes of all images."""
+        """Return the clean embeddings of all images."""
         self.compute(CleanCodes(), population, doing)
         return clean_codes(population, self.store)
 

@@ -41,13 +41,13 @@ TIMED = 1 << 29
 MOST_TIMED = 64
 """... and no more images."""
 READ = 7e-6
-"""Seconds that a code takes which was computed elsewhere: to be read, checked and written."""
+"""Seconds that an embedding takes which was computed elsewhere: to be read, checked and written."""
 PATIENCE = 2.0
 """Seconds: what takes longer is timed once."""
 TIMES, TOGETHER = 5, 0.2
 """What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
 SET_UP = 0.5
-"""Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
+"""Seconds of an observation of a small network beside its forward passes: graphs are traced, tables read and written."""
 COLD = 3.0
 """So many times as long as another encoder's a shard takes that bears what a process sets up once, as packages that load."""
 CONCLUSION = 0.2
@@ -60,11 +60,11 @@ FARTHEST = 5.0
 
 @without_tf32()
 def seconds_per_forward(encoder: Encoder, attacked: bool = True) -> float:
-    """Return the seconds that a forward of one image takes, measured: of a forward, or of a whole step of an attack.
+    """Measure the seconds per forward pass of one image, or per attack step.
 
-    The step counts as three forwards; the slower of both counts, for either work is most of some question. What comes with
-    a step, as clipping and projection, is all that an encoder without any operations costs. 0 of an encoder that fails: its
-    examination says why. Images are as many at a time as are attacked; where none are, forwards alone are timed.
+    A step counts as three forward passes, and the slower of both is returned. A step includes clipping and projection. An
+    encoder that fails gets 0; its preflight check says why. The batch is that of attacks; without attacks, only forward
+    passes are timed.
     """
     if encoder.codes_only:
         return READ
@@ -115,7 +115,7 @@ def _seconds(task: Callable[[], None]) -> float | None:
 @final
 @dataclass
 class Forecast:
-    """The seconds that pieces of work will take, from what was measured of them or else from their forwards.
+    """The seconds that pieces of work will take, from what was measured of them or else from their forward passes.
 
     ``paces``: the seconds of a forward of each encoder, by name: what is known of one encoder tells of another in their
     proportion.
@@ -129,7 +129,7 @@ class Forecast:
     totals: dict[What, int] = field(default_factory=dict)
     """How many rows there are of what was begun for some encoder."""
     forward_passes: dict[Piece, int] = field(default_factory=dict)
-    """How many forwards a row of each piece is planned to take."""
+    """How many forward passes a row of each piece is planned to take."""
     planned: dict[Piece, int] = field(default_factory=dict)
     """How many rows of each piece are planned, until it is begun."""
     concluding: dict[Piece, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Forecast:
         self.waiting[piece] = -1
 
     def plan(self, piece: Piece, forwards: int, rows: int | None = None) -> None:
-        """Take note that a row of ``piece`` takes so many forwards of its encoder, and how many rows there are, if known."""
+        """Record the forward passes per row of ``piece``, and its number of rows, if known."""
         self.forward_passes[piece] = forwards
         if rows is not None:
             self.planned[piece] = rows
@@ -187,7 +187,7 @@ class Forecast:
         return None if line is None else rows and line[0] + rows * line[1]
 
     def expected(self, piece: Piece, rows: int) -> float:
-        """Return how long ``rows`` of ``piece`` will take, from its forwards if nothing like it was measured yet."""
+        """Return how long ``rows`` of ``piece`` will take, from its forward passes if nothing like it was measured yet."""
         seconds = self.seconds(piece, rows)
         return rows * self.row(piece) if seconds is None else seconds
 
@@ -229,14 +229,14 @@ class Forecast:
         return line if sum(line) <= COLD * sum(least) else least
 
     def _by_forwards(self, piece: Piece) -> float:
-        """Return the seconds of a row of ``piece`` by its forwards alone."""
+        """Return the seconds of a row of ``piece`` by its forward passes alone."""
         return self.forward_passes.get(piece, 0) * self.paces.get(piece[0], 0.0)
 
     def _corrected(self, name: str) -> float:
-        """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured.
+        """Return the measured time of an encoder's pieces, relative to the time of their forward passes.
 
-        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others. Until
-        much is measured the plan is believed.
+        The median, weighted by forward passes, because slow pieces with few of them (bounds) tell nothing of others. Until
+        much is measured, the plan counts.
         """
         if name not in self._corrections:
             self._corrections[name] = self._correction(name)
@@ -301,13 +301,13 @@ def _line(times: Sequence[tuple[int, float]], later: float | None, planned: floa
     """Return the seconds that a first shard took beside its rows, and those of each row.
 
     Where all there is are first shards, nobody knows which part was which. As much as ``SET_UP`` counts as the former, which
-    small networks take for every shard, however many rows it holds; but a row takes what is ``planned``. A share of the
+    small networks take for every shard, however many rows it holds; but a row takes what is ``planned``. A fraction of the
     whole, as other pieces have it, would make long shards seem short.
 
     Args:
         times: rows and seconds of each shard.
         later: the pace of later rows over that of the first, of the same or another encoder, if known.
-        planned: the seconds of a row by its forwards.
+        planned: the seconds of a row by its forward passes.
     """
     rows, seconds = times[0]
     if len(times) > 1:
@@ -353,7 +353,7 @@ OVERRUN = 1.1
 SHORT = 10.0
 """Seconds of work that are done at once, in one round: nobody would look at a part of it."""
 REPORT, REPORT_SHARE = 5.0, 0.03
-"""The seconds that are kept for the report, and the share of a budget that they are at most."""
+"""The seconds that are kept for the report, and the fraction of a budget that they are at most."""
 
 
 @final
@@ -375,7 +375,7 @@ class Deadline:
     """Whether work must end by ``turn_end``, too, and not only begin."""
 
     def begin_turn(self, share: float, strict: bool = False) -> None:
-        """Begin a turn of this share of the time that is left; in a strict one nothing begins that would outlast it."""
+        """Begin a turn of this fraction of the time that is left; in a strict one nothing begins that would outlast it."""
         now = monotonic()
         self.turn_end, self.strict = now + (self.last_beginning - now) * share, strict
 

@@ -32,12 +32,12 @@ from holdfast.run.request import Request, references
 
 TOUR = "builtin:digits"
 OWN = f"{SOURCE}:"
-"""The images of codes that were computed elsewhere, where none are named: their rows."""
+"""The images of embeddings that were computed elsewhere, where none are named: their rows."""
 WITH_IMAGES = ("builtin:", OWN)
 """Encoders that are measured on images of their own where none are named begin so."""
 NO_IMAGES = "no images to measure on; name a folder of them with --images"
 PICTURES = Domain((3, 224, 224))
-"""What images are read as where no encoder says it, for codes that were computed elsewhere."""
+"""What images are read as where no encoder says it, for embeddings that were computed elsewhere."""
 AS_LOADED = Options()
 NamedEncoder = str | Encoder
 """An encoder, or the reference of one: ``timm:resnet50``."""
@@ -246,10 +246,10 @@ def reference_of(named: NamedEncoder | Images) -> str:
 
 
 def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder:
-    """Return an encoder in memory, or the one that a reference names, for what takes more than codes.
+    """Return an encoder in memory, or the one that a reference names, for what takes more than embeddings.
 
     Raises:
-        HoldfastError: it cannot be loaded, or is in memory and ``options`` say how to load it, or stands for stored codes.
+        HoldfastError: the encoder cannot be loaded, is in memory with ``options`` for loading, or is stored embeddings.
     """
     encoder = checked(encoder)
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
@@ -301,7 +301,7 @@ def _check_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
 
 
 def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
-    """Warn where files hold codes of different images, whose numbers cannot be compared."""
+    """Warn where files hold embeddings of different images, whose numbers cannot be compared."""
     first, *others = codes
     known = set(first.stored.ids)
     for other in others:
@@ -317,7 +317,7 @@ def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
 
 
 def images_reference(request: Request, encoders: Sequence[Encoder]) -> str:
-    """Return the images that ``request`` names, or the built-in ones for the built-in encoders; rows for stored codes."""
+    """Return the reference of the images; by default the built-in ones, or the rows of stored embeddings."""
     if request.images is None and encoders and all(encoder.codes_only for encoder in encoders):
         return OWN
     if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):

@@ -23,7 +23,7 @@ from holdfast.run.request import Request, build, planned, requested_balls
 WANTS_MORE = (
     "that takes changed images, the network, or what the codes were computed from (for spade, inputs=FILE names it)"
 )
-"""What stored codes are not enough for."""
+"""What stored embeddings are not enough for."""
 
 
 def adapt_plan(request: Request, plan: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
@@ -62,7 +62,7 @@ def drop_unlabelled(
 
 
 def set_tags(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
-    """Return ``evaluations`` with the tags that stored codes bring, where they take tags and none are set.
+    """Return ``evaluations`` with the tags that stored embeddings bring, where they take tags and none are set.
 
     Raises:
         HoldfastError: two files of tags are named.
@@ -81,7 +81,7 @@ def set_tags(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> 
 
 
 def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
-    """Return those of ``evaluations`` that at least one encoder can be asked, and say what stored codes cannot answer.
+    """Return those of ``evaluations`` that at least one encoder can be asked, and say what stored embeddings cannot answer.
 
     Raises:
         HoldfastError: none is left.

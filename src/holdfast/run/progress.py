@@ -64,7 +64,7 @@ class Shown:
         self.bar.stop()
 
     def __call__(self, doing: str, share: float, seconds: float | None = None) -> None:
-        """Show what is being done, which share of everything is, and the ``seconds`` left or, by default, as it went."""
+        """Show what is being done, which fraction of everything is, and the ``seconds`` left or, by default, as it went."""
         now = monotonic()
         self.waiting.cancel()
         self.began = self.began or (now, share)

@@ -51,7 +51,7 @@ class Seen(NamedTuple):
     """What a store holds of an observation."""
 
     population: Population
-    """The images, with their clean codes if these were asked for."""
+    """The images, with their clean embeddings if these were asked for."""
     rows: list[int]
     """Rows that were observed by the end of the budget."""
     observed: Observed
@@ -150,7 +150,7 @@ class Run:
         Args:
             observation: what to observe.
             population: of which encoder and images.
-            codes: whether clean codes of all images are needed first.
+            embeddings: whether clean embeddings of all images are needed first.
             doing: what progress calls the observation, by its name if empty.
 
         Raises:

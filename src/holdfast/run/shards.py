@@ -41,7 +41,7 @@ SHARD_OPERATIONS = 1 << 33
 """How many a shard may have whose rows are of many inputs, which are not encoded all at once: a quick network's edits of one
 image take longer to make than to encode, and less if they are made of many images together."""
 CLEAN_OPERATIONS = 1 << 37
-"""How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
+"""How many operations of the encoder a shard of clean embeddings may have on a CPU, several batches: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
 AGAIN = "check the disk, and run the same command again, which computes anew what is damaged"
@@ -57,7 +57,7 @@ computed: 0 for those that were kept, None if another rank knows; it may raise t
 @final
 @dataclass(frozen=True)
 class CleanCodes(Observation):
-    """The code of every clean image."""
+    """The embedding of every clean image."""
 
     name = "codes"
     version = 1
@@ -100,7 +100,7 @@ def read_observed(observation: Observation, population: Population, rows: Sequen
 
 
 def clean_codes(population: Population, store: Store) -> Codes:
-    """Return the clean codes of all images, all of which were computed: memory-mapped, one row after the other."""
+    """Return the clean embeddings of all images, all of which were computed: memory-mapped, one row after the other."""
     codes = store.array(_key(CleanCodes(), population), "codes", population.images.ids)
     if codes is None:
         raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
@@ -164,7 +164,7 @@ def compute(
 
     What fails is put into ``failed``, the caller's own, for ``on_progress`` may raise to stop the work.
 
-    Of observations in ``first`` only so many rows, those that come first in random order: exactly those, cut anew, or
+    Of observations in ``first`` only so many rows, those that come first in random order: exactly those, cut again, or
     the whole shards of an unbroken run that hold them. Ranks wait for each other as long as they are ``patient``.
     """
     queue = _Queue(choose, failed)
@@ -299,7 +299,7 @@ def _reaching(cut: Sequence[Sequence[int]], count: int) -> int:
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many rows make a shard: a batch of inputs, less where it would last for hours; of clean codes several."""
+    """Return the rows per shard: one batch of inputs, fewer if slow, several batches for clean embeddings."""
     run, encoder, inputs = population.run, population.encoder, observation.inputs(population)
     if run.computes_on != "cpu":
         return max(1, run.batch_size // inputs)

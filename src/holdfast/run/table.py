@@ -36,9 +36,9 @@ WRITING = 2.0
 
 
 def plan(row: MissingCells, cells: Cells) -> float:
-    """Take note of how much is missing of an encoder, as far as that can be told without a code of it.
+    """Take note of how much is missing of an encoder, as far as that can be told without an embedding of it.
 
-    Returns the seconds until it has its codes, without which nothing begins, whatever they take.
+    Returns the seconds until it has its embeddings, without which nothing begins, whatever they take.
     """
     name, forecast = row.encoder.name, cells.work.forecast
     bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
@@ -64,7 +64,7 @@ def plan(row: MissingCells, cells: Cells) -> float:
 
 
 def expectation(work: Computing, device: str, encoding: float) -> str:
-    """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
+    """Return a sentence with the expected time of a run (``encoding``: seconds for embeddings); empty if short."""
     left = work.forecast.seconds_left + encoding / work.forecast.beside + WRITING
     if not isfinite(left) or left <= SHORT:
         return ""
@@ -90,7 +90,7 @@ def _where(work: Computing, device: str) -> str:
 
 
 def prepare(missing: MissingCells, cells: Cells) -> EncoderState | None:
-    """Return the encoder with its codes, if anything is missing of it and it is fit to be measured.
+    """Return the encoder with its embeddings, if anything is missing of it and it is fit to be measured.
 
     For ranks also with what is learned from them; else that is learned when its turn comes.
     """
@@ -114,7 +114,7 @@ def prepare(missing: MissingCells, cells: Cells) -> EncoderState | None:
 
 
 def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
-    """Return the encoder with its clean codes, those of the bank included.
+    """Return the encoder with its clean embeddings, those of the bank included.
 
     Raises:
         HoldfastError: it is not fit to be measured.
@@ -136,7 +136,7 @@ def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
 
 
 def _plan(subject: EncoderState, observation: Observation, work: Computing) -> None:
-    """Take note of the forwards that an observation takes; one whose rows cannot be told is not made at all."""
+    """Take note of the forward passes that an observation takes; one whose rows cannot be told is not made at all."""
     try:
         observation.rows(subject.planning)
     except Exception as error:

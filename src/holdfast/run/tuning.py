@@ -25,7 +25,7 @@ from holdfast.core.optimised import operations, optimised
 BATCHES = (1, 2, 4, 8)
 """Images at a time that are tried. From 16 on torch takes other kernels for small convolutions on one thread."""
 GAIN = 0.9
-"""A larger batch must take less than this share of the time for an image: smaller ones lose less when interrupted."""
+"""A larger batch must take less than this fraction of the time for an image: smaller ones lose less when interrupted."""
 SECONDS = 1.0
 """No further batch is tried after so long."""
 MEASURED = 1 << 26

@@ -250,7 +250,7 @@ def beyond_support(
 
 
 def _share_of_new(new_images: Series, reference: int, rate: float) -> Estimate:
-    """Return the share of images declared new; undefined where no image could be, however far it were."""
+    """Return the fraction of images declared new; undefined where no image could be, however far it were."""
     share = summarise(new_images, "share", "lower", "new_share")
     if 1 / (1 + reference) <= rate:
         return share

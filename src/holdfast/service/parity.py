@@ -159,7 +159,7 @@ MAPS = {"as it is": "as_it_is", "shift and scale": "scaled", "rotation": "rotate
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two codes of each image, by the reference and by the candidate, and the gallery that is searched."""
+    """Two embeddings of each image, by the reference and by the candidate, and the gallery that is searched."""
 
     ids: tuple[str, ...]
     reference: Float[Tensor, "n d"]
@@ -212,7 +212,7 @@ class Pair:
         return mine != theirs
 
     def scale(self) -> Scale:
-        """Return the median distance between the reference's codes of different images."""
+        """Return the median distance between the reference's embeddings of different images."""
         ring = self.reference[self.order].double()
         scale = chained_median(L2Distance()(ring, ring.roll(-1, 0)).numpy())
         if not scale.value > 0:
@@ -272,7 +272,7 @@ def check_neighbours(k: int, count: int) -> None:
 
 
 def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:
-    """Yield how far each code moved: its direction, its norm, and both, in units of the ``scale`` of ``seen``."""
+    """Yield how far each embedding moved: its direction, its norm, and both, in units of the ``scale`` of ``seen``."""
     a, b = pair.reference.double(), pair.candidate.double()
     before, after = torch.linalg.vector_norm(a, dim=1), torch.linalg.vector_norm(b, dim=1)
     cosine = ((a * b).sum(1) / (before * after)).clamp(-1, 1)

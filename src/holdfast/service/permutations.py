@@ -31,7 +31,7 @@ MOST = 100_000
 SPARE = 5
 """Assignments drawn per assignment that the level needs: with 1, a single tie hides a true change."""
 TIE = 1e-6
-"""Share of the largest statistic up to which two count as equal: the same assignment, summed in another order."""
+"""Fraction of the largest statistic up to which two count as equal: the same assignment, summed in another order."""
 
 
 def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutations: int, seed: int) -> Weights:

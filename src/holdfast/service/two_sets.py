@@ -1,4 +1,4 @@
-"""The codes of two sets of images, as every test of drift takes them."""
+"""The embeddings of two sets of images, as every test of drift takes them."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
     """Points whose Euclidean distance grows with a divergence.
 
     Args:
-        codes: Embeddings, shape (n, d).
+        embeddings: Embeddings, shape (n, d).
         divergence: Distance between embeddings.
 
     Raises:

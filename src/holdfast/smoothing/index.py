@@ -19,7 +19,7 @@ from holdfast.measure.observation import SharedSettings
 from holdfast.measure.population import Fit, Population
 
 COPIES = 16
-"""How many noisy copies of an image its entry of the index is the mean code of."""
+"""How many noisy copies of an image its entry of the index is the mean embedding of."""
 
 
 @final
@@ -57,8 +57,8 @@ class NoisyIndex(Fit[Observed]):
     ``codes`` of the ``samples`` images that are looked at and of those that they are compared with, by their places in
     ``shuffled``, and ``bank`` of the images of the bank that they are compared with instead, if there is one.
 
-    Clean codes would do as well, and certificates hold for any; but where noise moves all codes one way, as it does in
-    encoders that never saw any, noisy copies are nearer to each other's than to any clean code.
+    Certificates hold for any index, also for one of clean embeddings. But if noise moves all embeddings in one direction (as
+    in encoders trained without noise), noisy copies are nearer to each other than to any clean embedding.
     """
 
     sigma: float
@@ -93,7 +93,7 @@ class NoisyIndex(Fit[Observed]):
         return {name: codes.to(population.run.device) for name, codes in learned.items()}
 
     def _entries(self, population: Population, rows: Sequence[int], purpose: str) -> Codes:
-        """Return the mean codes of noisy copies of the images at ``rows``."""
+        """Return the mean embeddings of noisy copies of the images at ``rows``."""
         ids, run = population.images.ids, population.run
 
         def work(some: Sequence[int]) -> Observed:

@@ -25,11 +25,11 @@ class Plan:
 
     @property
     def abstaining(self) -> float:
-        """About the chance that center smoothing abstains at an image.
+        """Approximate probability that center smoothing abstains at an image.
 
-        The ball reaches from the centre to half of the samples that chose it. So the mass it holds is that below a sample
-        median, which follows a beta law, and what fresh samples count in it a beta-binomial one. Where many samples compete
-        for the centre, as in codes of one or two dimensions, the least radius of all holds less, and the chance is larger.
+        The ball reaches from the centre to half of the samples that chose it. Its mass is that below a sample median, which
+        follows a beta law, so the count of fresh samples in it follows a beta-binomial law. In one or two dimensions many
+        samples compete for the centre, the smallest radius holds less, and the probability is larger.
         """
         from scipy.stats import betabinom
 

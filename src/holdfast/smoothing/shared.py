@@ -140,7 +140,7 @@ def certified_distance(
 
 
 def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
-    """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
+    """Return the divergence that belongs to a distance of embedded vectors; on a sphere none exceeds its diameter."""
     on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
     return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
 

@@ -102,7 +102,7 @@ def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:
     """Return the flattened inputs at ``rows`` as they are stored: a byte per value where the source has bytes.
 
     Raises:
-        HoldfastError: codes alone are known.
+        HoldfastError: embeddings alone are known.
     """
     if images.inputs is None:
         raise HoldfastError(

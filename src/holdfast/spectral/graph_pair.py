@@ -42,7 +42,7 @@ class GraphPair:
     ties: int
     """Samples whose output equals those of at least k others: which of these are neighbours is decided by order."""
     recall: tuple[float, float]
-    """Shares of the true neighbours found among inputs and among outputs."""
+    """Fractions of the true neighbours found among inputs and among outputs."""
     repaired: str = ""
     remark: str = ""
     """What could not be done as the settings say."""

@@ -1,4 +1,4 @@
-"""What is observed of an encoder at one scale of the mixture: how well the robust rules do on its codes.
+"""What is observed of an encoder at one scale of the mixture: how well the robust rules do on its embeddings.
 
 A scale has a fresh train set, from which the rules are fitted, and a fresh test set. Both are drawn, encoded and forgotten
 batch by batch. Rules are also fitted on each half of the train set, to see what more samples would change.
@@ -25,9 +25,9 @@ from holdfast.measure.population import Population
 from holdfast.synthetic.mixture import Mixture, Pooled, Rules, direction
 
 MOST_NUMBERS = 400_000_000
-"""Of the covariance, or of the codes where there are fewer than features: three gigabytes."""
+"""Of the covariance, or of the embeddings where there are fewer than features: three gigabytes."""
 CHUNK = 1024
-"""Codes held at a time."""
+"""Embeddings held at a time."""
 FEWEST = 64
 """Samples per set below which a half of it may well hold one class only."""
 PER_FEATURE = 20
@@ -73,10 +73,10 @@ class RuleAccuracies(Observation):
         """Return for each scale, with ``p`` the rules of the first half, the second half and the whole train set, and of
         its first quarter before the whole with ``sweep``:
 
-        ``right`` and ``bound``, shape (b, p, e), the means of ``c`` (1 where a test sample is classified rightly) and of
-        ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), of which p is the slowest index;
-        ``margin``, shape (b, e), the distance from a class mean to the middle in units of the codes; and ``rank``, shape
-        (b,), of the whole set's covariance.
+        ``right`` and ``bound``, shape (b, p, e), the means of ``c`` (1 if a test sample is classified correctly) and of
+        ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), with p as the slowest index;
+        ``margin``, shape (b, e), the distance from a class mean to the middle in embedding units; ``rank``, shape (b,), of
+        the whole set's covariance.
         """
         scales = [self._scale(population, self.scales[row]) for row in rows]
         return {name: torch.stack([scale[name] for scale in scales]) for name in scales[0]}
@@ -144,7 +144,7 @@ def _tested(rules: Sequence[Rules], codes: Codes, labels: Float[Tensor, "b"]) ->
 def _encoded(
     population: Population, mixture: Mixture, offset: float, stream: tuple[str, float], rows: range
 ) -> tuple[Codes, Float[Tensor, "b"]]:
-    """Return the codes of samples ``rows`` of one set, and their classes.
+    """Return the embeddings of samples ``rows`` of one set, and their classes.
 
     The Gaussians leave the encoder's domain, as published: clipping them would change their distances. So the encoder is
     entered where inputs are not checked.
@@ -174,5 +174,5 @@ def placed(inputs: Pixels, domain: Domain) -> Pixels:
 
 
 def features(population: Population) -> int:
-    """Return how many numbers a code has."""
+    """Return how many numbers an embedding has."""
     return population.codes.shape[1]

@@ -17,7 +17,7 @@ from jaxtyping import Float
 # Linear; logarithmic for values over more than two decades; and logarithmic with a linear stretch of its own for zeros.
 
 MARGIN = 0.05
-"""The share of an axis that is free before the first and after the last value."""
+"""The fraction of an axis that is free before the first and after the last value."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Between labelled values, times a power of ten."""
 WIDE = 100
@@ -83,7 +83,7 @@ class Axis:
         return np.where(values < self.first, STRETCH * values / self.first, above)
 
     def places(self, values: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:
-        """Return where ``values`` stand, as a share of the axis.
+        """Return where ``values`` stand, as a fraction of the axis.
 
         Example:
             >>> Axis.of(np.array([0.01, 1.0, 100.0])).places(np.array([1.0]))

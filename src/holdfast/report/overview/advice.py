@@ -438,7 +438,7 @@ def _gate_command(
 
 
 def _useless(table: Table, name: str) -> bool:
-    """Return whether the codes of ``name`` never lead back to their own image, under whatever condition."""
+    """Return whether the embeddings of ``name`` never lead back to their own image, under whatever condition."""
     place = table.encoders.index(name)
     cells = [
         cell

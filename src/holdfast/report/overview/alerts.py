@@ -35,7 +35,7 @@ class Alert:
     headings: tuple[str, ...] = ()
     """The sections that it concerns; none where that is the whole run."""
     kind: WarningKind = ""
-    """Its cause, where other code acts on it."""
+    """Its cause, if other code acts on it."""
 
     @property
     def where(self) -> str:
@@ -266,7 +266,7 @@ FACTOR = 4.0
 
 
 def other_radius(table: Table) -> str:
-    """Return how a sentence goes on that ends in advice for another radius, if most shares of all encoders are at 0 or 1.
+    """Return how a sentence goes on that ends in advice for another radius, if most fractions of all encoders are at 0 or 1.
 
     Else nothing.
     """

@@ -52,7 +52,7 @@ class Ray:
 
     Args:
         address: of the cluster, as ``ray.init`` takes it.
-        gpus: how many (or which share of one) each actor needs; without, it needs a CPU.
+        gpus: how many (or which fraction of one) each actor needs; without, it needs a CPU.
         retries: how often in a row actors may be lost without a shard finished between.
     """
 

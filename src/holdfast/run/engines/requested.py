@@ -95,8 +95,8 @@ def threaded(context: Any) -> bool:
 def left_to_threads(encoder: Encoder) -> bool:
     """Return whether this process's threads compute ``encoder``.
 
-    So it is if it has too many weights, and of codes that were computed elsewhere: a worker wants a copy of every id and has
-    next to nothing to do.
+    They do if it has too many weights, and for stored embeddings: a worker would need a copy of every id and has almost
+    nothing to do.
     """
     return encoder.codes_only or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
 

@@ -2,10 +2,10 @@
 
 For verification and deduplication two images match if ``s = cos(f(x), f(x')) >= t``. For each stated rate of false matches:
 
-    threshold             the smallest t at which no more than that share of pairs of different images match
-    false_match_rate      the share of pairs of *other* different images that match at it
+    threshold             the smallest t at which no more than that fraction of pairs of different images match
+    false_match_rate      the fraction of pairs of *other* different images that match at it
     missed_copies         1[s(t(x), x) < t], a mean over edits and images: everyday copies that no longer match
-    missed_under_attack   1[s(x^, x) < t], x^ attacked away from its own code
+    missed_under_attack   1[s(x^, x) < t], x^ attacked away from its own embedding
     matched_under_attack  1[s(x^, x') >= t], x^ attacked towards another image
 
 One half of the images chooses thresholds, the other says what they are worth: a threshold judged by the pairs that it was

@@ -181,7 +181,7 @@ class CenterSmoothing(SmoothedEvaluation):
     def _on_scale(
         self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]
     ) -> tuple[Float[Tensor, "b"], Float[np.ndarray, "p"]]:
-        """Return the shares of pairs of clean codes within each distance, and for each code within the median."""
+        """Return the fractions of pairs of clean embeddings within each distance, and per embedding within the median."""
         fitted, references = population.fitted(divergence), population.choose(self.reference)
         clean, groups = population.codes[references], population.groups_of(references)
         if len(clean) < 2:

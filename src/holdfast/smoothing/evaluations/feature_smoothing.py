@@ -1,12 +1,12 @@
-"""Feature-space smoothing: how similar must the mean code of noisy copies stay, certified for any encoder.
+"""Feature-space smoothing: certified similarity of the mean embedding of noisy copies, for any encoder.
 
     cos(F(x'), a) >= 2 Phi(Phi^-1(S) - eps / sigma) - 1    for every x' with |x' - x|_2 <= eps, with confidence 1 - alpha
 
-``F`` is the mean unit code of noisy copies, ``a`` that of the image as it was, which an index would hold, and ``S`` a lower
-confidence bound of ``(1 + cos(f(x + noise), a)) / 2``. https://arxiv.org/abs/2601.16200; the derivation is in
-``unit_codes.py``. Unlike center smoothing it pays no factor three, and never abstains; and copies are drawn in rounds, by a
-confidence sequence (``betting.py``), so that most images need few. Departure: ``a`` is fixed before the copies that
-certify are drawn, so that nothing is assumed of it.
+``F`` is the mean unit embedding of noisy copies, ``a`` that of the clean image (which an index would hold), and ``S`` a
+lower confidence bound of ``(1 + cos(f(x + noise), a)) / 2``. https://arxiv.org/abs/2601.16200; the derivation is in
+``unit_codes.py``. Unlike center smoothing it has no factor three and never abstains. Copies are drawn in rounds by a
+confidence sequence, so most images need few. Departure: ``a`` is fixed before the certifying copies are drawn, so nothing
+is assumed about it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Smoothed retrieval: which image a noisy copy is mistaken for, and up to which change the majority stays with the same one.
 
-Three events of the code of a noisy copy, looked up in an index of mean noisy codes:
+Three events of the embedding of a noisy copy, looked up in an index of mean noisy embeddings:
 
     kept       its own entry is nearer than those of all others
     nearer(j)  its own entry is nearer than that of image j
@@ -248,7 +248,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     def _curves(
         self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
     ) -> list[Curve]:
-        """Return the share of images certified by votes as a function of the radius."""
+        """Return the fraction of images certified by votes as a function of the radius."""
         some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
         grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
         return [

@@ -41,7 +41,7 @@ from holdfast.spectral.graphs import KNN, GraphConstruction
 PGD_STEPS, PGD_STRIDE = 10, 0.007 / 0.031
 """Of the attack that GAIRAT weights count: the steps and their length, as a share of the radius, of its authors' program."""
 COPY = 1e-10
-"""Squared distance of two normalised codes below which they are one."""
+"""Squared distance of two normalised embeddings below which they are one."""
 
 
 @final
@@ -275,9 +275,9 @@ def right_end(maxima: Float[np.ndarray, "s"]) -> End:
 
 FEW = 10
 CAPPED = 0.1
-"""Share of scores equal to the radius from which on a warning says that their mean is no estimate of a distance."""
+"""Fraction of scores equal to the radius from which on a warning says that their mean is no estimate of a distance."""
 UNFITTED = 0.1
-"""Share of images without a fit from which on a warning says that the mean over the others is no estimate for all."""
+"""Fraction of images without a fit from which on a warning says that the mean over the others is no estimate for all."""
 SAME = "the other sample has the same embedding, so there is no margin"
 NO_FIT = (
     f"the largest gradient norms show no end: the fitted one lies over {FARTHEST:g} standard deviations beyond them all"
@@ -473,7 +473,7 @@ def _series(conditions: Conditions, values: Float[np.ndarray, "b"], distinct: Bo
 
 
 def _fits(conditions: Conditions, ends: Ends) -> Series:
-    """Return for each sample the share of its fits that the maxima do not contradict; its margins have much in common."""
+    """Return for each sample the fraction of its fits that the maxima do not contradict; its margins have much in common."""
     return Series(
         quantity="weibull_fits",
         conditions=conditions,

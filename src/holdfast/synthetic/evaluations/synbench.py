@@ -46,7 +46,7 @@ def curves(
 ) -> tuple[Curve, ...]:
     """Return what each budget's rules reach, beside what the mixture itself allows.
 
-    That is the expected bound above each accuracy from the lowest threshold on, where the share of the area under the
+    That is the expected bound above each accuracy from the lowest threshold on, where the fraction of the area under the
     reference is the score; the accuracy and the distance to the boundary at each scale; and the bound at each accuracy.
     With ``sweep`` also the mean score of a quarter, a half and all of the samples.
     """
