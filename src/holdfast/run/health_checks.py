@@ -32,9 +32,9 @@ USUAL: dict[str, Normalisation] = {
     "pixels in [0, 255]": ((0.0,) * 3, (1 / 255,) * 3),
     "(255 x - 127) / 128": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
-"""What networks were trained with."""
+"""Usual normalisations of trained networks."""
 FAR = 3.0
-"""So many times as far must embeddings spread under another normalisation before it is named."""
+"""Factor by which embeddings must spread more under another normalisation before it is named."""
 NARROWEST, WIDEST = 0.05, 2.0
 """Deviations that are plausible, as fractions of the range: images themselves deviate by .2 to .3."""
 LEVELS = 255
@@ -43,7 +43,7 @@ CLASSES = (10, 100, 1000, 21841)
 
 
 def problems(encoder: Encoder, inside: Normalised) -> list[str]:
-    """Return what speaks against the numbers of a normalisation, whatever the network."""
+    """Return the problems of a normalisation's numbers, for any network."""
     low, high = encoder.domain.low, encoder.domain.high
     mean, std = inside.mean.flatten().tolist(), inside.std.flatten().tolist()
     doubts = []
@@ -163,7 +163,7 @@ Answer = tuple[Status, str]
 
 @dataclass(frozen=True)
 class CheckedEncoder:
-    """What is examined: an encoder, a few images (``real`` or noise) and their embeddings."""
+    """Encoder under a preflight check, with a few images (``real`` or noise) and their embeddings."""
 
     encoder: Encoder
     pixels: Pixels
@@ -172,7 +172,7 @@ class CheckedEncoder:
 
     @property
     def kind(self) -> str:
-        """Return what is examined, in words."""
+        """Return the kind of the checked encoder, in words."""
         return "images" if self.real else "noise images"
 
 
@@ -183,7 +183,7 @@ def encoded(encoder: Encoder, pixels: Pixels) -> Codes:
 
 
 def reason(encoder: Encoder, pixels: Pixels, error: Exception) -> str:
-    """Return in a sentence why ``encoder`` does not take ``pixels``."""
+    """Return a sentence with the reason why ``encoder`` does not take ``pixels``."""
     if isinstance(error, HoldfastError):
         return str(error)
     first = str(error).strip().partition("\n")[0]
@@ -232,7 +232,7 @@ def _registered(checked: CheckedEncoder) -> Answer:
 
 
 def finite(checked: CheckedEncoder) -> Answer:
-    """Whether embeddings are numbers, without which nothing else can be asked."""
+    """Whether embeddings are finite, which all other checks need."""
     bad = int((~torch.isfinite(checked.codes)).any(1).sum())
     if bad:
         counted = f"{bad} of {len(checked.codes)}"
@@ -241,7 +241,7 @@ def finite(checked: CheckedEncoder) -> Answer:
 
 
 def repeatable(checked: CheckedEncoder) -> Answer:
-    """Whether images have one embedding each, without which embeddings cannot be compared."""
+    """Whether each image always has the same embedding, which comparisons need."""
     difference = _difference(encoded(checked.encoder, checked.pixels), checked.codes)
     if not difference <= _rounding(checked):  # nan, too
         return "failed", (

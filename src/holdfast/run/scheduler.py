@@ -47,7 +47,7 @@ WriteReport = Callable[[RunState], None]
 @final
 @dataclass(frozen=True)
 class Step:
-    """What brings an observation to a fraction of its rows."""
+    """Step that brings an observation to a fraction of its rows."""
 
     observation: Observation
     rows: int

@@ -75,7 +75,7 @@ def expectation(work: Computing, device: str, encoding: float) -> str:
 
 
 def beside(engine: Engine | None) -> int:
-    """Return how many shards are computed side by side, as far as that is known before."""
+    """Return the number of shards computed in parallel, as far as known in advance."""
     if isinstance(engine, Automatic):
         return engine.workers.count
     return engine.side_by_side if isinstance(engine, Processes) else 1
@@ -114,7 +114,7 @@ def prepare(missing: MissingCells, cells: Cells) -> EncoderState | None:
 
 
 def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
-    """Return the encoder with its clean embeddings, those of the bank included.
+    """Return the encoder with its clean embeddings, also of the reference set.
 
     Raises:
         HoldfastError: it is not fit to be measured.
@@ -185,7 +185,7 @@ def fill_table(
     """Return the result of every evaluation of every encoder, and why others are missing.
 
     Args:
-        inputs: the encoders to measure, whose names tell them apart, with the images and the bank of each.
+        inputs: encoders with distinct names, each with its images and reference set.
         evaluations: to run on each encoder.
         run: seed, device, precision and batch size.
         work: computes what its store does not hold. After its budget no new work begins, nor before if it would end
@@ -196,7 +196,7 @@ def fill_table(
     Raises:
         HoldfastError: two encoders have the same name.
         StoreError: the store cannot be written.
-        KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
+        KeyboardInterrupt: the user stopped the run; observed rows are concluded.
     """
     check_distinct_names(inputs.encoders)
     if not evaluations:
@@ -223,7 +223,7 @@ def check_distinct_names(encoders: Sequence[Encoder]) -> None:
 
 
 def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation], cells: Cells) -> MissingCells | None:
-    """Return what is missing of ``encoder``; nothing if its images cannot be had, which fails all of it."""
+    """Return the missing cells of ``encoder``; None if its images cannot be loaded, which fails all cells."""
     cells.forget_failures(encoder, evaluations)
     with cells.failing(encoder, "unknown", evaluations):
         images = inputs.images(encoder)
@@ -239,7 +239,7 @@ def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation],
 
 
 def _device_of_pace(run: RunSettings) -> str:
-    """Return where an encoder's pace is measured: on the device of the workers, if there is one like it here."""
+    """Return the device on which time per image is measured: that of the workers, if this machine has it."""
     there = run.computes_on.startswith("cuda") and torch.cuda.is_available()
     return run.computes_on if there else run.device
 
@@ -248,7 +248,7 @@ def compute_missing(rows: Sequence[MissingCells], cells: Cells, write: WriteRepo
     """Compute what is missing, of all encoders side by side.
 
     Raises:
-        KeyboardInterrupt: somebody stopped it; what was seen by then is concluded.
+        KeyboardInterrupt: the user stopped the run; observed rows are concluded.
     """
     every: list[EncoderState] = []
     try:
