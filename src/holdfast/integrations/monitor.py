@@ -47,7 +47,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "probe-accuracy": {"probes": ["knn"]},
 }
-"""What is asked for unless ``settings`` says otherwise: one search for each of 64 images."""
+"""Default settings: one search for each of 64 images."""
 NEIGHBOURS = 10
 KEPT = "neighbours_kept"
 PREFIX = "holdfast/"

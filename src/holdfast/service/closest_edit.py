@@ -1,4 +1,4 @@
-"""Which everyday edit, made to the images before, brings their embeddings closest to those after.
+"""Closest edit: the everyday edit of the reference images whose embeddings are closest to the new ones.
 
 ``(E(A', B) - E(t(A'), B)) / E(A, B)`` with energy distances ``E``: 1 where the edit ``t`` turns one distribution into the
 other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
@@ -42,7 +42,7 @@ def explained(
     edits: Sequence[Transform],
     shown: bool,
 ) -> tuple[tuple[Estimate, ...], dict[str, str]]:
-    """Return how much of the change each family of edits explains at its best strength, and the closest edit.
+    """Return the fraction of the change that each family of edits explains at its best strength, and the closest edit.
 
     Args:
         edited: points of images before under each edit.
@@ -82,7 +82,7 @@ class Shares:
     independent: int
     """Number of them; a group counts once."""
     deviations: float
-    """Of a one-sided bound ..."""
+    """Standard errors of a one-sided bound ..."""
     together: float
     """... and of one that holds for all edits of a family at once (Bonferroni), and so for the best of them by chance."""
 
@@ -105,7 +105,7 @@ class Shares:
         return None if told else NO_DISTANCE
 
     def taken_away(self, family: Float[Tensor, "k e d"]) -> list[Linearised]:
-        """Return what each edit of a family takes away."""
+        """Return the reduction of the distance by each edit of a family."""
         sets = self.comparison.sets
         before, after = sets.points.split([len(sets.before), len(sets.after)])
         return [

@@ -1,4 +1,4 @@
-"""Thresholds for stated rates of false matches, and the pairs of images that they are judged on."""
+"""Thresholds for stated rates of false matches, and the pairs of images that test them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Pairs:
         return len(self.distances)
 
     def within(self, distance: float) -> int:
-        """Return how many pairs match at ``distance``."""
+        """Return the number of pairs that match at ``distance``."""
         return int(np.searchsorted(self.distances * (1 - TIE), distance, side="right"))
 
     @cached_property
@@ -85,7 +85,7 @@ class Pairs:
         return self.sizes * float(self.sizes.sum()) - self.sizes.astype(float) ** 2
 
     def effect(self, count: int) -> float:
-        """Return how many times the variance of the share is that of independent pairs, if the nearest ``count`` match."""
+        """Return the variance of the fraction relative to independent pairs, if the nearest ``count`` pairs match."""
         count, groups, pairs = min(max(count, 1), len(self)), len(self.sizes), len(self)
         share = count / pairs
         if groups < FEWEST or share == 1:
@@ -247,7 +247,7 @@ def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
 
 
 def supported(cut: Cut, measured: Estimate) -> Verdict:
-    """Return whether the recommended threshold keeps its rate among images that did not choose it."""
+    """Return whether the recommended threshold keeps its rate on held-out images."""
     if isnan(cut.distance):
         return Verdict(
             question=f"Is there a threshold that keeps false matches at {cut.rate:g}?",

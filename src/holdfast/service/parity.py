@@ -51,7 +51,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the verdict is about; None where widths differ."""
+    """Numbers of the verdict; None if widths differ."""
 
     within_rounding: Estimate | None
     same_direction: Estimate | None
@@ -130,7 +130,7 @@ def _ends(estimate: Estimate) -> tuple[Estimate, ...]:
 
 
 def _of_all(estimate: Estimate) -> str:
-    """Return what is known of images that were not seen."""
+    """Return the part of a sentence on all images, with unseen ones."""
     return "" if isnan(estimate.low) else f" (of all images at least {estimate.low:.1%} are)"
 
 
@@ -151,7 +151,7 @@ QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="n
 MAPPED = 2000
 """Largest number of images, chosen at random, for maps and the CKA."""
 DIVERGENCES: dict[str, Divergence] = {"cosine": Cosine(), "l2": L2Distance()}
-"""What neighbours and distances may go by. Indexes mostly search by cosine, and so does ``threshold``: it is the default."""
+"""Divergences of neighbours and distances; the default is cosine, as in most indexes and ``threshold``."""
 INFLUENCE = "_influence"
 """End of the name of a series whose mean, and interval, are those of the series called so without it."""
 MAPS = {"as it is": "as_it_is", "shift and scale": "scaled", "rotation": "rotated"}
@@ -168,7 +168,7 @@ class Pair:
     order: Int[Tensor, "n"]
     """All rows in random order."""
     among: str
-    """What the gallery is called."""
+    """Name of the gallery."""
     groups: tuple[str, ...] = ()
     divergence: Divergence = DIVERGENCES["cosine"]
 
@@ -299,7 +299,7 @@ def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:
 def _same_direction(
     a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], order: Int[Tensor, "n"]
 ) -> Float[Tensor, "n"] | None:
-    """Return whether each direction moved by rounding alone; None if most directions of ``a`` are one, as of one feature."""
+    """Return whether each direction moved by rounding alone; None if most directions of ``a`` are equal."""
     unit, other = (Cosine().embed(codes) for codes in (a, b))
     assert unit is not None
     assert other is not None
@@ -361,13 +361,13 @@ STATISTICS: dict[str, Literal["share", "median"]] = {
     "correlation": "median",
     "ratio": "median",
 }
-"""How series of a unit are summarised; others by their mean."""
+"""Statistic of series by unit; others use the mean."""
 BETTER: dict[str, Literal["lower", "neither"]] = {
     "unexplained": "lower",
     "determined": "neither",
     "norm_ratio": "neither",
 }
-"""Which values are better, where it is not the higher ones."""
+"""Better direction of metrics, if not higher."""
 
 
 def _estimates(series: Sequence[Series], scale: Scale) -> Iterator[Estimate]:

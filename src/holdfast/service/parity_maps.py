@@ -1,4 +1,4 @@
-"""What relates two embedding spaces: maps between them, similarity, and what searches answer in both."""
+"""Relations of two embedding spaces: maps, similarity, and search results in both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from holdfast.core.points.counting import nearest_rows
 NOISE = 1e-10
 """Fraction of the largest variance below which a direction of the training embeddings is rounding."""
 GROUPS = 20
-"""Of the jackknife of the CKA."""
+"""Number of groups in the jackknife of the CKA."""
 ROUNDING = 1e-12
 """Fraction of a row's sum of squares below which the self-similarity of a kernel is rounding."""
 
@@ -56,7 +56,7 @@ class Unexplained:
 
 
 def unexplained(reference: Codes64, candidate: Float[Tensor, "n e"], order: Int[Tensor, "n"]) -> Unexplained:
-    """Return what maps leave of the difference of two embeddings of each image, fitted to the other half of the images.
+    """Return the difference of two embeddings of each image that maps leave, fitted on the other half of the images.
 
     Args:
         reference, candidate: embeddings of the same images; widths may differ.
@@ -196,15 +196,15 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Gallery:
-    """What is searched: its embeddings by the reference and by the candidate, and where each question stands in it."""
+    """Gallery with embeddings by reference and candidate, and the row of each query in it."""
 
     reference: Float[Tensor, "m d"]
     candidate: Float[Tensor, "m e"]
     is_bank: bool
-    """Whether it is another set than the images in question, none of which it then holds."""
+    """Whether the gallery is another set, without the query images."""
 
     def itself(self, count: int) -> list[int]:
-        """Return the row of each of ``count`` questions, which its own search leaves out; none in a bank."""
+        """Return the row of each of ``count`` queries, which its own search skips; none in a reference set."""
         return [] if self.is_bank else list(range(count))
 
 
@@ -214,7 +214,7 @@ class Kept:
 
     values: Float[Tensor, "n"]
     influences: Float[Tensor, "n"]
-    """Of each image on the mean, with the same mean; the values themselves in a bank, which is taken as given."""
+    """Return each image's influence on the mean; with a reference set, which is taken as given, the values themselves."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class Answers:
 
 
 def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], gallery: Gallery, k: int) -> Answers:
-    """Return what is kept of the answers to each question; ``k`` is at most the number of images that may answer.
+    """Return the fraction of equal answers to each query; ``k`` is at most the number of possible answers.
 
     Example:
         >>> a = torch.tensor([[0.0], [1.0], [3.0], [7.0]])

@@ -1,4 +1,4 @@
-"""What noisy copies are looked up in, and the mathematics of center smoothing."""
+"""Index that noisy copies are matched with, and the mathematics of center smoothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.measure.observation import SharedSettings
 from holdfast.measure.population import Fit, Population
 
 COPIES = 16
-"""How many noisy copies of an image its entry of the index is the mean embedding of."""
+"""Number of noisy copies behind an image's index entry, their mean embedding."""
 
 
 @final
@@ -45,7 +45,7 @@ class Smoothing(SharedSettings):
 
     @property
     def forward_passes(self) -> int:
-        """How many noisy copies of an image the encoder looks at."""
+        """Forward passes per image: its noisy copies."""
         return 2 * self.selection + self.copies
 
 
@@ -147,7 +147,7 @@ class Index:
         return torch.addmm(self.half, points - self.origin, self.entries.T, alpha=-1)
 
     def nearer(self, points: Float[Tensor, "b d"]) -> Bool[Tensor, "b m"]:
-        """Return whether each point is nearer to the image's own entry than to each other one."""
+        """Return whether each point is nearer to the image's own entry than to each other entry."""
         levels = self.levels(points)
         return levels[:, 1:] > levels[:, :1]
 
@@ -225,7 +225,7 @@ def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"
 
 BETA = 2.0
 CANDIDATES = 64
-"""How many samples near the mean are tried first: their medians are close to the least, which rules out most others."""
+"""Number of samples near the mean that are tried first; their small medians exclude most others."""
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
 

@@ -97,7 +97,7 @@ class NoisyCodes(Observation):
     def _in_rounds(
         self, copies: Copies, views: Sequence[View], probes: dict[int, FittedProbe], chosen: dict[int, int]
     ) -> tuple[int, Observed]:
-        """Return how many copies of the third set were drawn until they were enough, and what was seen of them."""
+        """Return the number of copies drawn of the third set, and their statistics."""
 
         def work(codes: Codes) -> Observed:
             return {

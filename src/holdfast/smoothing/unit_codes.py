@@ -60,7 +60,7 @@ def least_mean(draws: Float[Tensor, "n"], alpha: float) -> float:
 
 
 def predicted_bets(draws: Float[Tensor, "n"], alpha: float) -> Float[Tensor, "n"]:
-    """Return what is bet on each draw, from those before it: more the less they vary."""
+    """Return the bet on each draw from the draws before it; less variation means larger bets."""
     count = torch.arange(1, len(draws) + 1, dtype=torch.float64, device=draws.device)
     means = (0.5 + draws.cumsum(0)) / (count + 1)
     variances = (0.25 + (draws - means).square().cumsum(0)) / (count + 1)
@@ -82,7 +82,7 @@ FIRST = 128
 @final
 @dataclass(frozen=True)
 class FeatureNoise(SharedSettings):
-    """How much noise and how many copies; ``copies`` are the most, of which most images need few."""
+    """Noise and number of copies; ``copies`` is the maximum, and most images need few."""
 
     sigma: float
     selection: int

@@ -1,4 +1,4 @@
-"""What is observed of an encoder at one scale of the mixture: how well the robust rules do on its embeddings.
+"""Observation of SynBench: accuracies of the robust rules on an encoder's embeddings, scale by scale.
 
 A scale has a fresh train set, from which the rules are fitted, and a fresh test set. Both are drawn, encoded and forgotten
 batch by batch. Rules are also fitted on each half of the train set, to see what more samples would change.
@@ -25,7 +25,7 @@ from holdfast.measure.population import Population
 from holdfast.synthetic.mixture import Mixture, Pooled, Rules, direction
 
 MOST_NUMBERS = 400_000_000
-"""Of the covariance, or of the embeddings where there are fewer than features: three gigabytes."""
+"""Largest number of entries of the covariance, or of the embeddings with fewer samples than features: 3 GB."""
 CHUNK = 1024
 """Embeddings held at a time."""
 FEWEST = 64
@@ -62,11 +62,11 @@ class RuleAccuracies(Observation):
         return list(range(len(self.scales)))
 
     def wanted(self, features: int) -> int:
-        """Return how many samples each set of each scale should have."""
+        """Return the wanted number of samples per set and scale."""
         return self.samples if isinstance(self.samples, int) else PER_FEATURE * features
 
     def drawn(self, features: int) -> int:
-        """Return how many it has: as many as the encodings allow."""
+        """Return the number of samples per set and scale within the limit on encodings."""
         return min(self.wanted(features), self.encodings // (2 * len(self.scales)))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -174,5 +174,5 @@ def placed(inputs: Pixels, domain: Domain) -> Pixels:
 
 
 def features(population: Population) -> int:
-    """Return how many numbers an embedding has."""
+    """Return the number of features of an embedding."""
     return population.codes.shape[1]

@@ -187,7 +187,7 @@ def secular(
 
 
 def accuracy(w: Float[Tensor, "e r"], m: Float[Tensor, "r"], lam: Float[Tensor, "r"]) -> Float[Tensor, "e"]:
-    """Return how often the rules ``sign(w'x)`` are right: ``Phi(m'w / sqrt(w' Lam w))``."""
+    """Return the accuracy of the rules ``sign(w'x)``: ``Phi(m'w / sqrt(w' Lam w))``."""
     return torch.special.ndtr(w @ m / (w.square() @ lam).sqrt())
 
 
@@ -261,9 +261,9 @@ class Rules:
     middle: Float[Tensor, "d"]
     weights: Float[Tensor, "e d"]
     offsets: Float[Tensor, "e"]
-    """How far from the middle the boundaries lie, in the same scale: 0 unless one class is more frequent."""
+    """Distance of the boundaries from the middle, in the same scale; 0 with equal priors."""
     rank: int
-    """How many directions the embeddings vary in."""
+    """Number of directions in which the embeddings vary."""
 
     @classmethod
     def fit(

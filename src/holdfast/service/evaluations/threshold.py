@@ -1,4 +1,4 @@
-"""Threshold: at which cosine similarity copies of an image still match, and other images do not.
+"""Threshold: the cosine similarity at which copies of an image match and other images do not.
 
 For verification and deduplication two images match if ``s = cos(f(x), f(x')) >= t``. For each stated rate of false matches:
 
@@ -202,7 +202,7 @@ class Threshold(Evaluation):
         copies: Float[Tensor, "n edits"],
         cut: Cut,
     ) -> list[tuple[Series, Statistic, str]]:
-        """Return what is missed and matched at a threshold: series, statistic and the quantity of its estimate."""
+        """Return the missed and matched pairs at a threshold: series, statistic and metric."""
         mask = ~copies.isnan().all(0)
         over = {**cut.conditions, **without(self, population.encoder)}
         missed = self._share("missed_copies", over, cut.beyond(copies[:, mask]).mean(1))

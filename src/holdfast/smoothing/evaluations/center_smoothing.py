@@ -132,7 +132,7 @@ class CenterSmoothing(SmoothedEvaluation):
     def _case(
         self, population: Population, radius: float, divergence: Divergence, values: Observed, attacked: Observed
     ) -> tuple[list[Series], list[Estimate], list[str]]:
-        """Return what is certified and what was attacked at one radius under one divergence."""
+        """Return the certified and attacked values at one radius under one divergence."""
         certified = certified_distance(
             values["distances"],
             values["held"],

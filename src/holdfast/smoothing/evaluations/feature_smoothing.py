@@ -46,7 +46,7 @@ FOR_COMPARISON = Question(
     quantities=("cosine_similarity_of_different_images",),
     meaning="cosine similarity of smoothed embeddings of different images, for comparison",
 )
-"""What a certified similarity is worth: as much as it exceeds this."""
+"""Curve to compare certified similarities with: only the excess over it means something."""
 
 
 def to_another(anchors: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
@@ -153,7 +153,7 @@ class FeatureSmoothing(Evaluation):
         )
 
     def _case(self, radius: float, certified: Tensor, attacked: Tensor) -> tuple[list[Series], list[Estimate]]:
-        """Return what is certified and what was attacked at one radius."""
+        """Return the certified and attacked values at one radius."""
         proved = self._conditions(radius, method="feature-space smoothing")
         attack_conditions = self._conditions(radius, attack=label(self.attack))
         records = [

@@ -349,7 +349,7 @@ def _pairs(population: Population, rows: Sequence[int], spade: Spade) -> tuple[P
 
 
 def _collapsed(ids: Sequence[str]) -> Findings:
-    """Return what is said of an encoder that gives all images one embedding: nothing is defined."""
+    """Return the findings of a collapsed encoder: nothing is defined."""
     reason = "all images have the same embedding, so none has nearest neighbours"
     estimates = [
         Estimate(
