@@ -45,7 +45,7 @@ def seconds(text: str) -> float:
 
 
 def results_of(member: Member, out: Path) -> Results:
-    """Return where what is found of a member is kept: of encoders kept apart and of real ones, by themselves."""
+    """Return where what is found of a member is kept: of held-out encoders and of real ones, separately."""
     if member in REAL:
         return collected.real_results(out / "real")
     return collected.kept_results(out / "kept") if member in KEPT else collected.results(out / "zoo")
@@ -60,7 +60,7 @@ def work(zoo: Zoo, out: Path, member: Member, seed: int) -> Mapping[str, str]:
 
 
 def planned(zoo: Zoo, members: Sequence[Member], seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
-    """Yield what to measure: seed by seed, and what is at hand before what must be trained."""
+    """Yield what to measure: seed by seed, and what is trained already first."""
     wanted = [member for member in members if member.case not in REFUSED]
     at_hand = [(member, seed) for seed in range(seeds) for member in wanted if zoo.made(member, seed)]
     yield from ((member, seed) for member, seed in at_hand if seed == 0 or not (member.weights or member.degenerate))
@@ -69,7 +69,7 @@ def planned(zoo: Zoo, members: Sequence[Member], seeds: int, train: bool) -> Ite
 
 
 def planned_apart(zoo: Zoo, seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
-    """Yield which encoders kept apart to measure, seed by seed in their order."""
+    """Yield which held-out encoders to measure, seed by seed in their order."""
     for seed in range(seeds):
         yield from ((m, seed) for m in KEPT if (train or zoo.made(m, seed)) and (seed == 0 or not m.degenerate))
 
@@ -102,7 +102,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="train nothing: published, made and already trained encoders"
     )
-    parser.add_argument("--kept", action="store_true", help="measure encoders kept apart alone, and write no page")
+    parser.add_argument("--kept", action="store_true", help="measure held-out encoders only, and write no page")
     parser.add_argument("--real", action="store_true", help="measure real networks alone, and write no page")
     parser.add_argument(
         "--page", action="store_true", help="write the page from the stored results, and do nothing else"

@@ -220,7 +220,7 @@ def sized(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def read(made: argparse.ArgumentParser, quick: Mapping[str, Any], given: Sequence[str] | None) -> argparse.Namespace:
-    """Return the arguments; with ``--quick`` those that nobody gave are ``quick``."""
+    """Return the arguments; with ``--quick`` those that were not given are ``quick``."""
     if made.parse_args(given).quick:
         made.set_defaults(**quick)
     return made.parse_args(given)

@@ -1,1 +1,1 @@
-"""Which measures without labels foretell how well codes serve later uses: ``python -m studies``."""
+"""Which measures without labels predict how well embeddings serve downstream uses: ``python -m studies``."""

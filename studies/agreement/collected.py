@@ -25,7 +25,7 @@ SEEDS = 3
 
 
 KEPT_APART, SECOND = 5000, ("fashion", "mnist")
-"""Place of the first test image of encoders kept apart, and their data sets."""
+"""Place of the first test image of held-out encoders, and their data sets."""
 
 
 def results(folder: Path) -> Results:
@@ -40,7 +40,7 @@ def results(folder: Path) -> Results:
 
 
 def kept_results(folder: Path) -> Results:
-    """Return the results of encoders kept apart in a folder, in the same way."""
+    """Return the results of held-out encoders in a folder, in the same way."""
     decides = {
         "measures": {name: measures.settings(name) for name in SECOND},
         "references": {name: references.settings(name) for name in SECOND},
@@ -64,7 +64,7 @@ def real_results(folder: Path) -> Results:
 def found(zoo: Zoo, member: Member, seed: int, out: Path) -> dict[str, Kept]:
     """Return all numbers of a member, and the values of the images that they are made of as "NAME: images".
 
-    Encoders kept apart are measured under other threats as well.
+    Held-out encoders are measured under other threats as well.
     """
     encoder, place, began = zoo.encoder(member, seed), out / member.case.replace(" ", "-") / str(seed), process_time()
     kept: dict[str, Kept] = {"weights": encoder.fingerprint}
@@ -116,7 +116,7 @@ class Found:
 
     @property
     def degenerate(self) -> Float[np.ndarray, "e"]:
-        """Return which members learned nothing."""
+        """Return which members are trivial."""
         return np.array([member.degenerate for member in self.members], dtype=bool)
 
     @property
@@ -143,7 +143,7 @@ def read(folder: Path) -> Found:
 
 @cache
 def read_kept(folder: Path, seed: int) -> Found:
-    """Return what a folder of results holds of the encoders kept apart, as trained with a seed."""
+    """Return what a folder of results holds of the held-out encoders, as trained with a seed."""
     return _read(kept_results(folder), kept_apart.KEPT, (seed,))
 
 

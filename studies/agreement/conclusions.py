@@ -95,7 +95,7 @@ class Resampled:
         """Return the taus of every two of ``names`` over pairs within a data set, and their replicates."""
         return replicates(self, self.found.dataset)
 
-    def components(self) -> Iterator[tuple[slice, Float[np.ndarray, "b q e"]]]:
+    def pieces(self) -> Iterator[tuple[slice, Float[np.ndarray, "b q e"]]]:
         """Yield some replicates of all of ``names`` at a time, and which they are."""
         for start in range(0, REPLICATES, PIECE):
             rows = slice(start, min(start + PIECE, REPLICATES))

@@ -40,7 +40,7 @@ class Undefended:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What encoders say that were kept apart until the advice was fixed."""
+    """Results of encoders that were held out until the advice was fixed."""
 
     everyone: Found
     found: Agreements
@@ -71,7 +71,7 @@ class Judged:
     """Tau of each measure less that of the training radius."""
     strata: Strata
     verdicts: Sequence[Verdict]
-    """One for each headline number, in their order, none better than encoders kept apart allow."""
+    """One for each headline number, in their order, none better than held-out encoders allow."""
     again: Confirmation | None = None
     """None where too few of these were measured."""
     second: Confirmation | None = None
@@ -110,7 +110,7 @@ def judged(folder: Path) -> Judged:
 
 
 def confirmation(everyone: Found) -> Confirmation | None:
-    """Return what encoders kept apart allow to say, None where they are too few."""
+    """Return what held-out encoders allow to say, None where they are too few."""
     if sum(~everyone.degenerate) < ENOUGH:
         return None
     kept = Resampled.of(everyone.only(~everyone.degenerate), (REFERENCES[0], *THREATS))
@@ -172,7 +172,7 @@ def _quoted(one: Judged, headline: Headline, said: Verdict) -> dict[str, object]
 
 
 def _again(one: Judged, name: str) -> dict[str, object] | None:
-    """Return what encoders kept apart said of a measure; whether it held is known of those with evidence alone."""
+    """Return what held-out encoders said of a measure; whether it held is known of those with evidence alone."""
     if one.again is None:
         return None
     agreement, claim = one.again.found[name, PRIMARY], one.again.claim(name, "agrees")

@@ -111,4 +111,4 @@ KEPT = (
 SEEDS = 2
 """Of each that is trained; the second one as far as time goes."""
 ENOUGH = 22
-"""A third of all trained encoders: of fewer that were kept apart, nothing is concluded."""
+"""A third of all trained encoders: with fewer held-out encoders, nothing is concluded."""

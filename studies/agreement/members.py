@@ -21,7 +21,7 @@ DOMAINS = {
 }
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "fashion": "Fashion-MNIST", "photographs": "photographs"}
 FIRST = ("mnist", "cifar10")
-"""The data sets of these encoders; the others were kept apart."""
+"""The data sets of these encoders; the others are held out."""
 EPOCHS, TUNED_EPOCHS, TAUGHT = 20, 10, 10_000
 """Of trainings from random weights, of trainings from other encoders, and how many images each sees."""
 

@@ -53,7 +53,7 @@ REAL = (
     *(Member(name, "photographs", "degenerate", degenerate=True) for name in ("pixels", "pca", "random")),
     *(member for one in zip(*map(_made_of, NETWORKS), strict=True) for member in one),
 )
-"""What learned nothing first, then the networks, then one kind of copy after the other."""
+"""Trivial encoders first, then the networks, then one kind of copy after the other."""
 
 
 def lite0() -> hf.Encoder:

@@ -321,7 +321,7 @@ def leave_one_out(
 
 
 def detectable(group: Labels, tests: int) -> float:
-    """Return the tau that independent encoders exceed by chance once in 20 studies of so many tests (Bonferroni).
+    """Return the tau that independent encoders exceed by chance once in 20 studies with this many tests (Bonferroni).
 
     Example:
         >>> groups = np.repeat([0, 1], [26, 10])

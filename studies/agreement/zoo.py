@@ -47,7 +47,7 @@ class Zoo:
     trained: Path | None = None
     """Where ``studies.objectives.training_small`` left its encoders, if it ran."""
     first: int = 0
-    """The place of the first test image, so that encoders kept apart are measured on others."""
+    """The place of the first test image, so that held-out encoders are measured on others."""
 
     def encoder(self, member: Member, seed: int) -> hf.Encoder:
         """Return the member, trained now if it has not been yet."""
@@ -169,7 +169,7 @@ def copied(encoder: hf.Encoder, copy: str) -> hf.Encoder:
 
 
 def degenerate(name: str, domain: hf.Domain, seed: int, bank: hf.Images) -> hf.Encoder:
-    """Return an encoder that learned nothing: a measure under which it wins says nothing by itself.
+    """Return a trivial encoder: a measure under which it wins says nothing by itself.
 
     ``collapsed`` gives all images nearly one code: its codes differ by a thousandth of their length.
     """

@@ -116,9 +116,9 @@ class Study:
         return hf.evaluate(encoder, self.tested, progress=False, **asked, **more)
 
     def radius(self, encoder: hf.Encoder, negatives: int) -> Found:
-        """Return the average certified and attacked radius over so many negatives of each image."""
+        """Return the average certified and attacked radius over ``negatives`` other images of each image."""
         settings = {"certified-radius": {"samples": self.certified, "negatives": negatives, **SEARCH}}
-        # One more image than negatives, so that each has so many others.
+        # One more image than negatives, so that each image has enough others.
         found = self.evaluate(encoder, settings, max(self.certified, negatives + 1))["certified-radius"]
         return {
             "certified radius": found.estimate("average_certified_radius").value,

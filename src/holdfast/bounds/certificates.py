@@ -44,29 +44,28 @@ Status = Literal["CERTIFIED", "FALSIFIED", "UNKNOWN"]
 
 
 class Certificate(Record):
-    """What is known of one image: no change in the ball makes it more similar to a negative, or one does, or neither."""
+    """Status of one image: certified, falsified or unknown, with the numbers behind it."""
 
     id: str
     status: Status
     reason: str
     negative: str
-    """The negative it is weakest against."""
+    """Name of the negative with the smallest bound."""
     bound: Number
-    """The least of the lower bounds of ``W f`` over the ball; by smoothing the certified radius less the ball's; positive:
-    certified."""
+    """Smallest lower bound of ``W f`` over the ball; by smoothing, certified radius minus ε. Positive: certified."""
     attacked: Number
-    """The least ``W f`` that attacks found; negative: falsified; nan where none were run."""
+    """Smallest ``W f`` that attacks found; negative: falsified; nan without attacks."""
     contradictions: int
-    """How many of its pairs are certified and falsified at once: 0, or the bounds are wrong."""
+    """Number of pairs that are certified and falsified at once; not 0 means a bug in the bounds."""
     witness: str | None
     replayed: Number | None
-    """``W f`` of the witness, read back from its file, by the encoder in the run's precision."""
+    """``W f`` of the witness as read from its file, in the run's precision."""
     pixels: str = ""
-    """Hash of the names and pixels that its proof is about; empty without a proof."""
+    """Hash of the names and pixels in the proof; empty without a proof."""
 
 
 class CertificateRecord(Record):
-    """Everything about a run of ``holdfast certify`` but the pixels."""
+    """Record of a run of ``holdfast certify``, without pixels."""
 
     schema_version: int = SCHEMA_VERSION
     encoder: EncoderInfo
@@ -74,14 +73,14 @@ class CertificateRecord(Record):
     settings: dict[str, str]
     certificates: tuple[Certificate, ...]
     missing: int = 0
-    """How many images have no certificate yet, because a budget was spent."""
+    """Number of images without a certificate, because the budget was spent."""
     provenance: dict[str, str]
     network: str = ""
-    """Hash of the file of the network that proofs are about; empty without proofs."""
+    """Hash of the network's file that proofs refer to; empty without proofs."""
 
     @property
     def subject(self) -> dict[str, str]:
-        """What encoder, images and settings the certificates are of, which each proof repeats."""
+        """Encoder, images and settings of the certificates, repeated in each proof."""
         return {
             "encoder.name": self.encoder.name,
             "encoder.fingerprint": self.encoder.fingerprint,
@@ -92,24 +91,24 @@ class CertificateRecord(Record):
 
     @property
     def contradictions(self) -> int:
-        """How many pairs are certified and falsified at once."""
+        """Number of pairs that are certified and falsified at once."""
         return sum(certificate.contradictions for certificate in self.certificates)
 
     def counted(self, status: str) -> int:
-        """Return how many images have this status."""
+        """Return the number of images with this status."""
         return sum(certificate.status == status for certificate in self.certificates)
 
 
 @final
 @dataclass(frozen=True)
 class Certificates(Observation):
-    """What a certificate is made of, image by image: the bounds and attacks of its pairs, and its weakest pair."""
+    """Bounds and attacks of each image's pairs, and its weakest pair."""
 
     pairs: PairBounds
     name = "certificates"
     uses_groups = True
     version = PairBounds.version
-    """Bounds and attacks are those of ``pairs``, and change with them."""
+    """Versions of bounds and attacks are those of ``pairs``."""
 
     @classmethod
     def of(
@@ -122,7 +121,7 @@ class Certificates(Observation):
         neurons: int,
         arithmetic: str = "real",
     ) -> Certificates:
-        """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
+        """Return the observation of ``limit`` images against ``negatives`` others each, as in instance accuracy."""
         for name, value in (("limit", limit), ("negatives", negatives), ("neurons", neurons)):
             check_whole(value, name)
         evaluation = InstanceAccuracy(
@@ -140,7 +139,7 @@ class Certificates(Observation):
         return self.pairs.rows(population)
 
     def attack(self, pair_attack: PairAttack) -> AttackResult:
-        """Return the lowest values that all attacks on the pairs find; the same whenever they are run."""
+        """Return the lowest values that all attacks on the pairs find; deterministic."""
         return self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -181,7 +180,7 @@ def write_certificates(
 ) -> CertificateRecord:
     """Write the certificates of the images at ``rows``, with their witnesses, and return their record.
 
-    Nothing is written of no rows: those of several ranks that are not the first have none.
+    Without rows nothing is written; ranks other than the first have none.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -210,7 +209,7 @@ def write_certificates(
 
 
 def groups_of(population: Population, negatives: int) -> dict[str, str]:
-    """Return what a record says of groups: which these are, and how many negatives of other groups each image has."""
+    """Return the groups of a record, and the number of negatives of other groups per image."""
     if population.images.groups is None:
         return {}
     return {
@@ -227,7 +226,7 @@ def write_record(record: CertificateRecord, store: Store) -> None:
 def _certificate(
     population: Population, row: int, others: Sequence[int], values: Observed, store: Store
 ) -> Certificate:
-    """Return the certificate of the image at ``row``, its witness written; ``values`` are what was observed of it."""
+    """Write the witness of the image at ``row`` and return its certificate; ``values`` are its observed tensors."""
     names, bound, attacked = population.images.ids, values["bound"], values["attacked"]
     weakest = int(values["weakest"])
     witness = replayed = None
@@ -254,7 +253,7 @@ def _certificate(
 def _judged(
     bound: Float[Tensor, "k"], values: Float[Tensor, "k"], defined: Bool[Tensor, "k"], replayed: float | None
 ) -> tuple[Status, str]:
-    """Return an image's status and why."""
+    """Return an image's status and the reason."""
     count = len(bound)
     if replayed is not None:
         again = "and again" if replayed < 0 else "but not any more, so nearly are they equal,"
@@ -281,7 +280,7 @@ def _keep(name: str, pixels: dict[str, Tensor], population: Population, store: S
 
 
 def file_stem(name: str) -> str:
-    """Return what the files of the image called ``name`` are called."""
+    """Return the stem of the file names of the image called ``name``."""
     # The hash tells apart ids that differ in characters no file name holds.
     plain = re.sub(r"[^\w.]+", "_", name)[-60:]
     return f"{plain}-{hashed(name) % 2**32:08x}"
@@ -296,10 +295,10 @@ UNCERTAIN = "an input refutes it as computed here, but perhaps not where sums ar
 
 
 def codes_in_float32(encoder: Encoder, points: Pixels) -> Box:
-    """Return bounds of the codes of ``points`` in float32 for any order of summation, as float64.
+    """Return bounds of the embeddings of ``points`` in float32 for any order of summation, as float64.
 
     Raises:
-        HoldfastError: nothing is known of the rounding of an operation, or it may lose all digits.
+        HoldfastError: the rounding of an operation is unknown or may lose all digits.
     """
     return executed_encoder(encoder, torch.float32, "cpu").codes(points.cpu())
 

@@ -1,6 +1,6 @@
 """Series, curves, verdicts and warnings of certificates and of the attacks on them.
 
-Witnesses are points that refute a certificate, written so that anybody can check them.
+Witnesses are points that refute a certificate, written so that anyone can check them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from holdfast.measure.population import Population
 
 QUESTION = "Does every certificate withstand attack?"
 POINTS = 81
-"""Of a curve."""
+"""Number of points of a curve."""
 PREFIXES = ("certified_", "attacked_", "robust_")
-"""How the names of the two bounds of one quantity begin."""
+"""Prefixes of the names of a metric's two bounds."""
 
 
 def series(
     quantity: str, conditions: Conditions, values: Float[Tensor, "b *k"], unit: str, claim: Claim, of: str, reason: str
 ) -> Series:
-    """Return one value per image: the mean of its values that are not nan; without one it is missing for ``reason``."""
+    """Return one value per image: the mean of its finite values, or missing with ``reason``."""
     values = values.double().cpu()
     means = values if values.ndim == 1 else values.nanmean(1)
     return series_of(quantity, conditions, means, unit, claim, of, reason)
@@ -56,9 +56,9 @@ def series(
 def influence(
     radii: Series, values: Float[Tensor, "b k"], rows: Sequence[int], negatives: Int[Tensor, "b k"]
 ) -> Series:
-    """Return the mean of ``radii`` over pairs as each image moves it: as an anchor, and as a negative of other anchors.
+    """Return each image's influence on the mean of ``radii`` over pairs, as anchor and as negative of other anchors.
 
-    Anchors share negatives, so their values are not independent; these are, to first order (Hoeffding 1948).
+    Anchors share negatives, so their values depend on each other; influences are independent to first order (Hoeffding).
     """
     values, anchors = values.double().cpu(), torch.as_tensor(rows)
     means = torch.tensor(radii.values, dtype=torch.float64)
@@ -71,7 +71,7 @@ def influence(
 
 
 def over_pairs(radii: Series, influences: Series, better: Better, quantity: str | None = None) -> Estimate:
-    """Return the mean of ``radii`` with the interval that ``influences`` give it."""
+    """Return the mean of ``radii`` with an interval from ``influences``."""
     estimate = summarise(influences, "mean", better, quantity or radii.quantity)
     return estimate.model_copy(update={"value": summarise(radii, "mean", better).value})
 
@@ -83,20 +83,20 @@ CONTRADICTIONS = Question(
     meaning="certificates that an attack entered",
     check=True,
 )
-"""Asked of all certificates together."""
+"""Event that is checked for all certificates together."""
 
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """Which certificates attacks refute, image by image: any contradiction is a defect of the bounds."""
+    """Certificates that attacks refute, per image; each contradiction is a bug in the bounds."""
 
     refuted: Tensor
-    """Flags or counts; the first axis runs over images."""
+    """Flags or counts of refuted certificates, images first."""
     certificates: Tensor
-    """Flags or counts of what was certified."""
+    """Flags or counts of certificates, images first."""
     conditions: Conditions
     witness: Callable[[int], dict[str, str]] | None = None
-    """Recomputes and spells the point that refutes a certificate of the image at this position."""
+    """Recomputes the point that refutes a certificate of the image at this position, as text."""
 
     def estimate(self) -> Estimate:
         """Return the number of contradictions."""
@@ -124,7 +124,7 @@ def findings(
     curves: Sequence[Curve] = (),
     verdicts: Sequence[Verdict] = (),
 ) -> Findings:
-    """Return what was found of the images at ``rows``, with what ``checks`` say of its certificates."""
+    """Return the findings of the images at ``rows``, with the verdicts of ``checks``."""
     counts = [check.estimate() for check in checks]
     return Findings(
         ids=tuple(population.images.ids[row] for row in rows),
@@ -137,7 +137,7 @@ def findings(
 
 
 def first_witness(checks: Sequence[CrossCheck]) -> dict[str, str]:
-    """Return the witness of the first contradiction, recomputed: all of it is drawn from the image's own noise stream."""
+    """Return the recomputed witness of the first contradiction."""
     for check in checks:
         images = (check.refuted > 0).nonzero()[:, 0].tolist()
         if images and check.witness:
@@ -146,7 +146,7 @@ def first_witness(checks: Sequence[CrossCheck]) -> dict[str, str]:
 
 
 def verdict(counts: Sequence[Estimate], witness: dict[str, str]) -> Verdict:
-    """Return what the counts of contradictions say of certificates: attacks can refute them, never prove them."""
+    """Return the verdict on certificates from the counts of contradictions; attacks cannot prove them."""
     contradictions, certificates = sum(int(count.value) for count in counts), sum(count.n for count in counts)
     advice = "attacks can refute a certificate, never prove one"
     if contradictions:
@@ -162,7 +162,7 @@ def verdict(counts: Sequence[Estimate], witness: dict[str, str]) -> Verdict:
 
 
 def warnings(counts: Sequence[Estimate]) -> tuple[str, ...]:
-    """Return the sentence that must stand beside every number if attacks refute certificates."""
+    """Return the warning for numbers whose certificates attacks refute."""
     contradictions = sum(int(count.value) for count in counts)
     if not contradictions:
         return ()
@@ -173,13 +173,13 @@ def warnings(counts: Sequence[Estimate]) -> tuple[str, ...]:
 
 
 def ball_curves(estimates: Sequence[Estimate]) -> tuple[Curve, ...]:
-    """Return quantities by the radius of the ball, where balls of one norm differ: both bounds of each in one figure."""
+    """Return metrics by ε for balls of one norm, both bounds of a metric in one figure."""
     # What is the same in another unit is left out.
     return radius_curves([_as_drawn(estimate) for estimate in estimates if estimate.better != "neither"])
 
 
 def _as_drawn(estimate: Estimate) -> Estimate:
-    """Return a bound under the name of its quantity; figures draw what differs in the attack alone as lines of one plot."""
+    """Return a bound under its metric's name; a plot has one line per attack."""
     case, quantity = dict(estimate.conditions), estimate.quantity
     if "method" in case:
         case["attack"] = f"certified by {case.pop('method')}"
@@ -191,7 +191,7 @@ def _as_drawn(estimate: Estimate) -> Estimate:
 def survival_curves(
     quantity: str, norm: str, radii: Mapping[str, Float[Tensor, "b *k"]], start: float, end: float
 ) -> tuple[Curve, ...]:
-    """Return the share whose radius is above each of ``POINTS`` from ``start`` to ``end``, for each kind of ``radii``."""
+    """Return the fraction of each kind of ``radii`` above each of ``POINTS`` values from ``start`` to ``end``."""
     grid = tuple(start + (end - start) * step / (POINTS - 1) for step in range(POINTS)) if start < end else ()
     return tuple(
         Curve(
@@ -207,13 +207,13 @@ def survival_curves(
 
 
 def share_beyond(radii: Float[Tensor, "b *k"], grid: Sequence[float]) -> tuple[float, ...]:
-    """Return the share of ``radii`` above each point of ``grid``; those that are nan do not count."""
+    """Return the fraction of finite ``radii`` above each point of ``grid``."""
     known = np.sort(radii[~radii.isnan()].double().cpu().numpy())
     return tuple((1 - np.searchsorted(known, grid, side="right") / max(1, len(known))).tolist())
 
 
 def label_share(population: Population, rows: Sequence[int], count: int) -> tuple[Estimate, ...]:
-    """Return how many negatives carry their anchor's own label, if known: being mistaken for those is no harm."""
+    """Return the fraction of negatives with their anchor's label, if labels are known; matching them is harmless."""
     labels = population.images.labels
     if labels is None:
         return ()
@@ -231,23 +231,23 @@ OPPOSITE = {Claim.UPPER: Claim.LOWER, Claim.LOWER: Claim.UPPER}
 @final
 @dataclass(frozen=True)
 class Bracket:
-    """One quantity, image by image, and its two bounds: proved from one side, attacked from the other."""
+    """Metric per image with its two bounds: proved and attacked."""
 
     quantity: str
     values: tuple[Float[Tensor, "n"], Float[Tensor, "n"]]
-    """Certified and attacked."""
+    """Values of both bounds: certified, attacked."""
     unit: str
     claim: Claim
-    """Of the certified values: the attacked ones claim the opposite."""
+    """Bound type of the certified values; attacked ones have the opposite type."""
     of: str
     undefined: str
-    """Why values are nan."""
+    """Reason for nan values."""
     statistic: Literal["mean", "median", "share"]
     better: Better
     estimate: str = ""
-    """What the estimates are called, if not like the series."""
+    """Name of the estimates, if it differs from the series."""
     scale: Scale | None = None
-    """What the values are shares of, if that is known from the images as well."""
+    """Denominator of the values, if the images determine it too."""
 
     def ends(self, case: Conditions, method: Method, attack: Attack) -> Iterator[tuple[Series, Estimate]]:
         """Yield both bounds as series, with their estimates."""
@@ -283,48 +283,48 @@ class BracketEvaluation(Evaluation):
     """`real` for exact arithmetic, `executed` for floating-point arithmetic; half precision is always executed."""
     partial = True
     reached: ClassVar[Mapping[str, Literal["most", "least"]]]
-    """What attacks reach, by its name in what is observed, and which of two such values is the stronger attack's."""
+    """Name of the value that attacks reach, and the function that picks the stronger of two."""
 
     @property
     def certification(self) -> Certification:
-        """The settings that its observations share."""
+        """Settings that all its observations share."""
         return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
 
     @abstractmethod
     def bounds(self, ball: Ball, divergence: Divergence) -> Observation:
-        """Return what must be seen of each image in one case."""
+        """Return the observation of one case."""
 
     @abstractmethod
     def attacked(self, ball: Ball, divergence: Divergence) -> tuple[Observation, ...]:
-        """Return the attacks of the evaluation whose event is certified: with equal settings they are made once."""
+        """Return the attacks of the evaluation whose event is certified; equal settings share one computation."""
 
     @abstractmethod
     def endings(self, seen: Sequence[Observed]) -> list[Codes]:
-        """Return the embeddings at which the attacks of ``attacked`` ended, from what they observed."""
+        """Return the final embeddings of the attacks of ``attacked``, from their tensors."""
 
     @abstractmethod
     def struck(
         self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
     ) -> Observed:
-        """Return what attacks ``reached`` that ended at these embeddings, in float64; nan where that is undefined."""
+        """Return the values that attacks reached at these embeddings, in float64; nan if undefined."""
 
     @abstractmethod
     def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
-        """Return where these attacks end, made again: the images whose embeddings ``endings`` returns."""
+        """Run these attacks again and return their final images."""
 
     @abstractmethod
     def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
-        """Return the quantities of one case from what was seen, ``values`` in float64."""
+        """Return the brackets of one case from its observed ``values``, in float64."""
 
     @abstractmethod
     def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
-        """Return which certificates, or how many, attacks refute, image by image, and which there are."""
+        """Return the refuted certificates per image (flags or counts), and all certificates."""
 
     @abstractmethod
     def witness(
         self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
     ) -> dict[str, str]:
-        """Return the point that refutes a certificate of the image at this position of ``rows``, recomputed."""
+        """Return the recomputed point that refutes a certificate of the image at this position of ``rows``."""
 
     def observation(self) -> Joint:
         # Bounds first: an encoder that they refuse is not attacked.
@@ -356,7 +356,7 @@ class BracketEvaluation(Evaluation):
         values: Observed,
         observed: Observed,
     ) -> Observed:
-        """Return ``values`` with what the attacks of the certified event reached, where that is more."""
+        """Return ``values``, replaced where the attacks of the certified event reached more."""
         seen = [self.observation().of(part, observed) for part in self.attacked(ball, divergence)]
         struck = self.struck(population, rows, divergence, self.endings(seen))
         stronger = self._stronger(values, struck)
@@ -382,7 +382,7 @@ class BracketEvaluation(Evaluation):
 
 
 def most(reached: Sequence[Float[Tensor, "b"]]) -> Float[Tensor, "b"]:
-    """Return the largest of what several attacks reached; nan only where none of it is defined."""
+    """Return the largest value of several attacks; nan only if all are undefined."""
     largest = torch.stack(list(reached)).double()
     return torch.where(largest.isnan().all(0), torch.nan, largest.nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(0))
 
@@ -398,7 +398,7 @@ BRACKETS = Sizes(
     large=ATTACKED.large,
     heavy={**ATTACKED.heavy, "attack": "u-fgsm"},
 )
-"""Of evaluations with two bounds in every ball under every divergence: ``quick`` certifies all images that are attacked."""
+"""Sizes of evaluations with brackets; ``quick`` certifies all attacked images."""
 
 
 def point_witness(

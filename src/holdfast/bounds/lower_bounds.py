@@ -1,4 +1,4 @@
-"""Certified bounds: what no perturbation in a ball can do to a code. Sound in real arithmetic; see ``lower_bound``."""
+"""Certified lower bounds of linear functions of an embedding over a ball; start with ``lower_bound``."""
 
 from __future__ import annotations
 
@@ -47,20 +47,22 @@ def lower_bound(
     method: Method | str = "crown",
     arithmetic: str = "real",
 ) -> Float[Tensor, "b s"]:
-    """Return for each specification ``w`` of an image a lower bound of ``w . f(x)`` over all ``x`` in ball and domain.
+    """Return lower bounds of ``w . f(x)`` over all ``x`` in the ball and the domain.
 
-    Bounds are computed in the precision of ``specifications``: give float64 where it matters. They account for their own
-    rounding. A bound of minus infinity claims nothing.
+    Bounds have the precision of ``specifications`` (pass float64 for tight ones) and account for their own rounding. A
+    bound of minus infinity proves nothing.
 
     Args:
-        encoder: built of operations that can be bounded; others are refused by name.
-        pixels: images, in the encoder's domain.
-        specifications: the linear functions of the code to be bounded, (b, s, d).
-        ball: allowed perturbations, intersected with the domain.
-        method: how hard to try, or its text form, as in ``"alpha:steps=100"``.
-        arithmetic: what ``f`` is: ``"real"``, the function of real numbers with the encoder's weights, or ``"executed"``,
-            whatever a machine may compute of it in the encoder's own precision (``bounds.rounding``). Encoders whose
-            weights are of half precision are always bounded as executed.
+        encoder: its operations must have bounds; others are refused by name.
+        pixels: images (b, *pixels), in the encoder's domain.
+        specifications: linear functions ``w`` of the embedding, (b, s, d).
+        ball: perturbation set, intersected with the domain.
+        method: bounding method or its text form, as in ``"alpha:steps=100"``.
+        arithmetic: ``"real"`` for exact arithmetic, or ``"executed"`` for floating-point arithmetic in the encoder's own
+            precision (``bounds.rounding``). Half precision is always ``"executed"``.
+
+    Returns:
+        Lower bounds, (b, s).
 
     Raises:
         HoldfastError: an argument does not fit, or the encoder cannot be bounded.
@@ -91,11 +93,19 @@ def certified_radius(
     tolerance: float = 1e-4,
     arithmetic: str = "real",
 ) -> Float[Tensor, "b s"]:
-    """Return for each specification ``w`` of an image the largest radius found at which ``w . f(x)`` is proved positive.
+    """Return the largest radii found at which ``w . f(x)`` is proved positive.
 
-    It is 0 where ``w . f(x)`` is not positive at the image itself. At most ``tolerance`` above each result, a radius was
-    tried without a proof. All specifications of an image share the work. Some radii are proved with the linear relaxations
-    of a ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
+    A radius is 0 if ``w . f(x)`` is not positive at the image itself. At most ``tolerance`` above each result, a proof
+    failed. All specifications of an image share the work, and some proofs use the relaxations of a ball larger by up to
+    ``tolerance``.
+
+    Args:
+        encoder, pixels, specifications, method, arithmetic: as for ``lower_bound``.
+        ball: norm, and the largest radius of interest.
+        tolerance: precision of the search.
+
+    Returns:
+        Radii in the norm of ``ball``, (b, s).
 
     Example:
         >>> from holdfast.core.balls import Linf

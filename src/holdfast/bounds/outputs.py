@@ -26,27 +26,27 @@ from holdfast.core.errors import HoldfastError
 # ``u``.
 
 ALIKE = 1e-6
-"""Distance of two codes, as a share of their length, up to which they may differ by rounding alone."""
+"""Relative distance of two embeddings that rounding alone may cause."""
 
 
 @dataclass(frozen=True)
 class BisectorHyperplanes:
-    """Hyperplanes between ``b`` codes and ``m`` others each: ``n . z = c`` with unit ``normals`` and ``offsets`` ``c``."""
+    """Hyperplanes ``n . z = c`` between ``b`` embeddings and ``m`` others each: unit ``normals`` and ``offsets``."""
 
     normals: Float[Tensor, "b m d"]
     offsets: Float[Tensor, "b m"]
     defined: Bool[Tensor, "b m"]
 
     def signed_distances(self, codes: Float[Tensor, "b p d"]) -> Float[Tensor, "b m p"]:
-        """Return how far each of ``p`` codes is from each hyperplane; negative where it is closer to the other."""
+        """Return the distance of ``p`` embeddings from each hyperplane; negative if closer to the other image."""
         return self.normals @ codes.mT - self.offsets[..., None]
 
 
 def bisector_hyperplanes(divergence: Divergence, anchors: Codes, others: Float[Tensor, "b m d"]) -> BisectorHyperplanes:
-    """Return the hyperplanes at which a code is as close to each of ``others`` as to its own image, of ``anchors``.
+    """Return the hyperplanes of equal distance to each of ``anchors`` and ``others``.
 
     Raises:
-        HoldfastError: under this divergence they are no hyperplanes.
+        HoldfastError: the divergence has no such hyperplanes.
     """
     if not isinstance(divergence, (L2Distance, Cosine)):
         raise HoldfastError(
@@ -68,7 +68,7 @@ def bisector_hyperplanes(divergence: Divergence, anchors: Codes, others: Float[T
 
 
 AT_ONCE = 2048
-"""Specifications that are bounded together: more of them take memory and no less time."""
+"""Number of specifications bounded together; more take memory and save no time."""
 
 
 def lower_bounds(
@@ -125,21 +125,21 @@ def lower_and_upper_bounds(
 # Under linf the largest of the bounds along the axes of the code is the bound.
 
 MOST_FEATURES = 5000
-"""Of longer codes the axes alone, a matrix of features by features for each image, would take gigabytes."""
+"""Largest number of features; the axes of more would take gigabytes per image."""
 DIRECTIONS = 12
 """Directions in each plane, an even number: bounds exceed those of infinitely many by at most 3.5 percent."""
 
 
 @dataclass(frozen=True)
 class OutputBounds:
-    """Bounds by ``method`` of how far an encoder's codes can move over ``ball``, in float64."""
+    """Bounds by ``method`` of the movement of embeddings over ``ball``, in float64."""
 
     certified: CertifiedEncoder
     method: Method
     ball: Ball
 
     def farthest(self, divergence: Divergence, pixels: Pixels) -> Float[Tensor, "b"]:
-        """Return upper bounds of ``d(f(x'), f(x))``; infinite where nothing is known."""
+        """Return upper bounds of ``d(f(x'), f(x))``; infinite if unknown."""
         codes = self._codes(pixels)
         if isinstance(divergence, LinfDistance):
             low, high = self._lower_and_upper(pixels, units(codes))
@@ -164,7 +164,7 @@ class OutputBounds:
         raise unsupported(divergence)
 
     def _farthest_cosine(self, pixels: Pixels, codes: Codes) -> Float[Tensor, "b"]:
-        """Return upper bounds of ``1 - cos`` to the clean codes."""
+        """Return upper bounds of ``1 - cos`` to the clean embeddings."""
         clean = directions(codes)
         t = self._lower(pixels, clean)
         q = self._farthest_within(pixels, codes, across(clean, principal(self.certified.encoder, pixels)))
@@ -173,7 +173,7 @@ class OutputBounds:
         return torch.where(codes.norm(dim=1) > 0, distance.nan_to_num(nan=2.0), torch.nan)
 
     def _nearest_cosine(self, pixels: Pixels, codes: Codes, to: Codes) -> Float[Tensor, "b"]:
-        """Return lower bounds of ``1 - cos`` to the unit codes ``to``: ``cos <= t / sqrt(t^2 + q^2)``, as above."""
+        """Return lower bounds of ``1 - cos`` to the unit embeddings ``to``: ``cos <= t / sqrt(t^2 + q^2)``, as above."""
         rest = codes - (codes * to).sum(1, keepdim=True) * to
         parallel = ~(rest.norm(dim=1) > ALIKE * codes.norm(dim=1))  # what is left of such codes is rounding
         aside = directions(rest)
@@ -185,7 +185,7 @@ class OutputBounds:
         return torch.where(t.isnan(), torch.nan, distance)
 
     def _farthest_within(self, pixels: Pixels, codes: Codes, axes: Float[Tensor, "b s d"]) -> Float[Tensor, "b"]:
-        """Return upper bounds of the length of ``f(x') - f(x)`` within the space of ``axes``."""
+        """Return upper bounds of the norm of ``f(x') - f(x)`` within the space of ``axes``."""
         if axes.shape[1] % 2:
             axes = torch.cat([axes, torch.zeros_like(axes[:, :1])], 1)
         angles = torch.arange(DIRECTIONS // 2, dtype=axes.dtype, device=axes.device) * (2 * pi / DIRECTIONS)
@@ -228,7 +228,7 @@ def unsupported(divergence: Divergence) -> HoldfastError:
 
 
 def directions(codes: Codes) -> Codes:
-    """Return codes at length one; nan for zero ones."""
+    """Return embeddings scaled to norm one; nan for zero ones."""
     return codes / codes.norm(dim=1, keepdim=True)
 
 
@@ -239,12 +239,12 @@ def one_minus_cosine(t: Float[Tensor, "b"], q: Float[Tensor, "b"]) -> Float[Tens
 
 
 def units(codes: Codes) -> Float[Tensor, "b d d"]:
-    """Return the axes of code space, for each code."""
+    """Return the axes of the embedding space, for each embedding."""
     return torch.eye(codes.shape[1], dtype=codes.dtype, device=codes.device).expand(len(codes), -1, -1)
 
 
 def principal(encoder: Encoder, pixels: Pixels) -> Float[Tensor, "b d d"]:
-    """Return orthonormal axes, from the one along which the code moves most by first order to the least."""
+    """Return orthonormal axes, sorted by the first-order movement of the embedding, largest first."""
     x = pixels.detach().requires_grad_()
     with torch.enable_grad():
         codes = encoder.forward(x)

@@ -32,7 +32,7 @@ from holdfast.measure.population import Population
 FIRST = 16
 """Other images whose radius is bracketed together."""
 ROUNDING = 1e-12
-"""Share of the terms of a sum by which float64 may err in a box of thousands of features."""
+"""Relative error of a float64 sum over a box of thousands of features."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class OwnMatch:
     def of(
         cls, population: Population, rows: Sequence[int], certified: CertifiedEncoder, divergence: Divergence
     ) -> OwnMatch:
-        """Return what an attack at retrieval counts for the images at ``rows``."""
+        """Return the images at ``rows`` with the images that an attack at retrieval counts."""
         searched, device = Searched(population), population.codes.device
         own, gallery = population.codes[list(rows)].double(), searched.gallery.codes.double()
         counted = searched.counted(rows) & present(divergence, gallery) & present(divergence, own)[:, None]
@@ -67,7 +67,7 @@ class OwnMatch:
         return bisector_hyperplanes(self.divergence, self.own[images], self.gallery[others])
 
     def margins(self) -> Float[Tensor, "b n"]:
-        """Return how far each clean embedding is from each hyperplane; infinite for images that do not count."""
+        """Return the distance of each clean embedding from each hyperplane; infinite for images that do not count."""
         margins = torch.full(self.counted.shape, torch.inf, dtype=torch.float64, device=self.own.device)
         for image, others in self._blocks(self.counted):
             planes = self.planes(image, others[None])

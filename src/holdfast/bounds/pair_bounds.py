@@ -43,7 +43,7 @@ from holdfast.measure.population import Population
 
 
 def arithmetic_of(population: Population, arithmetic: str) -> Conditions:
-    """Return what a certificate is conditional on where it is of an encoder as executed; nothing in real arithmetic."""
+    """Return the conditions of a certificate of an encoder as executed; none in exact arithmetic."""
     precision = population.run.dtype
     return {"arithmetic": stated(precision)} if executes(arithmetic, precision) else {}
 
@@ -51,29 +51,29 @@ def arithmetic_of(population: Population, arithmetic: str) -> Conditions:
 @final
 @dataclass(frozen=True)
 class Certification(SharedSettings):
-    """How many images are certified, by which bounds, and which attack is set against the certificates."""
+    """Settings of certificates: number of images, bounds, and the attack against them."""
 
     samples: int
     method: Method
     attack: Attack
     neurons: int
-    """The most nonlinear entries an encoder may have."""
+    """Largest number of nonlinear entries of an encoder."""
     arithmetic: str = "real"
-    """``real``: of the function of real numbers; ``executed``: of whatever the run's precision may make of it."""
+    """``real``: exact arithmetic; ``executed``: floating-point arithmetic in the run's precision."""
 
     def __post_init__(self) -> None:
         check_arithmetic(self.arithmetic)
 
     def encoder(self, population: Population, pixels: Pixels) -> CertifiedEncoder:
-        """Return what is certified around ``pixels``."""
+        """Return the certified encoder around ``pixels``."""
         return certified_encoder(population, self.neurons, self.arithmetic, pixels)
 
     def by_bounds(self, norm: str) -> Conditions:
-        """Return the conditions of what is proved in a norm."""
+        """Return the conditions of proofs in a norm."""
         return {"ball": norm, "method": str(self.method)}
 
     def by_attack(self, norm: str) -> Conditions:
-        """Return the conditions of what is found in a norm."""
+        """Return the conditions of attacks in a norm."""
         return {"ball": norm, "attack": str(self.attack)}
 
 
@@ -84,18 +84,18 @@ class Certification(SharedSettings):
 
 HALVINGS = 12
 CLOSE = 0.01
-"""Share of an attacked radius by which a failed attack must be nearer before the search ends."""
+"""Relative gap between a failed and a successful attack at which the search ends."""
 GROWTH = 1.5
 FIRST = 2.0**-6
-"""Share of the way to the negative that is tried first where nothing is certified."""
+"""First radius without a certificate, as a fraction of the distance to the negative."""
 INSIDE = 1 - 1e-9
-"""Share of a certified radius that is attacked, so that rounding cannot leave the certificate."""
+"""Fraction of a certified radius that is attacked, so that rounding cannot leave the certificate."""
 
 
 @final
 @dataclass(frozen=True)
 class RadiusBounds(Observation):
-    """For each anchor and negative, (b, k): certified and attacked radius, and the lowest ``W f`` found inside the first."""
+    """Per anchor and negative (b, k): certified and attacked radius, and the lowest ``W f`` inside the certificate."""
 
     certification: Certification
     norm: str
@@ -125,7 +125,7 @@ class RadiusBounds(Observation):
 def radius_bounds(pair_attack: PairAttack, method: Method, tolerance: float) -> Observed:
     """Return ``certified`` and ``attacked`` radii and the ``lowest`` value found inside each certificate.
 
-    Of an encoder as executed, also by how much radii are ``rounded`` away. All are nan where pairs are undefined.
+    For an encoder as executed, also ``rounded``, the radius lost to rounding. Values are nan for undefined pairs.
     """
     pairs = pair_attack.pairs
     certified, nearest = certify_and_attack(pair_attack, method, tolerance)
@@ -140,7 +140,7 @@ def radius_bounds(pair_attack: PairAttack, method: Method, tolerance: float) -> 
 def radii_lost_to_rounding(
     pair_attack: PairAttack, method: Method, tolerance: float, certified: Float[Tensor, "b k"]
 ) -> Float[Tensor, "b k"]:
-    """Return how much larger radii would be if the encoder rounded nothing; by CROWN where ``method`` searches itself."""
+    """Return the radii lost to rounding, by CROWN if ``method`` searches itself."""
     pairs, ball = pair_attack.pairs, pair_attack.ball
     if isinstance(method, RadiusSearch):
         method, certified = Crown(), certified_radii(pairs, ball, Crown(), tolerance)
@@ -149,9 +149,9 @@ def radii_lost_to_rounding(
 
 
 def certified_radii(pairs: Pairs, ball: Ball, method: Method, tolerance: float) -> Float[Tensor, "b k"]:
-    """Return the largest radius at which ``method`` was found to prove each pair; 0 where it proves none.
+    """Return the largest radius at which ``method`` proved each pair; 0 without a proof.
 
-    Radii are searched for as shares of the distance to the farthest negative, ``tolerance`` being one.
+    The search runs in fractions of the distance to the farthest negative; ``tolerance`` is such a fraction.
     """
     return _search_radii(pairs, ball, method, tolerance, None).radii
 
@@ -168,7 +168,7 @@ def _search_radii(
 def certify_cheaply_and_attack(
     pair_attack: PairAttack, method: Method, tolerance: float
 ) -> tuple[Float[Tensor, "b k"], AttackResult]:
-    """Return radii certified by ``method``, or cheaply where ``method`` searches itself, and the nearest confusions."""
+    """Return certified radii (by a cheap method if ``method`` searches itself) and the nearest confusions."""
     in_linf = isinstance(pair_attack.ball, Linf)
     cheap = (Crown() if in_linf else Lipschitz()) if isinstance(method, RadiusSearch) else method
     certified = certified_radii(pair_attack.pairs, pair_attack.ball, cheap, tolerance)
@@ -221,7 +221,7 @@ def nearest_confusion(pair_attack: PairAttack, certified: Float[Tensor, "b k"]) 
 
 
 def shorten(pair_attack: PairAttack, result: AttackResult) -> AttackResult:
-    """Return points moved along the segment to their anchors for as long as they are mistaken."""
+    """Return points moved towards their anchors while they still match the negative."""
     centres = pair_attack.pairs.images
     low = torch.zeros_like(result.values)
     high = torch.ones_like(low)
@@ -234,7 +234,7 @@ def shorten(pair_attack: PairAttack, result: AttackResult) -> AttackResult:
 
 
 def cross_check(pair_attack: PairAttack, certified: Float[Tensor, "b k"]) -> AttackResult:
-    """Return the lowest value, and where, that every kind of attack finds inside the certified balls.
+    """Return the lowest value of all attacks inside the certified balls, and its point.
 
     The attack itself, the corner against the gradient at the anchor, a random corner, the midpoint of the clipped ball,
     and a random point.
@@ -260,14 +260,14 @@ def cross_check(pair_attack: PairAttack, certified: Float[Tensor, "b k"]) -> Att
 @final
 @dataclass(frozen=True)
 class PairBounds(Observation):
-    """For each anchor and negative, (b, k): the bound of ``W f`` over ``ball``, and ``W f`` where each attack ends."""
+    """Per anchor and negative (b, k): the bound of ``W f`` over ``ball``, and ``W f`` at the end of each attack."""
 
     certification: Certification
     ball: Ball
     negatives: int
     generate: Ball | None
     published: Attack | None
-    """None for the one of RVCL's authors, whose steps depend on the kind of images."""
+    """Attack at the negative; None: that of RVCL's authors, whose steps depend on the images."""
     name = "told"
     version = 6
     uses_groups = True
@@ -316,11 +316,11 @@ class PairBounds(Observation):
         return cross_check(pair_attack, torch.full_like(pair_attack.pairs.specifications[..., 0], self.ball.radius))
 
     def at_negative(self, domain: Domain) -> Attack:
-        """Return the attack at the negative: the one that is asked for, or that of RVCL's authors."""
+        """Return the attack at the negative: the given one, or that of RVCL's authors."""
         return self.published or published_attack(domain)
 
     def close(self, pair_attack: PairAttack) -> AttackResult:
-        """Return what the published attack finds, which comes as close to the negative's embedding as it can."""
+        """Return the points of the published attack, which approaches the negative's embedding."""
         pairs = pair_attack.pairs
         noise = pairs.noise.fork("published")
         context = AttackContext(pairs.encoder, pairs.images, noise, pairs.negatives.flatten(0, 1))

@@ -39,25 +39,25 @@ from holdfast.transforms.base import View
 
 UNDEFINED = "no negative whose embedding points elsewhere than the image's own, or a zero embedding"
 ALIKE = 1e-6
-"""Length of ``W``, the difference of two unit codes, up to which they count as one direction."""
+"""Norm of ``W``, the difference of two unit embeddings, up to which both count as equal."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """``b`` anchors with ``k`` negatives each, in float64, in which certificates are decided."""
+    """``b`` anchors with ``k`` negatives each, in float64."""
 
     encoder: Encoder
     graph: Graph
     ids: tuple[tuple[str, ...], ...]
-    """For each anchor its own name and those of its negatives."""
+    """Names of each anchor and its negatives."""
     anchors: Pixels
     negatives: Float[Tensor, "b k *pixels"]
     specifications: Float[Tensor, "b k d"]
-    """``W``, the linear functions of the code; zero where undefined."""
+    """``W``, linear functions of the embedding; zero where undefined."""
     noise: Noise
-    """One stream per pair, anchors outermost."""
+    """Noise streams, one per pair, anchors outermost."""
     executed: ExecutedEncoder | None = None
-    """What computes codes, where certificates are of the encoder as executed; ``encoder`` is what it rounds."""
+    """Encoder as executed, if certificates are about it; ``encoder`` is its exact counterpart."""
 
     @property
     def shape(self) -> torch.Size:
@@ -66,7 +66,7 @@ class Pairs:
 
     @property
     def defined(self) -> Tensor:
-        """Which pairs have two different directions, (b, k)."""
+        """Pairs with two different directions, (b, k)."""
         return self.specifications.norm(dim=2) > ALIKE
 
     @property
@@ -75,16 +75,16 @@ class Pairs:
         return self.anchors.repeat_interleave(self.shape[1], 0)
 
     def objective(self, codes: Codes) -> Float[Tensor, "p"]:
-        """Return ``-W f(x')`` for one moved code per pair: the objective of attacks on a certificate."""
+        """Return ``-W f(x')`` for one moved embedding per pair: the objective of attacks on a certificate."""
         return -(self.specifications.flatten(0, 1) * codes).sum(1)
 
     def values(self, points: Pixels) -> Float[Tensor, "p"]:
-        """Return ``W f(x')`` by the module itself, one point per pair: negative where the anchor is mistaken."""
+        """Return ``W f(x')`` by the module itself, one point per pair; negative: the anchor matches the negative."""
         with torch.no_grad():
             return -self.objective((self.executed or self.encoder).forward(points))
 
     def distances(self, ball: Ball) -> Float[Tensor, "b k"]:
-        """Return how far each negative is from its anchor in the norm of ``ball``."""
+        """Return the distance of each negative from its anchor in the norm of ``ball``."""
         return ball.norm(self.negatives.flatten(0, 1) - self.images).reshape(self.shape)
 
 
@@ -102,10 +102,10 @@ def image_pairs(
         population: the images and their encoder.
         rows: the anchors.
         count: negatives of each anchor.
-        neurons: the most nonlinear entries an encoder may have.
+        neurons: largest number of nonlinear entries of the encoder.
         negatives: (b, k, *pixels), instead of other images.
-        arithmetic: of the encoder, real or as executed in the run's precision; always the latter in half precision. Then
-            codes of anchors and negatives are those that this machine computes in that precision.
+        arithmetic: ``real`` or ``executed`` in the run's precision; always ``executed`` in half precision. Embeddings of
+            anchors and negatives are then those that this machine computes in that precision.
 
     Raises:
         HoldfastError: the encoder cannot be bounded, or has more entries than ``neurons``.
@@ -135,27 +135,27 @@ def image_pairs(
 
 
 def directions(codes: Codes) -> Codes:
-    """Return unit codes; nan for a zero code."""
+    """Return unit embeddings; nan for a zero one."""
     return codes / codes.norm(dim=1, keepdim=True)
 
 
 @dataclass(frozen=True)
 class CertifiedEncoder:
-    """What certificates are of: the function of real numbers, or that as ``executed``."""
+    """Function that certificates are about: exact, or as ``executed``."""
 
     encoder: Encoder
-    """In float64, which attacks climb."""
+    """Encoder in float64, which attacks use."""
     graph: Graph
     executed: ExecutedEncoder | None = None
 
     def codes(self, pixels: Pixels) -> Codes:
-        """Return the codes that certificates speak about, as float64."""
+        """Return the embeddings that certificates are about, as float64."""
         with torch.no_grad():
             return (self.executed or self.encoder).forward(pixels)
 
 
 def certified_encoder(population: Population, neurons: int, arithmetic: str, pixels: Pixels) -> CertifiedEncoder:
-    """Return the traced encoder, to be certified around ``pixels``, in this arithmetic; in half precision as executed.
+    """Return the traced encoder for certificates around ``pixels`` in this arithmetic; half precision is always executed.
 
     Raises:
         HoldfastError: it cannot be bounded, or on one of the images a value may exceed the largest number of its type.
@@ -183,7 +183,7 @@ def _check_entries(encoder: Encoder, graph: Graph, neurons: int) -> None:
 
 
 def check_few_neurons(encoder: Encoder, neurons: int) -> None:
-    """Raise if one call on one image already shows more than ``neurons`` nonlinear entries."""
+    """Raise if one call on one image shows more than ``neurons`` nonlinear entries."""
     check_size(encoder.name, nonlinear_entries(encoder), neurons, "at least ")
 
 
@@ -196,7 +196,7 @@ def unit_ball(name: str) -> Ball:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """The best point that a search found for each pair, and ``W f`` there."""
+    """Best point of a search for each pair, with ``W f`` there."""
 
     points: Pixels
     values: Float[Tensor, "p"]
@@ -207,17 +207,17 @@ class AttackResult:
         return AttackResult(points, torch.where(where, other.values, self.values))
 
     def or_better(self, other: AttackResult) -> AttackResult:
-        """Return for each pair the point with the lower value; a value of nan never wins."""
+        """Return the point with the lower value for each pair; nan never wins."""
         return self.replaced((other.values < self.values) | self.values.isnan(), other)
 
 
 @dataclass(frozen=True)
 class PairAttack:
-    """Attacks ``pairs`` on the objective that certificates speak about, each pair at its own radius."""
+    """Attack on the certified objective of ``pairs``, each pair at its own radius."""
 
     pairs: Pairs
     ball: Ball
-    """The unit ball of the norm."""
+    """Unit ball of the norm."""
     attack: Attack
 
     def __call__(self, radii: Float[Tensor, "p"], purpose: str) -> AttackResult:
@@ -233,7 +233,7 @@ class PairAttack:
         return AttackResult(points, self.pairs.values(points))
 
     def sizes(self, points: Pixels) -> Float[Tensor, "p"]:
-        """Return how far ``points`` are from their anchors."""
+        """Return the distances of ``points`` from their anchors."""
         return self.ball.norm(points - self.pairs.images)
 
 
@@ -248,7 +248,7 @@ class PairAttack:
 # The view is random: the one that the authors train with. Negatives near their anchor make certificates hard to prove.
 
 GRAY = GradientAttack(steps=200, step=0.005, keep="last")
-"""The authors' attack on MNIST."""
+"""Attack of RVCL's authors on MNIST."""
 COLOR = GradientAttack(steps=200, step=0.000225, keep="last")
 """Their attack on CIFAR-10: steps of 0.001 in units of normalised inputs, whose standard deviation is 0.225 of a pixel."""
 
@@ -259,10 +259,10 @@ def published_attack(domain: Domain) -> GradientAttack:
 
 
 def published_view(domain: Domain) -> View:
-    """Return the view that the authors attack away from: that of CIFAR-10 for three channels, that of MNIST for one.
+    """Return the view in the authors' attack: CIFAR-10's for three channels, MNIST's for one.
 
     Raises:
-        HoldfastError: inputs are no images, which have no such view.
+        HoldfastError: inputs are not images, so they have no such view.
     """
     views: dict[int, View] = {1: RvclMnistView(), 3: RvclCifarView()}
     if len(domain.shape) != 3 or domain.shape[0] not in views or (domain.low, domain.high) != (0, 1):

@@ -44,7 +44,7 @@ RANDOM, ALONE = 4096, 256
 STARTS, CHECKED, ROUNDS = 64, 4, 3
 """The best of them are starts of the attack; the best that it reaches are checked, and start again beside others."""
 SEARCHING = 0.5
-"""The share of a query's time that the search may take."""
+"""The fraction of a query's time that the search may take."""
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,7 @@ SECONDS = 60
 
 
 class Specified(nn.Module):
-    """A network whose outputs are linear functions of the code of ``encoder``: ``specifications @ f(x)``."""
+    """A network whose outputs are linear functions of the embedding of ``encoder``: ``specifications @ f(x)``."""
 
     def __init__(self, encoder: nn.Module, specifications: Float[Tensor, "k d"]) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ def write_queries(
 ) -> Path:
     """Write every query of the images at ``rows``, of which ``observed`` holds the answers, and return their list.
 
-    Pairs whose two codes point in one direction ask nothing, and have no query.
+    Pairs whose two embeddings point in one direction ask nothing, and have no query.
 
     Raises:
         HoldfastError: the network cannot be exported.

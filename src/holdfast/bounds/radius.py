@@ -268,11 +268,11 @@ def search_radii(
         method: asked at one radius after another, unless it is a ``RadiusSearch``: that one starts from what CROWN proves.
         graph: the encoder.
         pixels: images.
-        specifications: linear functions of the code.
+        specifications: linear functions of the embedding.
         ball: kind of ball.
         domain: range of the pixels.
         largest: for each image, the largest radius of interest.
-        tolerance: of the search, as a share of ``largest``.
+        tolerance: of the search, as a fraction of ``largest``.
         high: radii at which specifications are known to fail, beyond which a ``RadiusSearch`` does not look.
     """
     if not SMALLEST_TOLERANCE <= tolerance <= 1:
@@ -312,7 +312,7 @@ def _regions_around(pixels: Pixels, ball: type[Ball], domain: Domain, inputs: Fo
 BISECTION_GROWTH = 2.5
 """Largest factor from a proved radius to the next one tried: a proof costs more time than a failure."""
 CLOSE = 0.01
-"""The search of a radius ends when its bracket is this narrow, as a share of the radius."""
+"""The search of a radius ends when its bracket is this narrow, as a fraction of the radius."""
 STEP = 1.02
 """Radii are rounded to powers of this where that is fine enough, so that specifications share intermediate bounds."""
 

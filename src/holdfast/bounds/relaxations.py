@@ -392,7 +392,7 @@ def average_rule(kept: Bool[Tensor, "... q k"] | None) -> Rule:
 
 OFFSET_BISECTIONS = 13
 SMALLEST = 1e-9
-"""The smallest multiplier, as a share of the one at which the ball no longer binds: as good as none."""
+"""The smallest multiplier, as a fraction of the one at which the ball no longer binds: as good as none."""
 
 
 def offset(
@@ -411,7 +411,7 @@ def offset(
         a, g: coefficients of the outputs, and slopes.
         box: of the inputs.
         centre, radius: of the ball.
-        rounding: what rounding may add to the sum, as a share of the sizes of its terms: it is subtracted.
+        rounding: what rounding may add to the sum, as a fraction of the sizes of its terms: it is subtracted.
     """
     with torch.no_grad():
         t = best_multiplier(a, g, box, centre, radius)[..., None]

@@ -23,7 +23,7 @@ class Robustness(require("transformers", "huggingface").TrainerCallback):  # typ
     Args:
         trainer: whose numbers they are logged with; add the callback to it by ``trainer.add_callback``.
         images: unlabelled, as for ``Monitor``.
-        encoder: what to measure of the model: a module that maps images to codes (b, d). By default its ``base_model``,
+        encoder: what to measure of the model: a module that maps images to embeddings (b, d). By default its ``base_model``,
             pooled as Holdfast pools models of the hub.
         settings: those of ``Monitor``: ``every``, ``share``, ``only``, ``mean`` and ``std``, ``bank``, and so on.
 

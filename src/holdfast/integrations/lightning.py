@@ -34,7 +34,7 @@ class Robustness(_callback()):  # type: ignore[misc]
 
     Args:
         images: unlabelled, as for ``Monitor``.
-        encoder: what to measure of the LightningModule: a module that maps images to codes (b, d). By default its
+        encoder: what to measure of the LightningModule: a module that maps images to embeddings (b, d). By default its
             ``backbone``.
         settings: those of ``Monitor``: ``every``, ``share``, ``only``, ``mean`` and ``std``, ``bank``, and so on.
 

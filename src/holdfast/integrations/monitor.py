@@ -47,7 +47,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "probe-accuracy": {"probes": ["knn"]},
 }
-"""What is asked for unless ``settings`` says otherwise: one search for each of 64 images."""
+"""Default settings: one search for each of 64 images."""
 NEIGHBOURS = 10
 KEPT = "neighbours_kept"
 PREFIX = "holdfast/"
@@ -57,7 +57,7 @@ Near = Int[np.ndarray, "n k"]
 class Monitor:
     """Measures an encoder now and then while it trains: calling it returns estimates by quantity.
 
-    By default: the median attack radius of 64 images, RankMe, uniformity, and the share of each image's ten nearest
+    By default: the median attack radius of 64 images, RankMe, uniformity, and the fraction of each image's ten nearest
     neighbours that it had when last measured (none the first time). With labelled images and a labelled ``bank`` also the
     accuracy of nearest neighbours.
 
@@ -113,10 +113,10 @@ class Monitor:
         self._spent = self._last = 0.0
 
     def __call__(self, module: nn.Module) -> dict[str, Estimate]:
-        """Return the estimates of ``module``, which maps (b, *shape) to codes (b, d), as it is now.
+        """Return the estimates of ``module``, which maps (b, *shape) to embeddings (b, d), as it is now.
 
         Raises:
-            HoldfastError: it cannot be measured, because its codes are not finite, say.
+            HoldfastError: it cannot be measured, because its embeddings are not finite, say.
         """
         began = monotonic()
         try:
@@ -139,7 +139,7 @@ class Monitor:
     def after(self, epoch: int, module: nn.Module) -> dict[str, Estimate]:
         """Return the estimates after this epoch, none if it is not measured.
 
-        An encoder that cannot be measured, because its codes are not finite, say, does not end the training: this warns.
+        If the encoder cannot be measured, for example because embeddings are not finite, this warns and training goes on.
         """
         if not self.due(epoch):
             return {}
@@ -215,7 +215,7 @@ def _estimates(evaluation: Evaluation, population: Population) -> Iterator[tuple
 
 
 def _kept(before: Near, now: Near) -> Estimate:
-    """Return the mean share of neighbours that images kept."""
+    """Return the mean fraction of neighbours that images kept."""
     shares = (before[:, :, None] == now[:, None, :]).any(2).mean(1)
     series = series_of(
         KEPT,
@@ -231,7 +231,7 @@ def _kept(before: Near, now: Near) -> Estimate:
 
 @contextmanager
 def _untouched(module: nn.Module) -> Iterator[None]:
-    """Give a place in which codes have gradients in full precision, and that leaves every generator as it was."""
+    """Give a place in which embeddings have gradients in full precision, and that leaves every generator as it was."""
     devices = sorted({weight.device for weight in module.parameters() if weight.device.type == "cuda"}, key=str)
     python, arrays = random.getstate(), np.random.get_state()
     try:

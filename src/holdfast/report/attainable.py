@@ -1,4 +1,4 @@
-"""Gates whose answer does not depend on the encoder: few images or random divisions leave no value on the other side."""
+"""Gates that no encoder decides, because few images or random divisions allow only one answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.report.gate import Gate
 
 EXACT = "; no interval"
-"""How the method of a number ends that has no interval by its nature: a count, a p-value."""
+"""Endings of the methods of numbers without an interval, such as counts and p-values."""
 MID_P = "mid-P"
 """The method of a share whose interval follows from counts alone."""
 
@@ -48,7 +48,7 @@ def attainable(estimate: Estimate) -> tuple[float, float] | None:
 
 
 def _finer(gate: Gate, resolutions: Sequence[Resolution]) -> str:
-    """Return how many random divisions and images make p-values small enough for the bound of ``gate``."""
+    """Return the numbers of random divisions and images that allow p-values below the threshold of ``gate``."""
     if not 0 < gate.bound < 1 or not resolutions:
         return "Measure more images, or give another bound"
     finest, below = min(resolutions, key=lambda each: each.least), gate.operator in (">=", "<")
@@ -64,7 +64,7 @@ def _finer(gate: Gate, resolutions: Sequence[Resolution]) -> str:
 
 
 def out_of_reach(gate: Gate, estimate: Estimate, end: float) -> str:
-    """Return why no encoder could pass a strict check of a share of so few images; empty if one could.
+    """Return why no encoder could pass a strict check of a fraction of so few images; empty if one could.
 
     Args:
         gate: the bound that the whole interval must keep.

@@ -1,4 +1,4 @@
-"""What all forms of a report show: groups, tables, first screens and plots, each computed once.
+"""Contents of a report for all its forms: groups, tables, first screens and plots, each computed once.
 
 Also here: the report's heading, how far its run is, and parts of stored results.
 """
@@ -55,7 +55,7 @@ class Contents:
 
     @cached_property
     def first_screens(self) -> tuple[FirstScreen, ...]:
-        """Return what a reader sees first: one screen per table that has rows for it."""
+        """Return the first screens, one per table with rows for it."""
         return first_screens(self.groups, self.comparison, self.tables, self.failures)
 
     @property
@@ -99,10 +99,10 @@ RELOAD = 20
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run was when its report was written."""
+    """Progress of a run when its report was written."""
 
     share: float
-    """Of its time, what has passed."""
+    """Fraction of the run's time that has passed."""
     left: float
     """Seconds that it will take yet, infinite if no one knows."""
     written: str

@@ -109,7 +109,7 @@ def task(result: Result, estimate: Estimate) -> str:
 
 
 def notes(result: Result, estimate: Estimate) -> str:
-    """Return what ``estimate`` means and how it came about, in sentences."""
+    """Return the meaning and method of ``estimate`` in sentences."""
     e = estimate
     conditions = ", ".join(f"{key}={value}" for key, value in e.conditions.items())
     settings = "; ".join(f"{key}={text.setting(value)}" for key, value in sorted(result.settings.items()))

@@ -1,4 +1,4 @@
-"""The report as files: one page to read, and the same numbers for programs, papers and spreadsheets."""
+"""Report as files: a page, and the same numbers for programs, papers and spreadsheets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Report(Record):
     failures: tuple[Failure, ...]
     comparison: Comparison
     first_screens: tuple[Screen, ...] = ()
-    """What a reader sees first: one per table that has rows for it."""
+    """First screens, one per table with rows for it."""
     scorecards: tuple[Scorecard, ...] = ()
     """The first screens under their old names, until version 0.4."""
     tallies: tuple[Tally, ...] = ()

@@ -56,7 +56,7 @@ class Gate:
         return "above" if self.operator in ("<=", "<") else "below"
 
     def holds(self, value: float) -> bool:
-        """Return whether ``value`` keeps the bound; an undefined one does not."""
+        """Return whether ``value`` meets the threshold; an undefined one does not."""
         return OPERATORS[self.operator](value, self.bound)
 
     @property
@@ -65,11 +65,11 @@ class Gate:
         return f"{self.evaluation}.{self.quantity}" if self.evaluation else self.quantity
 
     def matches(self, estimate: Estimate) -> bool:
-        """Return whether the gate speaks about ``estimate``, if that is of its evaluation."""
+        """Return whether the gate applies to ``estimate`` of its evaluation."""
         return estimate.quantity == self.quantity and fits(estimate.conditions, self.radius, self.selectors)
 
     def concerns(self, *called: str) -> bool:
-        """Return whether the gate speaks about an encoder that is ``called`` so."""
+        """Return whether the gate applies to the encoder with this name."""
         return self.encoder is None or self.encoder in called
 
     def worst(self, estimates: Sequence[Estimate], strict: bool = False) -> Estimate:
@@ -149,7 +149,7 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
 
 
 def fits(conditions: Conditions, radius: float | None, wanted: Mapping[str, str]) -> bool:
-    """Return whether a number taken under ``conditions`` is among those that a radius and conditions select."""
+    """Return whether ``conditions`` match the radius and conditions of the gate."""
     return (radius is None or isclose(_radius(conditions), radius, rel_tol=1e-6)) and all(
         _fits_value(conditions.get(key), value) for key, value in wanted.items()
     )
@@ -241,7 +241,7 @@ def _reason(failure: Failure) -> str:
 
 
 def _to_measure(reporting: Sequence[str]) -> str:
-    """Return what to do about a number that the evaluations ``reporting`` it would measure."""
+    """Return the advice for a missing number that the evaluations ``reporting`` would measure."""
     return f"the run was not asked for it; holdfast evaluate --only {' or '.join(reporting)} measures it"
 
 
@@ -366,7 +366,7 @@ def _far_end(gate: Gate, estimate: Estimate) -> float:
 def _judged(
     gate: Gate, name: str, matching: Sequence[tuple[Estimate, Result]], strict: bool, allow_partial: bool
 ) -> Answer:
-    """Return whether the worst of the ``matching`` numbers keeps the bound, and no number is of too few samples."""
+    """Return whether the worst of the ``matching`` numbers meets the threshold with enough samples."""
     ended = [(estimate, result) for estimate, result in matching if result.planned is not None]
     worst = gate.worst([estimate for estimate, _ in matching], strict)
     partial = next((result for estimate, result in ended if estimate is worst), None)
@@ -397,7 +397,7 @@ def _judged(
 
 
 def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -> str:
-    """Return what a reader should know of an answer that the bare comparison hides."""
+    """Return the caveat that the bare comparison hides."""
     open_end = Claim.LOWER if gate.limits == "above" else Claim.UPPER
     parts = []
     if partial is not None:

@@ -1,4 +1,4 @@
-"""What a notebook shows of stored records: first screen, numbers and plots of the page, by the page's templates."""
+"""Notebook output of stored records: first screen, numbers and plots, by the page's templates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.report.page.page import colours_of, environment
 
 @dataclass(frozen=True)
 class Output:
-    """What one cell of a notebook shows, from top to bottom."""
+    """Output of one notebook cell, from top to bottom."""
 
     colours: Mapping[str, str]
     headline: str = ""

@@ -18,7 +18,7 @@ class Line:
     evaluation: str
     quantity: str
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """Those that the estimate has among others, by the names that results carry: a preset's where there is one."""
+    """Conditions of the estimate, by their names in results (a preset's name, if any)."""
     percent: bool = False
 
     def found(self, results: Sequence[Result]) -> Estimate | None:

@@ -27,7 +27,7 @@ FIXED = (
 )  # fmt: skip
 
 FORMULA = re.compile(r"[=+\-@\t\r]")
-"""How text begins that spreadsheets take for a formula: https://owasp.org/www-community/attacks/CSV_Injection"""
+"""Characters at the start of a text that spreadsheets take for a formula: https://owasp.org/www-community/attacks/CSV_Injection"""
 
 
 def csv(groups: Sequence[Group], comparison: Comparison) -> str:

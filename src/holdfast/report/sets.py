@@ -145,12 +145,12 @@ class Sets:
 
     @property
     def title(self) -> str:
-        """What the table shows."""
+        """Title of the table."""
         return f"Mean and ranks over {text.counted(len(self.measured), 'data set')}"
 
     @property
     def note(self) -> str:
-        """How to read the table, and what is missing in it."""
+        """Note on reading the table and on missing values."""
         sentences = [
             "Each data set has the same weight.",
             "The interval of the mean assumes that the sets share no image.",

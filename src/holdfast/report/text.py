@@ -1,4 +1,4 @@
-"""How the report writes numbers, conditions and quantities."""
+"""Formatting of numbers, conditions and metrics in the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
 COUNTS = {"n": "samples", "k": "neighbours"}
 ALL = "all encoders"
 STATUSES = {"proved": "certified", "refuted": "falsified"}
-"""What verdicts are called in print, where that is another word than the one stored."""
+"""Printed words of verdicts, if they differ from the stored ones."""
 ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
 
 
@@ -201,7 +201,7 @@ def have(names: Sequence[str]) -> str:
 
 
 def opening(sentence: str) -> str:
-    """Return what begins a sentence with a capital, but for names, which stay as they are.
+    """Return ``text`` with a capital first letter, unless it begins with a name.
 
     Example:
         >>> opening("all encoders are tied"), opening("resnet50 is best")

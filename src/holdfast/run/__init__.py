@@ -1,1 +1,1 @@
-"""How requests are carried out: planned, computed in shards, concluded."""
+"""Execution of requests: plan, compute in shards, conclude."""

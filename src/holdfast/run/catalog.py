@@ -1,4 +1,4 @@
-"""Everything there is, kind by kind, as ``holdfast list`` shows it, and the suites of evaluations."""
+"""Catalogue of all kinds, as ``holdfast list`` shows it, and the suites of evaluations."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ def everything() -> dict[str, dict[str, str]]:
 
 
 def summary(thing: object) -> str:
-    """Return the first paragraph of what ``thing`` says about itself, on one line."""
+    """Return the first paragraph of the docstring of ``thing``, on one line."""
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What a suite is for, and what replaces the evaluations' defaults."""
+    """Purpose of a suite, and its replacements for the evaluations' defaults."""
 
     meaning: str
     sizes: Callable[[Sizes], Mapping[str, Any]] = lambda sizes: {}
-    """Which of an evaluation's sizes."""
+    """Function that picks one of an evaluation's sizes."""
     settings: Settings = field(default_factory=dict)
-    """Of a published protocol: its evaluations and what it sets of each. Without any, a suite asks for all."""
+    """Evaluations of a published protocol with their settings; empty: all evaluations."""
 
 
 SUITES = {
@@ -112,25 +112,25 @@ SUITES = {
     **{name: Suite(meaning, settings=settings) for name, (meaning, settings) in PROTOCOLS.items()},
 }
 LARGE = 1_000_000
-"""From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
+"""Operations per image above which quick reduces the settings on a CPU."""
 REACH = 12_000_000
-"""An encoder of so many operations gets the counts of quick in full, one of twice as many half of them."""
+"""Operations per image at which quick gives full counts; twice as many operations get half of them."""
 HEAVY = 100_000_000
-"""From so many operations on, quick asks the same of every encoder: ``FORWARDS`` of each evaluation, on average."""
+"""Operations per image above which quick plans ``FORWARDS`` forward passes per evaluation, on average."""
 FORWARDS = 780
 """Forward passes of one image that an evaluation of quick asks of a heavy encoder, on average; a gradient counts as three.
 
-Clean codes and what probes learn from a bank grow with the number of images and come on top. With the 34 evaluations built
-in these are 11 minutes of processor time at 25 ms. An added evaluation brings its own allowance, so no other must shrink.
+Clean embeddings and fits of probes grow with the number of images and come on top. With the 34 built-in evaluations
+these are 11 minutes of processor time at 25 ms. An added evaluation brings its own allowance, so no other must shrink.
 """
 COUNTS = ("samples", "random")
 LEAST = 8
 
 
 def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: int = 0) -> Settings:
-    """Return what ``suite`` sets, by evaluation and field; evaluations without an entry keep their defaults.
+    """Return the settings of ``suite`` by evaluation and field; evaluations without an entry keep their defaults.
 
-    The sizes of quick are those for encoders of so many ``operations`` an image.
+    The sizes of quick depend on the encoder's ``operations`` per image.
 
     Example:
         >>> from holdfast.attacks.evaluations.overlap import Overlap
@@ -146,7 +146,7 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
 
 
 def left_out(suite: str, kind: type[Evaluation], operations: int) -> bool:
-    """Return whether ``suite`` asks nothing of this ``kind`` of an encoder of so many ``operations``."""
+    """Return whether ``suite`` skips this ``kind`` for an encoder with this number of ``operations`` per image."""
     return suite == "quick" and operations > LARGE and kind.sizes.small_only
 
 
@@ -156,7 +156,7 @@ def most_forwards() -> int:
 
 
 def share(operations: int) -> float:
-    """Return the share of its counts that quick asks of a large encoder."""
+    """Return the fraction of its counts that quick asks of a large encoder."""
     return min(1.0, REACH / operations)
 
 

@@ -31,7 +31,7 @@ from holdfast.run.health_checks import (
 )
 
 IMAGES = 4
-"""Images whose codes are looked at."""
+"""Images whose embeddings are looked at."""
 INSPECTED = 1000
 """Images whose pixels are looked at."""
 BLOCK = 1 << 24
@@ -47,7 +47,7 @@ class Check(Record):
 
 
 def image_checks(images: Images, domain: Domain) -> Check:
-    """Return how many ``images`` were read and found to be inputs of ``domain``.
+    """Return the number of ``images`` that were read and fit ``domain``.
 
     Raises:
         HoldfastError: one of them is not finite, out of range or of another shape.
@@ -78,7 +78,7 @@ def image_checks(images: Images, domain: Domain) -> Check:
 def essential_checks(
     encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None, critical: bool = False
 ) -> tuple[Check, ...]:
-    """Return what there is to say about ``encoder``; without finite codes the examination ends early.
+    """Return the preflight checks of ``encoder``; they stop early if embeddings are not finite.
 
     Args:
         encoder: to be examined.
@@ -141,7 +141,7 @@ def _arranged(encoder: Encoder) -> Check:
 
 
 def _certifiable(encoder: Encoder) -> Check:
-    """Return whether proofs can be asked for; only who examines an encoder by hand waits for its tracing."""
+    """Return whether the encoder can be certified; traced only by ``holdfast doctor``."""
     name = "can be certified"
     try:
         traced(encoder, InstanceAccuracy.neurons, "cpu")

@@ -1,4 +1,4 @@
-"""Observations and fits of one encoder, computed while there is time and kept."""
+"""Observations and fits of one encoder, computed within the budget and stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from holdfast.run.shards import CleanCodes, Turns, clean_codes, compute
 @final
 @dataclass
 class EncoderState:
-    """An encoder whose codes and fits are known, and what is to be observed of it."""
+    """An encoder whose embeddings and fits are known, and what is to be observed of it."""
 
     encoder: Encoder
     images: Images
@@ -67,7 +67,7 @@ class EncoderState:
 
     @property
     def fits(self) -> tuple[Fit[Any], ...]:
-        """What must be learned for the evaluations, each once."""
+        """Fits that the evaluations need, each once."""
         return tuple(dict.fromkeys(fit for group in self.groups.values() for each in group for fit in fits_of(each)))
 
     def add_fit(self, fit: Fit[Any], learned: Observed | Exception) -> None:
@@ -91,12 +91,12 @@ PAUSE = 0.2
 
 @dataclass
 class Done:
-    """What came of computing shards."""
+    """Outcome of computing shards."""
 
     failed: dict[Observation, Exception] = field(default_factory=dict)
     computed_rows: int = 0
     missing_rows: int = 0
-    """Those that were not computed."""
+    """Observations that failed, with their errors."""
 
 
 @final
@@ -109,19 +109,19 @@ class Computing:
     progress: Display | None
     deadline: Deadline
     finished: float = 0.0
-    """The share of all work that is done."""
+    """The fraction of all work that is done."""
     stopped: bool = False
-    """Whether somebody stopped the run."""
+    """Whether the user stopped the run."""
     _foreseen: tuple[float, float] = field(default=(-inf, inf), init=False, repr=False)
     """When the last forecast that was told was made, and the seconds that were left."""
 
     @property
     def forecast(self) -> Forecast:
-        """How long what is waiting will take."""
+        """Forecast of the time that waiting work takes."""
         return self.deadline.forecast
 
     def codes(self, population: Population, doing: str) -> Codes:
-        """Return the clean codes of all images."""
+        """Return the clean embeddings of all images."""
         self.compute(CleanCodes(), population, doing)
         return clean_codes(population, self.store)
 
@@ -227,14 +227,14 @@ class Tally:
     work: Computing
     name: str
     called: Mapping[Observation, str]
-    """What progress calls each part."""
+    """Name of each part in the progress display."""
     turns: Turns
     done: Done = field(default_factory=Done)
     counts: dict[Observation, int] = field(default_factory=dict)
     since: float = field(default_factory=lambda: monotonic())
     """When the last of them came."""
     late_shards: int = 0
-    """How many ended after their time."""
+    """Number of shards that ended after their time."""
 
     def __call__(self, part: Observation, count: int, total: int, seconds: float | None) -> None:
         """Take note that ``count`` of ``total`` rows of a part are done; see ``shards.OnProgress``.
@@ -265,7 +265,7 @@ class Tally:
 
 
 def limits(first: Mapping[Observation, int]) -> dict[Observation, int]:
-    """Return how many rows each part is computed of, where observations that share it ask for different numbers."""
+    """Return the number of rows per part; observations that share a part may need different numbers."""
     most: dict[Observation, int] = {}
     for observation, count in first.items():
         for part in parts(observation):
@@ -302,7 +302,7 @@ def learn_all(
 
 
 def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | Exception:
-    """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
+    """Compute ``fit`` and return its tensors, or the error, which fails only the cells that need the fit."""
     encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
     key = key_of(fit, encoder, population.images, population.run, population.bank_images)
     try:
@@ -329,7 +329,7 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
 
 @without_tf32()
 def tensors_of(population: Population, fit: Fit[Any]) -> Observed | Exception:
-    """Return what ``fit`` learns, or why it cannot: what an engine maps over fits, wherever it computes."""
+    """Return the tensors of ``fit``, or the error; engines map this function over fits."""
     try:
         return {name: values.cpu() for name, values in fit.learn(population.at_work()).items()}
     except Exception as error:
@@ -337,6 +337,6 @@ def tensors_of(population: Population, fit: Fit[Any]) -> Observed | Exception:
 
 
 def once(engine: Engine, task: Callable[[Population, Unit], Output], population: Population, what: Unit) -> Output:
-    """Return what ``task`` makes of ``what``, computed where ``engine`` computes shards."""
+    """Return ``task(population, what)``, computed where ``engine`` computes shards."""
     ((_, done),) = engine.map(task, population, [what])
     return done

@@ -1,4 +1,4 @@
-"""What came of each cell of a table: results, full or partial, and why others have none."""
+"""Outcomes of the cells of a table: full and partial results, and failures with reasons."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ log = logging.getLogger("holdfast")
 @final
 @dataclass(frozen=True)
 class MissingCells:
-    """What is missing of one encoder."""
+    """Missing cells of one encoder."""
 
     encoder: Encoder
     images: Images
     bank: Images | None
     evaluations: Sequence[Evaluation]
-    """Those whose results the store does not hold, or only of some of the samples."""
+    """Evaluations without a stored result, or with a partial one."""
 
     @property
     def searched(self) -> Images | None:
-        """The bank, if anything that is missing looks at one."""
+        """Reference set, if a missing evaluation needs one."""
         return self.bank if any(with_bank(evaluation) for evaluation in self.evaluations) else None
 
 
@@ -131,26 +131,26 @@ class Cells:
 
 
 HASTE = 2.0
-"""Seconds: conclusions and pictures that take longer are left where somebody has stopped the run and waits."""
+"""Longest conclusion in seconds after the user stopped the run; slower ones are skipped."""
 
 
 @final
 @dataclass(frozen=True)
 class Sample:
-    """What was seen of an observation."""
+    """Observed rows of an observation."""
 
     rows: Sequence[int]
     """None where they would be too few."""
     planned: int
-    """So many rows were to be seen."""
+    """Number of planned rows."""
     observed: Observed
-    """Of ``rows``."""
+    """Observed tensors of ``rows``."""
     since: datetime
     """When it was looked up."""
 
     @property
     def whole(self) -> bool:
-        """Whether all was seen."""
+        """Whether all planned rows were observed."""
         return len(self.rows) == self.planned
 
     @classmethod
@@ -175,14 +175,14 @@ class Sample:
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a conclusion."""
+    """Outcome of a conclusion."""
 
     result: Result | Exception
     seconds: float
 
 
 def conclude(population: Population, task: tuple[Evaluation, Sample]) -> Outcome:
-    """Return what follows for an evaluation from what was seen, or why nothing does."""
+    """Return the conclusion of an evaluation from its observed rows, or the reason for none."""
     (evaluation, sample), since = task, monotonic()
     try:
         # Pictures may take as long as what was observed; those of a partial result come with the full one.

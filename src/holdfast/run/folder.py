@@ -18,7 +18,7 @@ from holdfast.run.engines.ranks import LEASES
 
 REQUEST = "request.json"
 UNFINISHED = {REQUEST, "shards", "arrays", LEASES}
-"""What a request leaves before its answer: shards say themselves what they belong to."""
+"""Files of a request before its result; shards name their observation themselves."""
 
 
 def check_free(folder: Path, mark: str = REQUEST, others: Collection[str] = ()) -> None:
@@ -59,7 +59,7 @@ def claim(store: Store, command: str, key: Key) -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    """Return what is in ``folder``, without the hidden files of a process that died while it wrote."""
+    """Return the names in ``folder``, without hidden files of processes that died while writing."""
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 

@@ -1,4 +1,4 @@
-"""How much work is left, how long it takes, and until when a run may compute."""
+"""Forecast of the remaining work and its time, and the deadline of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from holdfast.run.tuning import attacked_together, keep_freed_memory
 # took.
 
 What = Observation | Evaluation | Fit[Any]
-"""What is learned or observed of an encoder or concluded about it."""
+"""Fit, observation or conclusion of an encoder."""
 Piece = tuple[str, What]
 """An encoder's name, and what is done for it."""
 TIMED = 1 << 29
@@ -41,15 +41,15 @@ TIMED = 1 << 29
 MOST_TIMED = 64
 """... and no more images."""
 READ = 7e-6
-"""Seconds that a code takes which was computed elsewhere: to be read, checked and written."""
+"""Seconds that an embedding takes which was computed elsewhere: to be read, checked and written."""
 PATIENCE = 2.0
 """Seconds: what takes longer is timed once."""
 TIMES, TOGETHER = 5, 0.2
-"""What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
+"""Repetitions and seconds of timing short tasks; the least time counts, because other work only adds."""
 SET_UP = 0.5
-"""Seconds of an observation of a small network beside its forwards: graphs are traced, tables read and written."""
+"""Seconds of an observation of a small network beside its forward passes: graphs are traced, tables read and written."""
 COLD = 3.0
-"""So many times as long as another encoder's a shard takes that bears what a process sets up once, as packages that load."""
+"""Slow-down factor of a process's first shard (imports, warm-up)."""
 CONCLUSION = 0.2
 """Seconds of a conclusion of which nothing is known: most are short."""
 EARLY = 20.0
@@ -60,11 +60,11 @@ FARTHEST = 5.0
 
 @without_tf32()
 def seconds_per_forward(encoder: Encoder, attacked: bool = True) -> float:
-    """Return the seconds that a forward of one image takes, measured: of a forward, or of a whole step of an attack.
+    """Measure the seconds per forward pass of one image, or per attack step.
 
-    The step counts as three forwards; the slower of both counts, for either work is most of some question. What comes with
-    a step, as clipping and projection, is all that an encoder without any operations costs. 0 of an encoder that fails: its
-    examination says why. Images are as many at a time as are attacked; where none are, forwards alone are timed.
+    A step counts as three forward passes, and the slower of both is returned. A step includes clipping and projection. An
+    encoder that fails gets 0; its preflight check says why. The batch is that of attacks; without attacks, only forward
+    passes are timed.
     """
     if encoder.codes_only:
         return READ
@@ -92,9 +92,9 @@ def seconds_per_forward(encoder: Encoder, attacked: bool = True) -> float:
 
 
 def _seconds(task: Callable[[], None]) -> float | None:
-    """Return how long ``task`` takes after the first time, which bears what is set up once; None if it cannot be done.
+    """Return the seconds of ``task`` after its first run, which includes the set-up; None if it fails.
 
-    Where the first takes longer than ``PATIENCE`` it is taken for the others, which would cost as much again.
+    If the first run takes longer than ``PATIENCE``, its time counts, because a second one would cost as much.
     """
     with suppress(Exception):
         least, began = inf, monotonic()
@@ -115,7 +115,7 @@ def _seconds(task: Callable[[], None]) -> float | None:
 @final
 @dataclass
 class Forecast:
-    """The seconds that pieces of work will take, from what was measured of them or else from their forwards.
+    """The seconds that pieces of work will take, from what was measured of them or else from their forward passes.
 
     ``paces``: the seconds of a forward of each encoder, by name: what is known of one encoder tells of another in their
     proportion.
@@ -123,25 +123,25 @@ class Forecast:
 
     paces: dict[str, float]
     measured: dict[What, dict[str, list[tuple[int, float]]]] = field(default_factory=dict)
-    """Of what was measured: for each encoder, rows and their seconds."""
+    """Measured pieces: rows and their seconds per encoder."""
     waiting: dict[Piece, int] = field(default_factory=dict)
-    """How many rows of each piece are to be done."""
+    """Number of remaining rows per piece."""
     totals: dict[What, int] = field(default_factory=dict)
-    """How many rows there are of what was begun for some encoder."""
+    """Number of rows of pieces that were begun for an encoder."""
     forward_passes: dict[Piece, int] = field(default_factory=dict)
-    """How many forwards a row of each piece is planned to take."""
+    """Planned forward passes per row of each piece."""
     planned: dict[Piece, int] = field(default_factory=dict)
-    """How many rows of each piece are planned, until it is begun."""
+    """Planned rows of each piece, until it is begun."""
     concluding: dict[Piece, float] = field(default_factory=dict)
     """The seconds of conclusions that will be drawn and take long, until they are known better."""
     pictures: dict[Piece, Mapping[Piece, int]] = field(default_factory=dict)
-    """Of conclusions of full results: how many rows of which observations their pictures take once more."""
+    """Rows of observations that the pictures of full results compute again."""
     worked: float = 0.0
     """The seconds that observations took where they were computed ..."""
     passed: float = 0.0
-    """... while so many passed here: fewer where many are computed side by side."""
+    """... and the seconds that passed meanwhile here; fewer if shards run in parallel."""
     beside: int = 1
-    """How many the engine computes side by side."""
+    """Number of shards that the engine computes in parallel."""
     _lines: dict[Piece, tuple[float, float] | None] = field(default_factory=dict)
     _corrections: dict[str, float] = field(default_factory=dict)
     # Both are asked for thousands of times between two shards, and follow from what only the methods below change.
@@ -151,7 +151,7 @@ class Forecast:
         self.waiting[piece] = -1
 
     def plan(self, piece: Piece, forwards: int, rows: int | None = None) -> None:
-        """Take note that a row of ``piece`` takes so many forwards of its encoder, and how many rows there are, if known."""
+        """Record the forward passes per row of ``piece``, and its number of rows, if known."""
         self.forward_passes[piece] = forwards
         if rows is not None:
             self.planned[piece] = rows
@@ -171,28 +171,28 @@ class Forecast:
         self.waiting[piece] = 0
 
     def tell(self, piece: Piece, rows: int, seconds: float, done: int, total: int) -> None:
-        """Take note that ``rows`` of ``piece`` took so long, and that so many are now ``done``."""
+        """Record the ``seconds`` of ``rows`` rows of ``piece``, and that ``done`` rows are finished."""
         self.waiting[piece], self.totals[piece[1]] = total - done, total
         if rows:
             self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
             self._forget()
 
     def pass_time(self, worked: float, passed: float) -> None:
-        """Take note that observations took ``worked`` seconds where they were computed, while so many passed here."""
+        """Record that observations took ``worked`` seconds where they were computed, and ``passed`` seconds here."""
         self.worked, self.passed = self.worked + worked, self.passed + passed
 
     def seconds(self, piece: Piece, rows: int) -> float | None:
-        """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
+        """Return the expected seconds of ``rows`` of ``piece``, if measured for this or another encoder."""
         line = self._measured_line(piece)
         return None if line is None else rows and line[0] + rows * line[1]
 
     def expected(self, piece: Piece, rows: int) -> float:
-        """Return how long ``rows`` of ``piece`` will take, from its forwards if nothing like it was measured yet."""
+        """Return the expected seconds of ``rows`` of ``piece``, from its forward passes if nothing similar was measured."""
         seconds = self.seconds(piece, rows)
         return rows * self.row(piece) if seconds is None else seconds
 
     def row(self, piece: Piece) -> float:
-        """Return how long each further row of ``piece`` is expected to take."""
+        """Return the expected seconds per further row of ``piece``."""
         line = self._measured_line(piece)
         return self._by_forwards(piece) * self._corrected(piece[0]) if line is None else line[1]
 
@@ -229,14 +229,14 @@ class Forecast:
         return line if sum(line) <= COLD * sum(least) else least
 
     def _by_forwards(self, piece: Piece) -> float:
-        """Return the seconds of a row of ``piece`` by its forwards alone."""
+        """Return the seconds of a row of ``piece`` by its forward passes alone."""
         return self.forward_passes.get(piece, 0) * self.paces.get(piece[0], 0.0)
 
     def _corrected(self, name: str) -> float:
-        """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured.
+        """Return the measured time of an encoder's pieces, relative to the time of their forward passes.
 
-        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others. Until
-        much is measured the plan is believed.
+        The median, weighted by forward passes, because slow pieces with few of them (bounds) tell nothing of others. Until
+        much is measured, the plan counts.
         """
         if name not in self._corrections:
             self._corrections[name] = self._correction(name)
@@ -255,13 +255,13 @@ class Forecast:
         return min(max(took / foretold, 1 / FARTHEST), FARTHEST)
 
     def _slower(self, name: str, other: str) -> float:
-        """Return how many times as long as the ``other`` encoder this one takes; 1 where that is not known."""
+        """Return the time of this encoder relative to the ``other``; 1 if unknown."""
         ours, theirs = self.paces.get(name, 0.0), self.paces.get(other, 0.0)
         return ours / theirs if ours > 0 and theirs > 0 else 1.0
 
     @property
     def side_by_side(self) -> float:
-        """Return how many seconds pass while observations take one where they are computed."""
+        """Return the seconds that pass here per second of computing."""
         return (self.passed + EARLY / self.beside) / (self.worked + EARLY)
 
     @property
@@ -301,13 +301,13 @@ def _line(times: Sequence[tuple[int, float]], later: float | None, planned: floa
     """Return the seconds that a first shard took beside its rows, and those of each row.
 
     Where all there is are first shards, nobody knows which part was which. As much as ``SET_UP`` counts as the former, which
-    small networks take for every shard, however many rows it holds; but a row takes what is ``planned``. A share of the
+    small networks take for every shard, however many rows it holds; but a row takes what is ``planned``. A fraction of the
     whole, as other pieces have it, would make long shards seem short.
 
     Args:
         times: rows and seconds of each shard.
         later: the pace of later rows over that of the first, of the same or another encoder, if known.
-        planned: the seconds of a row by its forwards.
+        planned: the seconds of a row by its forward passes.
     """
     rows, seconds = times[0]
     if len(times) > 1:
@@ -333,14 +333,14 @@ def _pace(times: Sequence[tuple[int, float]]) -> float:
 
 
 def pictured(evaluation: Evaluation) -> int:
-    """Return how many rows' worth of its observation the pictures of a full result take."""
+    """Return the rows of its observation that the pictures of a full result compute again."""
     return 0 if type(evaluation).illustrate is Evaluation.illustrate else evaluation.pictured
 
 
 def pictures_of(
     name: str, observation: Observation, group: Iterable[Evaluation], total: int
 ) -> dict[Piece, dict[Piece, int]]:
-    """Return how many rows of the parts of an observation the pictures of full results take once more."""
+    """Return the rows per part of an observation that the pictures of full results compute again."""
     return {
         (name, each): {(name, part): count for part in parts(observation)}
         for each in group
@@ -349,11 +349,11 @@ def pictures_of(
 
 
 OVERRUN = 1.1
-"""How many times the budget a piece of work may be expected to end at and still begin."""
+"""Largest expected end of a piece of work that may still begin, as a multiple of the budget."""
 SHORT = 10.0
-"""Seconds of work that are done at once, in one round: nobody would look at a part of it."""
+"""Seconds of work that are done in one round, because partial results would not help."""
 REPORT, REPORT_SHARE = 5.0, 0.03
-"""The seconds that are kept for the report, and the share of a budget that they are at most."""
+"""The seconds that are kept for the report, and the fraction of a budget that they are at most."""
 
 
 @final
@@ -372,19 +372,19 @@ class Deadline:
     began: float
     turn_end: float = inf
     strict: bool = False
-    """Whether work must end by ``turn_end``, too, and not only begin."""
+    """Whether work must also end by ``turn_end``, not only begin."""
 
     def begin_turn(self, share: float, strict: bool = False) -> None:
-        """Begin a turn of this share of the time that is left; in a strict one nothing begins that would outlast it."""
+        """Begin a turn of this fraction of the time that is left; in a strict one nothing begins that would outlast it."""
         now = monotonic()
         self.turn_end, self.strict = now + (self.last_beginning - now) * share, strict
 
     def leave_turn(self) -> None:
-        """Let work last until the end of the budget again, whoever it is for."""
+        """Let work of every encoder last until the end of the budget again."""
         self.turn_end = inf
 
     def affords(self, seconds: float) -> bool:
-        """Return whether work that takes so long may begin."""
+        """Return whether work of this many seconds may begin."""
         if self.budget is None:
             return True
         now = monotonic()
@@ -393,7 +393,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether no more work begins."""
+        """Whether the time is over, so that no more work begins."""
         return monotonic() >= self.last_beginning
 
     @property
@@ -432,6 +432,6 @@ class Deadline:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until everything is done, or the budget ends; infinite while nobody knows."""
+        """Seconds until everything is done or the budget ends; infinite while unknown."""
         seconds = self.forecast.seconds_left
         return seconds if self.budget is None else min(seconds, max(0.0, self.began + self.budget - monotonic()))

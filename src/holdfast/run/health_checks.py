@@ -32,18 +32,18 @@ USUAL: dict[str, Normalisation] = {
     "pixels in [0, 255]": ((0.0,) * 3, (1 / 255,) * 3),
     "(255 x - 127) / 128": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
-"""What networks were trained with."""
+"""Usual normalisations of trained networks."""
 FAR = 3.0
-"""So many times as far must codes spread under another normalisation before it is named."""
+"""Factor by which embeddings must spread more under another normalisation before it is named."""
 NARROWEST, WIDEST = 0.05, 2.0
-"""Deviations that are plausible, as shares of the range: images themselves deviate by .2 to .3."""
+"""Deviations that are plausible, as fractions of the range: images themselves deviate by .2 to .3."""
 LEVELS = 255
 CLASSES = (10, 100, 1000, 21841)
 """Outputs of the classifiers of CIFAR, ImageNet and ImageNet-21k."""
 
 
 def problems(encoder: Encoder, inside: Normalised) -> list[str]:
-    """Return what speaks against the numbers of a normalisation, whatever the network."""
+    """Return the problems of a normalisation's numbers, for any network."""
     low, high = encoder.domain.low, encoder.domain.high
     mean, std = inside.mean.flatten().tolist(), inside.std.flatten().tolist()
     doubts = []
@@ -67,7 +67,7 @@ def problems(encoder: Encoder, inside: Normalised) -> list[str]:
 
 
 def better_normalisation(encoder: Encoder, pixels: Pixels, codes: Codes) -> str:
-    """Return a sentence on the usual normalisation under which codes of real images spread far more; empty if none does."""
+    """Return a sentence if a usual normalisation spreads embeddings of real images far more, else an empty one."""
     domain, module = encoder.domain, encoder.module
     if len(domain.shape) != 3 or domain.shape[0] not in (1, 3) or not encoder.parameters:
         return ""
@@ -92,7 +92,7 @@ def better_normalisation(encoder: Encoder, pixels: Pixels, codes: Codes) -> str:
 
 
 def spread(codes: Codes) -> float:
-    """Return how far codes lie from their mean, as a share of their length; 0 where they are not finite or all zero."""
+    """Return the spread of embeddings around their mean, relative to their norm; 0 if not finite or all zero."""
     length = float(codes.norm(dim=1).mean())
     share = float((codes - codes.mean(0)).norm(dim=1).mean()) / length if length > 0 else 0.0
     return share if isfinite(share) else 0.0
@@ -125,7 +125,7 @@ def classifier(encoder: Encoder, pixels: Pixels, features: int) -> str:
 
 
 def _last_linear(encoder: Encoder, module: nn.Module, pixels: Pixels) -> str:
-    """Return the name of the linear layer (or convolution) whose output the codes are."""
+    """Return the name of the linear layer (or convolution) whose output the embeddings are."""
     ends: dict[str, Tensor] = {}
 
     def note(name: str) -> Any:
@@ -163,7 +163,7 @@ Answer = tuple[Status, str]
 
 @dataclass(frozen=True)
 class CheckedEncoder:
-    """What is examined: an encoder, a few images (``real`` or noise) and their codes."""
+    """Encoder under a preflight check, with a few images (``real`` or noise) and their embeddings."""
 
     encoder: Encoder
     pixels: Pixels
@@ -172,18 +172,18 @@ class CheckedEncoder:
 
     @property
     def kind(self) -> str:
-        """Return what is examined, in words."""
+        """Return the kind of the checked encoder, in words."""
         return "images" if self.real else "noise images"
 
 
 def encoded(encoder: Encoder, pixels: Pixels) -> Codes:
-    """Return the codes of ``pixels``, without gradients."""
+    """Return the embeddings of ``pixels``, without gradients."""
     with torch.no_grad():
         return encoder.forward(pixels)
 
 
 def reason(encoder: Encoder, pixels: Pixels, error: Exception) -> str:
-    """Return in a sentence why ``encoder`` does not take ``pixels``."""
+    """Return a sentence with the reason why ``encoder`` does not take ``pixels``."""
     if isinstance(error, HoldfastError):
         return str(error)
     first = str(error).strip().partition("\n")[0]
@@ -199,7 +199,7 @@ def _size(codes: Tensor) -> float:
 
 
 def _rounding(checked: CheckedEncoder) -> float:
-    """Return how far equal codes may differ by rounding: half of the digits of the coarsest numbers they are made of."""
+    """Return the rounding error of embeddings: half of the digits of the coarsest numbers they are made of."""
     # What a module returns may be wider than what it computes in.
     tensors = (checked.codes, checked.pixels, *checked.encoder.module.state_dict().values())
     # Quantised modules keep types and packed weights among their tensors.
@@ -220,7 +220,7 @@ def _mode(checked: CheckedEncoder) -> Answer:
 
 
 def _registered(checked: CheckedEncoder) -> Answer:
-    """Parameters are frozen, so that codes of pixels without gradients have one only through weights elsewhere."""
+    """Parameters are frozen, so that embeddings of pixels without gradients have one only through weights elsewhere."""
     with torch.enable_grad():
         codes = checked.encoder.forward(checked.pixels.detach())
     if codes.requires_grad:
@@ -232,7 +232,7 @@ def _registered(checked: CheckedEncoder) -> Answer:
 
 
 def finite(checked: CheckedEncoder) -> Answer:
-    """Whether codes are numbers, without which nothing else can be asked."""
+    """Whether embeddings are finite, which all other checks need."""
     bad = int((~torch.isfinite(checked.codes)).any(1).sum())
     if bad:
         counted = f"{bad} of {len(checked.codes)}"
@@ -241,7 +241,7 @@ def finite(checked: CheckedEncoder) -> Answer:
 
 
 def repeatable(checked: CheckedEncoder) -> Answer:
-    """Whether images have one code each, without which codes cannot be compared."""
+    """Whether each image always has the same embedding, which comparisons need."""
     difference = _difference(encoded(checked.encoder, checked.pixels), checked.codes)
     if not difference <= _rounding(checked):  # nan, too
         return "failed", (

@@ -32,12 +32,12 @@ from holdfast.run.request import Request, references
 
 TOUR = "builtin:digits"
 OWN = f"{SOURCE}:"
-"""The images of codes that were computed elsewhere, where none are named: their rows."""
+"""The images of embeddings that were computed elsewhere, where none are named: their rows."""
 WITH_IMAGES = ("builtin:", OWN)
 """Encoders that are measured on images of their own where none are named begin so."""
 NO_IMAGES = "no images to measure on; name a folder of them with --images"
 PICTURES = Domain((3, 224, 224))
-"""What images are read as where no encoder says it, for codes that were computed elsewhere."""
+"""Default domain of images for stored embeddings, if no encoder gives one."""
 AS_LOADED = Options()
 NamedEncoder = str | Encoder
 """An encoder, or the reference of one: ``timm:resnet50``."""
@@ -47,7 +47,7 @@ NamedImages = str | Path | Images | Tensor
 
 @dataclass(frozen=True)
 class Loaded:
-    """What needs no loading: encoders by what the request calls them, and images."""
+    """Encoders in memory by their name in the request, and images in memory."""
 
     encoders: Mapping[str, Encoder] = field(default_factory=dict)
     images: Images | None = None
@@ -59,7 +59,7 @@ NOTHING = Loaded()
 
 @dataclass(frozen=True)
 class Inputs:
-    """The encoders of a request, and the images and the bank for each domain and geometry, which are loaded when needed."""
+    """Encoders of a request, and images and reference set per domain and geometry, loaded when needed."""
 
     request: Request
     encoders: Sequence[Encoder]
@@ -99,7 +99,7 @@ class Inputs:
         return self._once(encoder, lambda: self._rows(encoder))
 
     def bank(self, encoder: Encoder) -> Images | None:
-        """Return the other images for ``encoder``, apart from those that it is measured on, if there are some."""
+        """Return the reference set for ``encoder`` without its measured images, if there is one."""
         if self.bank_named is None:
             return None
         if not isinstance(encoder, Embeddings):
@@ -124,12 +124,12 @@ class Inputs:
 
     @property
     def _own(self) -> bool:
-        """Whether stored embeddings are measured on rows of their own, and not on images that are named."""
+        """Whether stored embeddings are measured on their own rows, not on named images."""
         return isinstance(self.images_named, str) and self.images_named == OWN
 
     @property
     def _shown(self) -> tuple[Domain, Preprocessing | None]:
-        """What images are read as whose embeddings are stored: inputs of the first encoder that takes images."""
+        """Domain for images of stored embeddings: that of the first encoder that takes images."""
         shown = next((each for each in self.encoders if not each.codes_only), None)
         return (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
 
@@ -149,12 +149,12 @@ class Inputs:
         return encoder.images(self._prepared_bank(*self._shown))
 
     def _read_bank(self, domain: Domain, geometry: Preprocessing | None, images: Images) -> Images:
-        """Return the bank as it goes with these ``images``."""
+        """Return the reference set for these ``images``."""
         assert self.bank_named is not None
         return self._beside(self._select(self.bank_named, self.request.bank_limit, domain, geometry), images)
 
     def _beside(self, bank: Images, images: Images) -> Images:
-        """Return ``bank`` as the evaluations asked for need it: without copies of ``images``, or as it is to compare both.
+        """Return ``bank`` as the evaluations need it: without copies of ``images``, or unchanged to compare both.
 
         Raises:
             HoldfastError: both are asked for, and there are copies.
@@ -180,7 +180,7 @@ class Inputs:
 
 
 def loading_of(options: Mapping[str, Any]) -> Options:
-    """Return what the ``options`` of a verb say of every encoder that is loaded."""
+    """Return the loading options of every encoder from a command's ``options``."""
     return Options(options["arch"], options["size"], options["trust_remote_code"])
 
 
@@ -207,7 +207,7 @@ def reference_or_images(images: object) -> str | Images:
 
 
 def named_images(images: NamedImages | None) -> tuple[str | None, Images | None]:
-    """Return what a request calls ``images``, and the images themselves if they need no loading."""
+    """Return the reference of ``images``, and the images themselves if they are in memory."""
     if images is None:
         return None, None
     given = reference_or_images(images)
@@ -229,7 +229,7 @@ def encoders_by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder
 
 
 def reference_of(named: NamedEncoder | Images) -> str:
-    """Return what a request calls an encoder or images: a reference is itself, and what is in memory has a name.
+    """Return the reference of an encoder or images; objects in memory have a name.
 
     Example:
         >>> import torch
@@ -246,10 +246,10 @@ def reference_of(named: NamedEncoder | Images) -> str:
 
 
 def load_encoder(encoder: NamedEncoder, options: Options = AS_LOADED) -> Encoder:
-    """Return an encoder in memory, or the one that a reference names, for what takes more than codes.
+    """Return an encoder in memory, or the one that a reference names, for what takes more than embeddings.
 
     Raises:
-        HoldfastError: it cannot be loaded, or is in memory and ``options`` say how to load it, or stands for stored codes.
+        HoldfastError: the encoder cannot be loaded, is in memory with ``options`` for loading, or is stored embeddings.
     """
     encoder = checked(encoder)
     loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
@@ -301,7 +301,7 @@ def _check_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
 
 
 def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
-    """Warn where files hold codes of different images, whose numbers cannot be compared."""
+    """Warn where files hold embeddings of different images, whose numbers cannot be compared."""
     first, *others = codes
     known = set(first.stored.ids)
     for other in others:
@@ -317,7 +317,7 @@ def _warn_of_other_rows(codes: Sequence[Embeddings]) -> None:
 
 
 def images_reference(request: Request, encoders: Sequence[Encoder]) -> str:
-    """Return the images that ``request`` names, or the built-in ones for the built-in encoders; rows for stored codes."""
+    """Return the reference of the images; by default the built-in ones, or the rows of stored embeddings."""
     if request.images is None and encoders and all(encoder.codes_only for encoder in encoders):
         return OWN
     if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):

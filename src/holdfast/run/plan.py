@@ -23,7 +23,7 @@ from holdfast.run.request import Request, build, planned, requested_balls
 WANTS_MORE = (
     "that takes changed images, the network, or what the codes were computed from (for spade, inputs=FILE names it)"
 )
-"""What stored codes are not enough for."""
+"""Evaluations that need more than stored embeddings."""
 
 
 def adapt_plan(request: Request, plan: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
@@ -45,7 +45,7 @@ def adapt_plan(request: Request, plan: Sequence[Evaluation], inputs: Inputs) -> 
 def drop_unlabelled(
     request: Request, evaluations: Sequence[Evaluation], images: Images, bank: Images | None
 ) -> list[Evaluation]:
-    """Return those of ``evaluations`` that these labels, or the lack of them, allow.
+    """Return the ``evaluations`` that these labels allow.
 
     Raises:
         HoldfastError: others were asked for by name.
@@ -62,7 +62,7 @@ def drop_unlabelled(
 
 
 def set_tags(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
-    """Return ``evaluations`` with the tags that stored codes bring, where they take tags and none are set.
+    """Return ``evaluations`` with the tags that stored embeddings bring, where they take tags and none are set.
 
     Raises:
         HoldfastError: two files of tags are named.
@@ -81,7 +81,7 @@ def set_tags(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> 
 
 
 def drop_unanswerable(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
-    """Return those of ``evaluations`` that at least one encoder can be asked, and say what stored codes cannot answer.
+    """Return the ``evaluations`` that at least one encoder supports, with a note on those stored embeddings cannot answer.
 
     Raises:
         HoldfastError: none is left.
@@ -216,7 +216,7 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
 
 
 def _less(operations: int) -> str:
-    """Return what quick asks of an encoder of so many operations."""
+    """Return the reduced settings of quick for an encoder with this number of operations."""
     if operations >= HEAVY:
         return (
             f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 QUIET_SECONDS = 5.0
-"""How often a plain line is written."""
+"""Seconds between plain lines."""
 LOADING = "loading"
-"""What is done until something else is said: of large files nothing is, for a while."""
+"""First text of the display, until the run reports another one."""
 SETTLING_SECONDS = 3.0
-"""How long to watch before saying how long it will take."""
+"""Seconds of observation before the first estimate of the time."""
 
 
 @runtime_checkable
@@ -64,7 +64,7 @@ class Shown:
         self.bar.stop()
 
     def __call__(self, doing: str, share: float, seconds: float | None = None) -> None:
-        """Show what is being done, which share of everything is, and the ``seconds`` left or, by default, as it went."""
+        """Show what is being done, which fraction of everything is, and the ``seconds`` left or, by default, as it went."""
         now = monotonic()
         self.waiting.cancel()
         self.began = self.began or (now, share)
@@ -95,7 +95,7 @@ def remaining(seconds: float, finished: float, unfinished: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return so many seconds in words; nothing if there are none, or nobody knows how many.
+    """Return a duration in words; empty if zero or unknown.
 
     Example:
         >>> duration(90.4), duration(3600.0), duration(inf)

@@ -14,7 +14,7 @@ RVCL = {
     "probe-accuracy": {"probes": ["linear:recipe=rvcl"]},
 }
 CIFAR = 0.225 / 255
-"""One step of a pixel in the units of the paper's normalised CIFAR-10 images, as a share of the range."""
+"""One step of a pixel in the units of the paper's normalised CIFAR-10 images, as a fraction of the range."""
 
 
 def _steps(count: int) -> str:

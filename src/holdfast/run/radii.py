@@ -79,7 +79,7 @@ class InformativeRadii:
 
 
 def left_open(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:
-    """Return the evaluations of ``plan`` whose radii nobody has fixed: of quick alone, other suites are protocols."""
+    """Return the evaluations of ``plan`` without a given ε; only in quick, because other suites are protocols."""
     if request.suite != "quick" or request.eps or request.ball:
         return []
     return [
@@ -234,7 +234,7 @@ def readable(aim: float, radii: Sequence[float]) -> float:
 
 
 def changed(results: Sequence[Result], plan: Sequence[Evaluation]) -> bool:
-    """Return whether any of these earlier results of the evaluations of ``plan`` is of other radii."""
+    """Return whether an earlier result of the evaluations of ``plan`` has other radii."""
     balls = {each.name: plain(vars(each)["balls"]) for each in plan if attacks_in_balls(type(each))}
     return any(
         result.settings.get("balls") != balls[result.evaluation] for result in results if result.evaluation in balls

@@ -56,7 +56,7 @@ DEFAULTS = {name: option.default for name, (_, option) in declared(EvaluateOptio
 
 
 def _several(value: Any) -> Any:
-    """Return what may be given once as it is given several times."""
+    """Return a single value as a list."""
     return () if value is None else (value,) if isinstance(value, str) else value
 
 
@@ -70,7 +70,7 @@ def _texts(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 class Request(Record):
-    """What ``holdfast evaluate`` is asked to do. A field's name is its flag and its TOML key."""
+    """Request of ``holdfast evaluate``. A field's name is its flag and its TOML key."""
 
     encoders: tuple[str, ...] = ()
     images: str | None = None
@@ -120,7 +120,7 @@ class Request(Record):
 
 
 def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, Any]:
-    """Return what ``file`` and, over it, the ``flags`` ask for, as the keywords of ``holdfast.evaluate``.
+    """Return the keywords of ``holdfast.evaluate`` from ``file``, overridden by ``flags``.
 
     Raises:
         HoldfastError: a key, a value or a combination makes no sense.
@@ -172,14 +172,14 @@ def references(request: Request) -> list[tuple[str, Options]]:
 
 
 def _takes_arch(source: str, name: str) -> bool:
-    """Return whether an encoder is built by ``--arch``: its source says so, and a trained one has a module in Python."""
+    """Return whether ``--arch`` builds the encoder, by its source; also for trained ones with a module in Python."""
     adapter = sources().get(source)
     takes_arch = adapter is not None and getattr(adapter, "TAKES_ARCH", False)
     return takes_arch and (source != "trained" or written_in_python(name))
 
 
 def planned(request: Request, operations: int = 0) -> list[Evaluation]:
-    """Return the evaluations that ``request`` names, with their settings, for encoders of up to so many operations."""
+    """Return the evaluations of ``request`` with their settings, for encoders with up to ``operations`` per image."""
     known = evaluations()
     check_given_once("only", request.only)
     for name in (*request.only, *request.settings):
@@ -215,7 +215,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
 
 
 def _with_bank(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]:
-    """Return those of ``plan`` that need no bank, or all if there is one."""
+    """Return the evaluations of ``plan`` that need no reference set, or all if there is one."""
     lacking = [] if request.bank else [evaluation.name for evaluation in plan if lacks_bank(evaluation)]
     if request.only and lacking:
         raise HoldfastError(f"there is no bank of images for {', '.join(lacking)} to learn from; name it with --bank")
@@ -223,7 +223,7 @@ def _with_bank(request: Request, plan: Sequence[Evaluation]) -> list[Evaluation]
 
 
 def requested_balls(plan: Sequence[Evaluation]) -> set[Ball]:
-    """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
+    """Return the balls that the user named; a default ball that is too wide fails only its own cell."""
     balls: set[Ball] = set()
     for evaluation in plan:
         if attacks_in_balls(kind := type(evaluation)):

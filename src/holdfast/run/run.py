@@ -1,4 +1,4 @@
-"""One run of a command: the settings, folder, engine, time budget and display of everything that it computes."""
+"""Run of a command: its settings, folder, engine, budget and display."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ DEFAULTS = {name: option.default for name, (_, option) in declared(RunOptions, "
 MANY = 10
 """Cells of a new run that take so long that workers are started at once."""
 DONE = {"attack": "attacked", "certify": "certified"}
-"""What each command does to an encoder."""
+"""Participle of each command in messages."""
 
 
 class Seen(NamedTuple):
-    """What a store holds of an observation."""
+    """Stored rows of an observation."""
 
     population: Population
-    """The images, with their clean codes if these were asked for."""
+    """The images, with their clean embeddings if these were asked for."""
     rows: list[int]
     """Rows that were observed by the end of the budget."""
     observed: Observed
-    """What was observed of ``rows``."""
+    """Observed tensors of ``rows``."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Run:
     verb: str = "evaluate"
     options: Mapping[str, Any] = field(default_factory=lambda: DEFAULTS)
     forecast: Forecast = field(default_factory=lambda: Forecast({}))
-    """How long everything takes that is computed in this run."""
+    """Forecast of the time of this run."""
 
     @classmethod
     @contextmanager
@@ -111,17 +111,17 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process concludes: all do except ranks after the first."""
+        """Whether this process concludes; false for ranks after the first."""
         return is_main(self.engine)
 
     @property
     def kept(self) -> bool:
-        """Whether the user named the folder; others are removed when the run is closed."""
+        """Whether the user named the folder; other folders are removed at the end of the run."""
         return self.options["out"] is not None
 
     @property
     def work(self) -> Computing:
-        """What computes; each shows a progress of its own, and all share the budget and the forecast."""
+        """Computing state with a progress of its own; budget and forecast are shared."""
         return Computing(self.store, self.engine, self.show, Deadline(self.forecast, self.budget, self.began))
 
     def encoder(self, encoder: NamedEncoder) -> Encoder:
@@ -145,12 +145,12 @@ class Run:
             raise HoldfastError(f"{population.encoder.name} is not fit to be {DONE[self.verb]}: {problem}")
 
     def observe(self, observation: Observation, population: Population, codes: bool = True, doing: str = "") -> Seen:
-        """Return what the store holds of ``observation``, after what it lacked was computed shard by shard.
+        """Compute the missing shards of ``observation`` and return its stored rows.
 
         Args:
             observation: what to observe.
             population: of which encoder and images.
-            codes: whether clean codes of all images are needed first.
+            embeddings: whether clean embeddings of all images are needed first.
             doing: what progress calls the observation, by its name if empty.
 
         Raises:

@@ -2,7 +2,7 @@
 
 A run thus has an answer to everything whenever it stops, and all answers become better together.
 
-- The shares of images in ``SHARES`` are worked off one after the other, by all encoders in turns.
+- The fractions of images in ``SHARES`` are worked off one after the other, by all encoders in turns.
 - Within a share the cheapest question comes first.
 - Under a budget, a turn is an encoder's part of the time that is left; what one encoder does not need, the others get.
   Baselines wait until the other encoders have their first answers.
@@ -32,13 +32,13 @@ from holdfast.run.forecast import Piece, pictures_of
 from holdfast.run.shards import rows_in_shards, stored_prefix
 
 SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-"""Shares of the planned rows. The first stands for the fewest rows that give an answer."""
+"""Fractions of the planned rows. The first stands for the fewest rows that give an answer."""
 LITTLE = 0.1
 """Pictures that take a smaller share of what an observation may take at once need no step of their own."""
 LONG = 120.0
 """Seconds: a run with less time left writes no report before its last one."""
 REPORTS = 0.03
-"""Share of the time that partial results and reports may take."""
+"""Fraction of the time that partial results and reports may take."""
 
 WriteReport = Callable[[RunState], None]
 """Writes the report of what is stored, with how far the run is."""
@@ -47,7 +47,7 @@ WriteReport = Callable[[RunState], None]
 @final
 @dataclass(frozen=True)
 class Step:
-    """What brings an observation to a share of its rows."""
+    """Step that brings an observation to a fraction of its rows."""
 
     observation: Observation
     rows: int
@@ -146,7 +146,7 @@ class Schedule:
             self._reach(share, self.encoders)
 
     def _reach(self, share: float, encoders: Sequence[EncoderState]) -> None:
-        """Bring ``encoders`` to a share of the rows; at first nothing begins that would outlast its encoder's turn."""
+        """Bring ``encoders`` to a fraction of the rows; at first nothing begins that would outlast its encoder's turn."""
         for strict in (True, False):
             while not self.work.deadline.passed and self._turns(share, encoders, strict):
                 if self.work.deadline.seconds_left > LONG:
@@ -165,7 +165,7 @@ class Schedule:
         return going
 
     def _turn(self, share: float, state: EncoderState) -> bool:
-        """Bring an encoder to a share of the rows, the cheapest question first, and return whether any went forward."""
+        """Bring an encoder to a fraction of the rows, the cheapest question first, and return whether any went forward."""
         steps, went = sorted(self._steps(share, state), key=lambda step: step.seconds), False
         for alone, some in groupby(steps, key=lambda step: step.alone):
             for batch in ([step] for step in some) if alone else [list(some)]:

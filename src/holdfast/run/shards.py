@@ -41,12 +41,12 @@ SHARD_OPERATIONS = 1 << 33
 """How many a shard may have whose rows are of many inputs, which are not encoded all at once: a quick network's edits of one
 image take longer to make than to encode, and less if they are made of many images together."""
 CLEAN_OPERATIONS = 1 << 37
-"""How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
+"""Largest number of encoder operations per shard of clean embeddings on a CPU: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
 AGAIN = "check the disk, and run the same command again, which computes anew what is damaged"
 Waiting = Mapping[Observation, Sequence[Sequence[int]]]
-"""Of each observation the shards that are to be computed, each as its rows, in their order."""
+"""Shards to compute per observation, each as its rows, in order."""
 Choose = Callable[[Waiting], Observation | None]
 """Says whose first shard is computed next, when there is room for one; None begins no more."""
 OnProgress = Callable[[Observation, int, int, float | None], None]
@@ -57,7 +57,7 @@ computed: 0 for those that were kept, None if another rank knows; it may raise t
 @final
 @dataclass(frozen=True)
 class CleanCodes(Observation):
-    """The code of every clean image."""
+    """The embedding of every clean image."""
 
     name = "codes"
     version = 1
@@ -72,11 +72,11 @@ class CleanCodes(Observation):
 Shard = tuple[Observation, Sequence[int]]
 """Rows, and what is observed of them."""
 ShardOutcome = tuple[Observed | Exception | None, float | None]
-"""What was observed of a shard, or why it cannot be, and the seconds it took; nothing if another rank has kept it."""
+"""Tensors of a shard or its error, with its seconds; None if another rank stored it."""
 
 
 def observe_shard(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
-    """Return what is observed of ``shard``, or why it cannot be, and the seconds it took; engines map this over shards."""
+    """Return the tensors of ``shard`` or its error, with its seconds; engines map this over shards."""
     keep_freed_memory()
     observation, rows = shard
     began = monotonic()
@@ -88,7 +88,7 @@ def observe_shard(population: Population, shard: Shard) -> tuple[Observed | Exce
 
 
 def read_observed(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
-    """Return what ``store`` holds of ``rows``, all of which were computed, in their order."""
+    """Return the stored tensors of ``rows``, all of which were computed, in their order."""
     if isinstance(observation, Joint):
         return joined([read_observed(part, population, rows, store) for part in observation.parts])
     ids = observation.ids(population)
@@ -100,7 +100,7 @@ def read_observed(observation: Observation, population: Population, rows: Sequen
 
 
 def clean_codes(population: Population, store: Store) -> Codes:
-    """Return the clean codes of all images, all of which were computed: memory-mapped, one row after the other."""
+    """Return the clean embeddings of all images, all of which were computed: memory-mapped, one row after the other."""
     codes = store.array(_key(CleanCodes(), population), "codes", population.images.ids)
     if codes is None:
         raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
@@ -108,7 +108,7 @@ def clean_codes(population: Population, store: Store) -> Codes:
 
 
 def stored_prefix(observation: Observation, population: Population, store: Store) -> list[int]:
-    """Return those rows, in the order of ``observation.rows``, that come before the first that ``store`` lacks.
+    """Return the rows before the first missing one, in the order of ``observation.rows``.
 
     First in random order: not the quick ones, which several workers finish early, but a fair sample of all.
     """
@@ -123,7 +123,7 @@ def stored_prefix(observation: Observation, population: Population, store: Store
 
 
 def missing_count(observation: Observation, population: Population, store: Store) -> int:
-    """Return how many rows of ``observation`` the store does not hold."""
+    """Return the number of rows of ``observation`` that are missing in the store."""
     kept_ids, ids = store.kept_ids(_key(observation, population)), observation.ids(population)
     return sum(ids[row] not in kept_ids for row in observation.rows(population))
 
@@ -139,7 +139,7 @@ def in_random_order(rows: Sequence[int], observation: Observation, population: P
 
 
 def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: RunSettings, bank: Images | None) -> Cell:
-    """Return what a store must know of a cell to tell later which of its files are still needed."""
+    """Return the cell's record, from which the store tells later which files are still needed."""
     keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *components(evaluation)[1:])]
     if bank is not None:
         keys.append(key_of(CleanCodes(), encoder, bank, run))
@@ -164,7 +164,7 @@ def compute(
 
     What fails is put into ``failed``, the caller's own, for ``on_progress`` may raise to stop the work.
 
-    Of observations in ``first`` only so many rows, those that come first in random order: exactly those, cut anew, or
+    Of observations in ``first`` only so many rows, those that come first in random order: exactly those, cut again, or
     the whole shards of an unbroken run that hold them. Ranks wait for each other as long as they are ``patient``.
     """
     queue = _Queue(choose, failed)
@@ -210,7 +210,7 @@ class _Queue:
             yield chosen, self.waiting[chosen].pop(0)
 
     def begins(self, shard: Shard) -> bool:
-        """Return whether this shard, which another rank may have begun, is computed here."""
+        """Return whether this process computes this shard; another rank may have begun it."""
         observation, rows = shard
         return observation not in self.failed and self.choose({observation: [rows]}) is not None
 
@@ -287,19 +287,19 @@ def shards_of(rows: Sequence[int], observation: Observation, population: Populat
 
 
 def rows_in_shards(count: int, rows: Sequence[int], observation: Observation, population: Population) -> int:
-    """Return how many rows the whole shards have that hold the first ``count`` of ``rows`` in random order."""
+    """Return the number of rows of the whole shards that hold the first ``count`` of ``rows`` in random order."""
     cut = shards_of(rows, observation, population)
     return sum(map(len, cut[: _reaching(cut, count)]))
 
 
 def _reaching(cut: Sequence[Sequence[int]], count: int) -> int:
-    """Return how many of these shards hold ``count`` rows."""
+    """Return the number of these shards that hold ``count`` rows."""
     ends = list(accumulate(map(len, cut)))
     return min(len(cut), bisect_left(ends, count) + 1) if count else 0
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many rows make a shard: a batch of inputs, less where it would last for hours; of clean codes several."""
+    """Return the rows per shard: one batch of inputs, fewer if slow, several batches for clean embeddings."""
     run, encoder, inputs = population.run, population.encoder, observation.inputs(population)
     if run.computes_on != "cpu":
         return max(1, run.batch_size // inputs)
@@ -330,8 +330,8 @@ class Turns:
 
     Args:
         observations: take turns, joint ones as one.
-        seconds: how long so many rows of a part are expected to take.
-        affordable: whether there are so many seconds left.
+        seconds: expected seconds of a number of rows of a part.
+        affordable: whether this many seconds are left.
         whole: these say nothing before all of their waiting rows are seen: they go on only if there is time for those.
         side_by_side: how many seconds pass while shards take one.
         longest_first: whether the longest shard is next, for everything is computed in any case.
@@ -344,7 +344,7 @@ class Turns:
     side_by_side: Callable[[], float] = lambda: 1.0
     longest_first: bool = False
     refused: bool = False
-    """Whether there was no time for any."""
+    """Whether there was no time for any shard."""
 
     def choose(self, waiting: Waiting) -> Observation | None:
         """Return the part whose first shard is next, None if there is no time for any; see ``shards.compute``."""

@@ -36,9 +36,9 @@ WRITING = 2.0
 
 
 def plan(row: MissingCells, cells: Cells) -> float:
-    """Take note of how much is missing of an encoder, as far as that can be told without a code of it.
+    """Take note of how much is missing of an encoder, as far as that can be told without an embedding of it.
 
-    Returns the seconds until it has its codes, without which nothing begins, whatever they take.
+    Returns the seconds until it has its embeddings, without which nothing begins, whatever they take.
     """
     name, forecast = row.encoder.name, cells.work.forecast
     bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
@@ -64,7 +64,7 @@ def plan(row: MissingCells, cells: Cells) -> float:
 
 
 def expectation(work: Computing, device: str, encoding: float) -> str:
-    """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
+    """Return a sentence with the expected time of a run (``encoding``: seconds for embeddings); empty if short."""
     left = work.forecast.seconds_left + encoding / work.forecast.beside + WRITING
     if not isfinite(left) or left <= SHORT:
         return ""
@@ -75,7 +75,7 @@ def expectation(work: Computing, device: str, encoding: float) -> str:
 
 
 def beside(engine: Engine | None) -> int:
-    """Return how many shards are computed side by side, as far as that is known before."""
+    """Return the number of shards computed in parallel, as far as known in advance."""
     if isinstance(engine, Automatic):
         return engine.workers.count
     return engine.side_by_side if isinstance(engine, Processes) else 1
@@ -90,7 +90,7 @@ def _where(work: Computing, device: str) -> str:
 
 
 def prepare(missing: MissingCells, cells: Cells) -> EncoderState | None:
-    """Return the encoder with its codes, if anything is missing of it and it is fit to be measured.
+    """Return the encoder with its embeddings, if anything is missing of it and it is fit to be measured.
 
     For ranks also with what is learned from them; else that is learned when its turn comes.
     """
@@ -114,7 +114,7 @@ def prepare(missing: MissingCells, cells: Cells) -> EncoderState | None:
 
 
 def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
-    """Return the encoder with its clean codes, those of the bank included.
+    """Return the encoder with its clean embeddings, also of the reference set.
 
     Raises:
         HoldfastError: it is not fit to be measured.
@@ -136,7 +136,7 @@ def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
 
 
 def _plan(subject: EncoderState, observation: Observation, work: Computing) -> None:
-    """Take note of the forwards that an observation takes; one whose rows cannot be told is not made at all."""
+    """Take note of the forward passes that an observation takes; one whose rows cannot be told is not made at all."""
     try:
         observation.rows(subject.planning)
     except Exception as error:
@@ -185,7 +185,7 @@ def fill_table(
     """Return the result of every evaluation of every encoder, and why others are missing.
 
     Args:
-        inputs: the encoders to measure, whose names tell them apart, with the images and the bank of each.
+        inputs: encoders with distinct names, each with its images and reference set.
         evaluations: to run on each encoder.
         run: seed, device, precision and batch size.
         work: computes what its store does not hold. After its budget no new work begins, nor before if it would end
@@ -196,7 +196,7 @@ def fill_table(
     Raises:
         HoldfastError: two encoders have the same name.
         StoreError: the store cannot be written.
-        KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
+        KeyboardInterrupt: the user stopped the run; observed rows are concluded.
     """
     check_distinct_names(inputs.encoders)
     if not evaluations:
@@ -223,7 +223,7 @@ def check_distinct_names(encoders: Sequence[Encoder]) -> None:
 
 
 def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation], cells: Cells) -> MissingCells | None:
-    """Return what is missing of ``encoder``; nothing if its images cannot be had, which fails all of it."""
+    """Return the missing cells of ``encoder``; None if its images cannot be loaded, which fails all cells."""
     cells.forget_failures(encoder, evaluations)
     with cells.failing(encoder, "unknown", evaluations):
         images = inputs.images(encoder)
@@ -239,7 +239,7 @@ def look_up(encoder: Encoder, inputs: Inputs, evaluations: Sequence[Evaluation],
 
 
 def _device_of_pace(run: RunSettings) -> str:
-    """Return where an encoder's pace is measured: on the device of the workers, if there is one like it here."""
+    """Return the device on which time per image is measured: that of the workers, if this machine has it."""
     there = run.computes_on.startswith("cuda") and torch.cuda.is_available()
     return run.computes_on if there else run.device
 
@@ -248,7 +248,7 @@ def compute_missing(rows: Sequence[MissingCells], cells: Cells, write: WriteRepo
     """Compute what is missing, of all encoders side by side.
 
     Raises:
-        KeyboardInterrupt: somebody stopped it; what was seen by then is concluded.
+        KeyboardInterrupt: the user stopped the run; observed rows are concluded.
     """
     every: list[EncoderState] = []
     try:

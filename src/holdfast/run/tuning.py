@@ -1,4 +1,4 @@
-"""How an encoder is computed fastest where it is: what is measured, and what the C library is told.
+"""Tuning of speed: the number of images that are attacked together, and the C library's memory.
 
 Time alone is at stake. The batch is measured among sizes for which torch's kernels are the same; what does change rounding,
 the arrangement of the network (``core/optimised``), is not measured.
@@ -25,7 +25,7 @@ from holdfast.core.optimised import operations, optimised
 BATCHES = (1, 2, 4, 8)
 """Images at a time that are tried. From 16 on torch takes other kernels for small convolutions on one thread."""
 GAIN = 0.9
-"""A larger batch must take less than this share of the time for an image: smaller ones lose less when interrupted."""
+"""A larger batch must take less than this fraction of the time for an image: smaller ones lose less when interrupted."""
 SECONDS = 1.0
 """No further batch is tried after so long."""
 MEASURED = 1 << 26
@@ -33,13 +33,13 @@ MEASURED = 1 << 26
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """Parameters of glibc's ``mallopt``, from its ``malloc.h``."""
 MAPPED, KEPT = 1 << 25, 1 << 30
-"""Bytes: smaller blocks come from the heap (glibc takes no larger value), and so many stay there when they are freed."""
+"""Largest block in bytes that comes from the heap (glibc's maximum), and free bytes that stay there."""
 
 _MEASURED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
 
 
 def attacked_together(encoder: Encoder) -> int:
-    """Return how many images of a large encoder are attacked fastest at a time on a CPU, measured once; 1 of others."""
+    """Measure the fastest number of images of a large encoder to attack together on a CPU; 1 for other encoders."""
     if encoder not in _MEASURED:
         weight = next(encoder.module.parameters(), None)
         large = weight is not None and weight.device.type == "cpu" and operations(encoder) >= MEASURED
@@ -50,7 +50,7 @@ def attacked_together(encoder: Encoder) -> int:
 def fastest(seconds: Callable[[int], float]) -> int:
     """Return the smallest of the batches than which none that was tried takes much less time for an image.
 
-    ``seconds`` measures a batch of so many images.
+    ``seconds`` times a batch of the given number of images.
 
     Example:
         >>> fastest(lambda count: 0.03 + 0.01 * count), fastest(lambda count: 0.03 * count)

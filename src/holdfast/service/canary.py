@@ -1,4 +1,4 @@
-"""A canary: a few images with their embeddings in one file, by which an encoder in service is checked at start-up.
+"""Canary: a few images with their embeddings in one file, to check an encoder in service at start-up.
 
 An embedding ``f(x)`` is compared with the stored ``r(x)`` by ``|f(x) - r(x)| / m``, where ``m`` is the median distance
 between the stored embeddings of different images. The encoder has changed if one distance exceeds the tolerance, which was
@@ -43,7 +43,7 @@ class CanaryCheck:
     """Answer of ``Canary.check``."""
 
     distances: Float[np.ndarray, "n"]
-    """How far each embedding moved, as a fraction of the median distance between images."""
+    """Shift of each embedding, as a fraction of the median distance between images."""
     tolerance: float
     """Largest distance that rounding explains, in the same unit."""
     ids: tuple[str, ...]
@@ -53,11 +53,11 @@ class CanaryCheck:
     left: float
     """Median distance that ``cause`` leaves; nan if it was not tried."""
     facts: tuple[str, ...] = ()
-    """What the given encoder states otherwise than the stored one: weights, normalisation, pooling, versions."""
+    """Differences of the given encoder from the stored one: weights, normalisation, pooling, versions."""
 
     @property
     def passed(self) -> bool:
-        """Whether every embedding is within the tolerance."""
+        """Whether all embeddings are within the tolerance."""
         return bool((self.distances <= self.tolerance).all())
 
     @property
@@ -249,7 +249,7 @@ def nearest_cause(canary: Canary, codes: Vectors, tolerance: float) -> tuple[str
 
 
 def _shuffled(reference: Vectors, codes: Vectors, scale: float) -> float:
-    """Return how far embeddings are at most from the nearest stored ones, if these are each a different image's."""
+    """Return the largest distance to the nearest stored embeddings, if these are of different images."""
     apart = norms(codes[:, None] - reference)
     nearest = apart.argmin(1)
     return float(apart.min(1).max() / scale) if len({*nearest.tolist()}) == len(codes) else np.inf

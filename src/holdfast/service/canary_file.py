@@ -38,7 +38,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Header(BaseModel):
-    """What a canary states beside its arrays."""
+    """Header of a canary file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,7 +54,7 @@ class Header(BaseModel):
     side: Annotated[int, Field(ge=0, le=100_000)]
     """Longest shorter side of an image, in pixels; 0 if images were inputs of the encoder already."""
     precision: Text
-    """What the embeddings were computed in."""
+    """Precision of the embeddings."""
     tolerances: Annotated[dict[Text, Positive], Field(max_length=20)]
     """Largest distance that rounding explains, by precision, as a fraction of the median distance between images."""
     causes: Annotated[tuple[Text, ...], Field(max_length=500)]
@@ -62,7 +62,7 @@ class Header(BaseModel):
     weights: Hash
     """SHA-256 of the weights."""
     inputs: Annotated[dict[Text, Text], Field(max_length=20)]
-    """How an image becomes an input: size, normalisation, resizing, pooling."""
+    """Preprocessing of an image: size, normalisation, resizing, pooling."""
     versions: Annotated[dict[Text, Text], Field(max_length=50)]
     """Versions of the libraries."""
 

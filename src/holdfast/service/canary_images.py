@@ -1,4 +1,4 @@
-"""The images of a canary: pictures small enough for a portable file, and what an encoder makes of them."""
+"""Images of a canary: pictures small enough for a portable file, and their embeddings."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def pictures_of(images: Images, rows: Sequence[int], side: int) -> tuple[Picture
 
 
 def from_files(images: Images) -> bool:
-    """Return whether ``images`` are files of pictures, which encoders resize."""
+    """Return whether ``images`` are picture files, which encoders resize."""
     source = images.source
     while isinstance(source, Subset):
         source = source.source

@@ -1,4 +1,4 @@
-"""Which everyday edit, made to the images before, brings their codes closest to those after.
+"""Closest edit: the everyday edit of the reference images whose embeddings are closest to the new ones.
 
 ``(E(A', B) - E(t(A'), B)) / E(A, B)`` with energy distances ``E``: 1 where the edit ``t`` turns one distribution into the
 other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
@@ -25,7 +25,7 @@ from holdfast.service.energy import FEWEST, Linearised, ratio_interval, taken_aw
 from holdfast.transforms.base import Transform
 
 Share = tuple[float, float, float]
-"""A share of the change, and its interval."""
+"""A fraction of the change, and its interval."""
 NOT_SHOWN = "no difference was shown that an edit could explain"
 NO_DISTANCE = "the energy distance of both sets is not told from chance, so there is no fraction of it to explain"
 TOO_FEW = f"fewer than {FEWEST} images before, or groups of them, were edited"
@@ -42,7 +42,7 @@ def explained(
     edits: Sequence[Transform],
     shown: bool,
 ) -> tuple[tuple[Estimate, ...], dict[str, str]]:
-    """Return how much of the change each family of edits explains at its best strength, and the closest edit.
+    """Return the fraction of the change that each family of edits explains at its best strength, and the closest edit.
 
     Args:
         edited: points of images before under each edit.
@@ -74,7 +74,7 @@ def explained(
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the change that edits of few images explain, with their error."""
+    """Fractions of the change that edits of few images explain, with their error."""
 
     comparison: Comparison
     rows: list[int]
@@ -82,7 +82,7 @@ class Shares:
     independent: int
     """Number of them; a group counts once."""
     deviations: float
-    """Of a one-sided bound ..."""
+    """Standard errors of a one-sided bound ..."""
     together: float
     """... and of one that holds for all edits of a family at once (Bonferroni), and so for the best of them by chance."""
 
@@ -105,7 +105,7 @@ class Shares:
         return None if told else NO_DISTANCE
 
     def taken_away(self, family: Float[Tensor, "k e d"]) -> list[Linearised]:
-        """Return what each edit of a family takes away."""
+        """Return the reduction of the distance by each edit of a family."""
         sets = self.comparison.sets
         before, after = sets.points.split([len(sets.before), len(sets.after)])
         return [
@@ -114,7 +114,7 @@ class Shares:
         ]
 
     def of_change(self, parts: Sequence[Linearised], best: Linearised) -> Share:
-        """Return the share of the change that the best of a family takes away."""
+        """Return the fraction of the change that the best of a family takes away."""
         whole, clusters = self.comparison.distance, self.comparison.sets.clusters
         low = max(ratio_interval(part, whole, clusters, self.together)[0] for part in parts)
         high = max(ratio_interval(part, whole, clusters, self.deviations)[1] for part in parts)

@@ -1,4 +1,4 @@
-"""Conformal p-values of new embeddings, and a betting test that may be looked at after every sample."""
+"""Conformal p-values of new embeddings, and a betting test that you may read after every sample."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def share_beyond(scores: Scores, reference: Float[np.ndarray, "m"], alpha: float
 
 BETS = np.array([-1.0, 0.0, 1.0])
 JUMPING = 0.01
-"""Share of the capital that is divided again before every bet."""
+"""Fraction of the capital that is divided again before every bet."""
 
 
 def ranks_among_earlier(

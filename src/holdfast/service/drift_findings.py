@@ -1,4 +1,4 @@
-"""What two sets of embeddings say of each other: tests, where the difference lies, and new images."""
+"""Findings of drift: tests of two sets of embeddings, the place of the difference, and new images."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def beyond_support(
 
 
 def _share_of_new(new_images: Series, reference: int, rate: float) -> Estimate:
-    """Return the share of images declared new; undefined where no image could be, however far it were."""
+    """Return the fraction of images declared new; undefined where no image could be, however far it were."""
     share = summarise(new_images, "share", "lower", "new_share")
     if 1 / (1 + reference) <= rate:
         return share
@@ -346,7 +346,7 @@ class Comparison:
     energies: Energies
     """Energy distances under all assignments."""
     scores: Float[np.ndarray, "q"]
-    """What the classifier says of each point that it did not learn from."""
+    """Score of the classifier for each held-out point."""
     rank_statistics: Float[Tensor, "r"]
     """Its statistic under each assignment of these."""
     permutations: int
@@ -369,7 +369,7 @@ class Comparison:
 
     @property
     def distance_shown(self) -> bool:
-        """Whether the interval of the energy distance leaves 0 out."""
+        """Whether the interval of the energy distance excludes 0."""
         return self.tests[0].low > 0
 
     @cached_property
@@ -385,7 +385,7 @@ class Comparison:
         return decided((energy, area))
 
     def bet(self, alpha: float) -> Bet:
-        """Return what the test finds that may be looked at after every image."""
+        """Return the findings of the sequential test."""
         return sequential(self.sets, alpha, self.seed)
 
     def verdict(self, alpha: float, after_every_image: bool) -> Verdict:

@@ -1,4 +1,4 @@
-"""Codes of edited images, of those that are measured or of the bank, and of images attacked for a match."""
+"""Embeddings of edited images (measured or reference) and of images attacked for a match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Energy distance of two sets of points for many assignments, its error, and what an edit explains of it."""
+"""Energy distance of two sets of points for many assignments, its error, and the part that an edit explains."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ Points = Float[Tensor, "n d"]
 
 @dataclass(frozen=True)
 class Energies:
-    """What one pass over all pairs finds."""
+    """Results of one pass over all pairs."""
 
     statistics: Float[Tensor, "r"]
     """The energy distance under each assignment, a point's distance to itself counted."""
@@ -221,5 +221,5 @@ def taken_away(
 
 
 def _errors(values: Float[Tensor, "k"]) -> Float[Tensor, "k"]:
-    """Return what each of ``values`` adds to the error of their mean."""
+    """Return the contribution of each value to the error of the mean."""
     return (values - values.mean()) / sqrt(len(values) * (len(values) - 1))

@@ -1,4 +1,4 @@
-"""Thresholds for stated rates of false matches, and the pairs of images that they are judged on."""
+"""Thresholds for stated rates of false matches, and the pairs of images that test them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Pairs:
         return len(self.distances)
 
     def within(self, distance: float) -> int:
-        """Return how many pairs match at ``distance``."""
+        """Return the number of pairs that match at ``distance``."""
         return int(np.searchsorted(self.distances * (1 - TIE), distance, side="right"))
 
     @cached_property
@@ -85,7 +85,7 @@ class Pairs:
         return self.sizes * float(self.sizes.sum()) - self.sizes.astype(float) ** 2
 
     def effect(self, count: int) -> float:
-        """Return how many times the variance of the share is that of independent pairs, if the nearest ``count`` match."""
+        """Return the variance of the fraction relative to independent pairs, if the nearest ``count`` pairs match."""
         count, groups, pairs = min(max(count, 1), len(self)), len(self.sizes), len(self)
         share = count / pairs
         if groups < FEWEST or share == 1:
@@ -104,11 +104,11 @@ class Pairs:
         return max(1.0, (total - own) * groups / (groups - 1) / (share * (1 - share) * pairs))
 
     def interval(self, count: int, rate: float) -> tuple[float, float]:
-        """Return the interval of the share of pairs, of which ``count`` match, where about ``rate`` is asked for."""
+        """Return the interval of the fraction of pairs, of which ``count`` match, where about ``rate`` is asked for."""
         return self._interval(count, self._effect_at(rate))
 
     def quantile_interval(self, rate: float) -> tuple[float, float]:
-        """Return the distances between which a share of ``rate`` of all pairs lies: where that share is not refuted."""
+        """Return the distances between which a fraction of ``rate`` of all pairs lies: where that share is not refuted."""
         counts, effect = range(len(self) + 1), self._effect_at(rate)
         least = bisect_left(counts, True, key=lambda count: self._interval(count, effect)[1] >= rate)
         most = bisect_left(counts, True, key=lambda count: self._interval(count, effect)[0] > rate) - 1
@@ -142,7 +142,7 @@ class Cut:
     """A threshold: two images match if their cosine divergence, one minus their similarity, is at most ``distance``."""
 
     rate: float
-    """The share of pairs of different images that was to match at most."""
+    """The fraction of pairs of different images that was to match at most."""
     distance: float
     """nan where there are too few pairs for such a rate."""
     estimate: Estimate
@@ -196,7 +196,7 @@ def pairs_of_halves(population: Population) -> tuple[Pairs, Pairs]:
 
 
 def chosen_cuts(pairs: Pairs, rates: Sequence[float]) -> list[Cut]:
-    """Return the threshold of each rate: the smallest similarity at which no more than that share of pairs match."""
+    """Return the threshold of each rate: the smallest similarity at which no more than that fraction of pairs match."""
     return [_cut(pairs, rate) for rate in rates]
 
 
@@ -223,7 +223,7 @@ def _cut(pairs: Pairs, rate: float) -> Cut:
 
 
 def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
-    """Return the share of ``pairs`` that match, with the interval of a mean over pairs that share images."""
+    """Return the fraction of ``pairs`` that match, with the interval of a mean over pairs that share images."""
     value = low = high = nan
     if not isnan(cut.distance) and len(pairs):
         count = pairs.within(cut.distance)
@@ -247,7 +247,7 @@ def false_match_rate(cut: Cut, pairs: Pairs) -> Estimate:
 
 
 def supported(cut: Cut, measured: Estimate) -> Verdict:
-    """Return whether the recommended threshold keeps its rate among images that did not choose it."""
+    """Return whether the recommended threshold keeps its rate on held-out images."""
     if isnan(cut.distance):
         return Verdict(
             question=f"Is there a threshold that keeps false matches at {cut.rate:g}?",
@@ -268,7 +268,7 @@ def supported(cut: Cut, measured: Estimate) -> Verdict:
 
 
 def curves(copies: Float[Tensor, "n edits"], pairs: Pairs) -> tuple[Curve, ...]:
-    """Return the shares of copies missed and of other images matched at thresholds from that of any pair to 1."""
+    """Return the fractions of copies missed and of other images matched at thresholds from that of any pair to 1."""
     similarities = np.linspace(0.0, 1.0, POINTS)
     cuts = torch.tensor(1 - similarities, dtype=torch.float64)
     known = copies[~copies.isnan()]

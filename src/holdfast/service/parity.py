@@ -51,7 +51,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Numbers:
-    """What the verdict is about; None where widths differ."""
+    """Numbers of the verdict; None if widths differ."""
 
     within_rounding: Estimate | None
     same_direction: Estimate | None
@@ -130,7 +130,7 @@ def _ends(estimate: Estimate) -> tuple[Estimate, ...]:
 
 
 def _of_all(estimate: Estimate) -> str:
-    """Return what is known of images that were not seen."""
+    """Return the part of a sentence on all images, with unseen ones."""
     return "" if isnan(estimate.low) else f" (of all images at least {estimate.low:.1%} are)"
 
 
@@ -151,7 +151,7 @@ QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="n
 MAPPED = 2000
 """Largest number of images, chosen at random, for maps and the CKA."""
 DIVERGENCES: dict[str, Divergence] = {"cosine": Cosine(), "l2": L2Distance()}
-"""What neighbours and distances may go by. Indexes mostly search by cosine, and so does ``threshold``: it is the default."""
+"""Divergences of neighbours and distances; the default is cosine, as in most indexes and ``threshold``."""
 INFLUENCE = "_influence"
 """End of the name of a series whose mean, and interval, are those of the series called so without it."""
 MAPS = {"as it is": "as_it_is", "shift and scale": "scaled", "rotation": "rotated"}
@@ -159,7 +159,7 @@ MAPS = {"as it is": "as_it_is", "shift and scale": "scaled", "rotation": "rotate
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two codes of each image, by the reference and by the candidate, and the gallery that is searched."""
+    """Two embeddings of each image, by the reference and by the candidate, and the gallery that is searched."""
 
     ids: tuple[str, ...]
     reference: Float[Tensor, "n d"]
@@ -168,7 +168,7 @@ class Pair:
     order: Int[Tensor, "n"]
     """All rows in random order."""
     among: str
-    """What the gallery is called."""
+    """Name of the gallery."""
     groups: tuple[str, ...] = ()
     divergence: Divergence = DIVERGENCES["cosine"]
 
@@ -212,7 +212,7 @@ class Pair:
         return mine != theirs
 
     def scale(self) -> Scale:
-        """Return the median distance between the reference's codes of different images."""
+        """Return the median distance between the reference's embeddings of different images."""
         ring = self.reference[self.order].double()
         scale = chained_median(L2Distance()(ring, ring.roll(-1, 0)).numpy())
         if not scale.value > 0:
@@ -272,7 +272,7 @@ def check_neighbours(k: int, count: int) -> None:
 
 
 def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:
-    """Yield how far each code moved: its direction, its norm, and both, in units of the ``scale`` of ``seen``."""
+    """Yield how far each embedding moved: its direction, its norm, and both, in units of the ``scale`` of ``seen``."""
     a, b = pair.reference.double(), pair.candidate.double()
     before, after = torch.linalg.vector_norm(a, dim=1), torch.linalg.vector_norm(b, dim=1)
     cosine = ((a * b).sum(1) / (before * after)).clamp(-1, 1)
@@ -299,7 +299,7 @@ def _moved(pair: Pair, seen: Pair, scale: Scale) -> Iterator[Series]:
 def _same_direction(
     a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], order: Int[Tensor, "n"]
 ) -> Float[Tensor, "n"] | None:
-    """Return whether each direction moved by rounding alone; None if most directions of ``a`` are one, as of one feature."""
+    """Return whether each direction moved by rounding alone; None if most directions of ``a`` are equal."""
     unit, other = (Cosine().embed(codes) for codes in (a, b))
     assert unit is not None
     assert other is not None
@@ -361,13 +361,13 @@ STATISTICS: dict[str, Literal["share", "median"]] = {
     "correlation": "median",
     "ratio": "median",
 }
-"""How series of a unit are summarised; others by their mean."""
+"""Statistic of series by unit; others use the mean."""
 BETTER: dict[str, Literal["lower", "neither"]] = {
     "unexplained": "lower",
     "determined": "neither",
     "norm_ratio": "neither",
 }
-"""Which values are better, where it is not the higher ones."""
+"""Better direction of metrics, if not higher."""
 
 
 def _estimates(series: Sequence[Series], scale: Scale) -> Iterator[Estimate]:

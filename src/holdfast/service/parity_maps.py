@@ -1,4 +1,4 @@
-"""What relates two embedding spaces: maps between them, similarity, and what searches answer in both."""
+"""Relations of two embedding spaces: maps, similarity, and search results in both."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from holdfast.core.points.counting import nearest_rows
 # https://jmlr.org/papers/v13/song12a.html), as Nguyen et al. (2021, https://arxiv.org/abs/2010.15327) take it.
 
 NOISE = 1e-10
-"""Share of the largest variance below which a direction of the training codes is rounding."""
+"""Fraction of the largest variance below which a direction of the training embeddings is rounding."""
 GROUPS = 20
-"""Of the jackknife of the CKA."""
+"""Number of groups in the jackknife of the CKA."""
 ROUNDING = 1e-12
-"""Share of a row's sum of squares below which the self-similarity of a kernel is rounding."""
+"""Fraction of a row's sum of squares below which the self-similarity of a kernel is rounding."""
 
 Codes64 = Float[Tensor, "n d"]
 
 
 @dataclass(frozen=True)
 class Unexplained:
-    """For each image the squared distance that a map leaves, as a share of the mean squared length of centred codes."""
+    """Squared distance that a map leaves per image, relative to the mean squared norm of centred embeddings."""
 
     as_it_is: Float[Tensor, "n"] | None
-    """Without any map; None for codes of different widths."""
+    """Without any map; None for embeddings of different widths."""
     scaled: Float[Tensor, "n"] | None
     """After the best shift and scale."""
     rotated: Float[Tensor, "n"]
     """After the best shift, scale and rotation, within what the training images determine."""
     determined: Float[Tensor, "n"]
-    """The share of each code's squared length, around the mean, that lies within what they determine."""
+    """The fraction of each embedding's squared length, around the mean, that lies within what they determine."""
 
 
 def unexplained(reference: Codes64, candidate: Float[Tensor, "n e"], order: Int[Tensor, "n"]) -> Unexplained:
-    """Return what maps leave of the difference of two codes of each image, fitted to the other half of the images.
+    """Return the difference of two embeddings of each image that maps leave, fitted on the other half of the images.
 
     Args:
-        reference, candidate: codes of the same images; widths may differ.
+        reference, candidate: embeddings of the same images; widths may differ.
         order: all rows in random order; halves are taken in turn from it.
 
     Example:
@@ -105,11 +105,11 @@ def _span(centred: Float[Tensor, "m d"]) -> Float[Tensor, "d r"]:
 def linear_cka(
     reference: Codes64, candidate: Float[Tensor, "n e"], order: Int[Tensor, "m"], confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """Return the debiased linear CKA of two codes of the same images, and its interval by a delete-a-group jackknife.
+    """Return the debiased linear CKA of two embeddings of the same images, and its interval by a delete-a-group jackknife.
 
-    1 for rotated, shifted and scaled copies; 0 on average for unrelated codes, whatever their width. It is of the rows in
-    ``order``, from which groups are taken in turn; fewer than 2 images for each of them leave it without an interval. It
-    is nan where all images but one have the same code, up to rounding.
+    The CKA is 1 for rotated, shifted and scaled copies, and 0 on average for unrelated embeddings of any width. It uses
+    the rows in ``order``, from which groups are taken in turn; with fewer than 2 images per group it has no interval. It
+    is nan if all images but one have the same embedding, up to rounding.
 
     Example:
         >>> a = torch.randn(50, 500, generator=torch.Generator().manual_seed(0))
@@ -137,14 +137,14 @@ def linear_cka(
 
 
 def _kernel(codes: Codes64) -> Float[Tensor, "n n"]:
-    """Return the products of centred codes, without the diagonal, in units that neither overflow nor vanish."""
+    """Return the products of centred embeddings, without the diagonal, in units that neither overflow nor vanish."""
     centred = codes - codes.mean(0)
     kernel = centred @ centred.T
     return (kernel / kernel.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).fill_diagonal_(0)
 
 
 def _cka(k: Float[Tensor, "n n"], l: Float[Tensor, "n n"], left_out: Float[Tensor, "n g"]) -> Float[Tensor, "g"]:  # noqa: E741
-    """Return the CKA without each of the groups in ``left_out``; nan where a code resembles itself by rounding alone."""
+    """Return the CKA without each group in ``left_out``; nan if an embedding resembles itself only by rounding."""
     across, first, second = (_hsic(a, b, left_out) for a, b in ((k, l), (k, k), (l, l)))
     # All images alike but one: the unbiased self-similarity is 0, and what rounding leaves of it would be divided by.
     undefined = torch.zeros_like(across, dtype=torch.bool)
@@ -196,15 +196,15 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Gallery:
-    """What is searched: its codes by the reference and by the candidate, and where each question stands in it."""
+    """Gallery with embeddings by reference and candidate, and the row of each query in it."""
 
     reference: Float[Tensor, "m d"]
     candidate: Float[Tensor, "m e"]
     is_bank: bool
-    """Whether it is another set than the images in question, none of which it then holds."""
+    """Whether the gallery is another set, without the query images."""
 
     def itself(self, count: int) -> list[int]:
-        """Return the row of each of ``count`` questions, which its own search leaves out; none in a bank."""
+        """Return the row of each of ``count`` queries, which its own search skips; none in a reference set."""
         return [] if self.is_bank else list(range(count))
 
 
@@ -214,7 +214,7 @@ class Kept:
 
     values: Float[Tensor, "n"]
     influences: Float[Tensor, "n"]
-    """Of each image on the mean, with the same mean; the values themselves in a bank, which is taken as given."""
+    """Return each image's influence on the mean; with a reference set, which is taken as given, the values themselves."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Answers:
     neighbours: Kept
     nearest: Kept
     mixed: Kept | None
-    """None for codes of different widths, which no search can mix."""
+    """None for embeddings of different widths, which no search can mix."""
     ranks: Float[Tensor, "n"]
     before: Int[Tensor, "n"]
     """The nearest image by the reference."""
@@ -233,7 +233,7 @@ class Answers:
 
 
 def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], gallery: Gallery, k: int) -> Answers:
-    """Return what is kept of the answers to each question; ``k`` is at most the number of images that may answer.
+    """Return the fraction of equal answers to each query; ``k`` is at most the number of possible answers.
 
     Example:
         >>> a = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
@@ -266,7 +266,7 @@ def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], ga
 
 
 def shared(before: Int[Tensor, "n k"], after: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
-    """Return the share of each row's entries of ``before`` that occur in its row of ``after``."""
+    """Return the fraction of each row's entries of ``before`` that occur in its row of ``after``."""
     return (before[:, :, None] == after[:, None, :]).any(dim=2).double().mean(dim=1)
 
 

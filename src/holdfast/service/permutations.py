@@ -31,7 +31,7 @@ MOST = 100_000
 SPARE = 5
 """Assignments drawn per assignment that the level needs: with 1, a single tie hides a true change."""
 TIE = 1e-6
-"""Share of the largest statistic up to which two count as equal: the same assignment, summed in another order."""
+"""Fraction of the largest statistic up to which two count as equal: the same assignment, summed in another order."""
 
 
 def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutations: int, seed: int) -> Weights:
@@ -64,7 +64,7 @@ def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutati
 
 
 def _keys(names: Sequence[str], ids: Sequence[str], group_of: Shaped[np.ndarray, "n"]) -> list[str]:
-    """Return what draws of each group follow: the first of the ids in it, whichever set these are in."""
+    """Return the noise key of each group: the first of its ids, in either set."""
     least = dict[int, str]()
     for name, group in zip(ids, group_of.tolist(), strict=True):
         least[group] = min(name, least.get(group, name))
@@ -146,7 +146,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def scores(
     points: Float[Tensor, "n d"], first: Bool[Tensor, "n"], learning: Bool[Tensor, "n"]
 ) -> Float[np.ndarray, "m"]:
-    """Return what a classifier learned from some of the points says of the others: high for the second set."""
+    """Return the scores of held-out points by a classifier fitted on the others; high for the second set."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
     x, y = points.double().numpy(), (~first).numpy()

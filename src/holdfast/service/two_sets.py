@@ -1,4 +1,4 @@
-"""The codes of two sets of images, as every test of drift takes them."""
+"""Embeddings of two sets of images, as input of all drift tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAST = 4
 
 @dataclass(frozen=True)
 class TwoSets:
-    """Points of the bank's images, ``before``, and of those measured, ``after``, with what they are called."""
+    """Points of the reference images, ``before``, and of the measured images, ``after``, with their ids."""
 
     before: Float[Tensor, "n d"]
     after: Float[Tensor, "m d"]
@@ -38,7 +38,7 @@ class TwoSets:
     before_groups: tuple[str, ...]
     after_groups: tuple[str, ...]
     before_half: Bool[Tensor, "n"]
-    """Those that classifiers learn from, and that the support consists of."""
+    """Points on which classifiers are fitted, and which form the support."""
     after_half: Bool[Tensor, "m"]
 
     @cached_property
@@ -60,12 +60,12 @@ class TwoSets:
 
     @cached_property
     def first(self) -> Bool[Tensor, "s"]:
-        """Which of ``points`` were there before."""
+        """Mask of ``points`` from the reference set."""
         return torch.arange(len(self.points)) < len(self.before)
 
     @cached_property
     def learning(self) -> Bool[Tensor, "s"]:
-        """Which of ``points`` are learned from."""
+        """Mask of ``points`` for fitting."""
         return torch.cat([self.before_half, self.after_half])
 
     @cached_property
@@ -175,7 +175,7 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
     """Points whose Euclidean distance grows with a divergence.
 
     Args:
-        codes: Embeddings, shape (n, d).
+        embeddings: Embeddings, shape (n, d).
         divergence: Distance between embeddings.
 
     Raises:

@@ -31,7 +31,7 @@ from holdfast.smoothing.index import Index, Smoothing, central_sample, embedding
 # certified by. Of each copy only what is counted is kept, so memory holds the first set's codes and a batch.
 
 KEPT = 1024
-"""How many order statistics of the distances are kept: a quantile is read from the next one above it."""
+"""Number of stored order statistics of the distances; a quantile is the next one above it."""
 BLOCK = 2**24
 """Entries of one tile of products: 64 MB in float32."""
 _LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("listener", default=None)
@@ -114,7 +114,7 @@ class View:
     radius: float
     index: Index
     neighbour: int
-    """Which entry of the index most copies are nearest to, their own left out; 0 if most are nearest to none."""
+    """Most frequent nearest index entry of the copies, without their own; 0 without a majority."""
 
     @classmethod
     def of(cls, population: Population, row: int, smoothing: Smoothing, divergence: Divergence, first: Codes) -> View:
@@ -147,7 +147,7 @@ class View:
         return (self.index.neighbours(points) == self.neighbour) & (self.neighbour > 0)
 
     def in_ball(self, codes: Codes) -> Observed:
-        """Return of each copy whether it lies in the ball around the centre."""
+        """Return whether each copy lies in the ball around the centre."""
         return {"held": self.distances(self.embed(codes)) <= self.radius}
 
     def counted(self, codes: Codes) -> Observed:
@@ -188,7 +188,7 @@ def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
 
     Args:
         probe: Fitted probe.
-        codes: Embeddings, shape (n, d).
+        embeddings: Embeddings, shape (n, d).
     """
     best, classes = probe.scores(codes).topk(2, dim=1)
     sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)
@@ -212,7 +212,7 @@ def kept_ranks(draws: int, copies: int | None = None) -> Int[Tensor, "g"]:
 
 
 COPIES = 16
-"""How many noisy copies the attack looks at."""
+"""Number of noisy copies in the attack."""
 
 
 class MeanOfCopies(nn.Module):
@@ -333,7 +333,7 @@ def farthest(draws: int, sigma: float, alpha: float) -> float:
 # ``Phi(r / sigma)``, or its upper end does not reach it.
 
 EVENTS = ("kept", "retrieved")
-"""What a copy may do that is voted on, beside what probes say of it."""
+"""Events of a copy that are voted on, besides the classes of probes."""
 
 
 @final
@@ -342,7 +342,7 @@ class Stopping(SharedSettings):
     """When enough copies are drawn; by default all of them are, at once."""
 
     wanted: tuple[float, ...] = ()
-    """l2 radii that shall be decided, for each of the ``events`` and the class that each probe says."""
+    """l2 radii to decide, for each of ``events`` and the class of each probe."""
     certainty: float = 0.001
     """The chance of error with which they are decided; certificates have their own."""
     least: int | None = None

@@ -1,4 +1,4 @@
-"""What noisy copies are looked up in, and the mathematics of center smoothing."""
+"""Index that noisy copies are matched with, and the mathematics of center smoothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.measure.observation import SharedSettings
 from holdfast.measure.population import Fit, Population
 
 COPIES = 16
-"""How many noisy copies of an image its entry of the index is the mean code of."""
+"""Number of noisy copies behind an image's index entry, their mean embedding."""
 
 
 @final
@@ -45,7 +45,7 @@ class Smoothing(SharedSettings):
 
     @property
     def forward_passes(self) -> int:
-        """How many noisy copies of an image the encoder looks at."""
+        """Forward passes per image: its noisy copies."""
         return 2 * self.selection + self.copies
 
 
@@ -57,8 +57,8 @@ class NoisyIndex(Fit[Observed]):
     ``codes`` of the ``samples`` images that are looked at and of those that they are compared with, by their places in
     ``shuffled``, and ``bank`` of the images of the bank that they are compared with instead, if there is one.
 
-    Clean codes would do as well, and certificates hold for any; but where noise moves all codes one way, as it does in
-    encoders that never saw any, noisy copies are nearer to each other's than to any clean code.
+    Certificates hold for any index, also for one of clean embeddings. But if noise moves all embeddings in one direction (as
+    in encoders trained without noise), noisy copies are nearer to each other than to any clean embedding.
     """
 
     sigma: float
@@ -93,7 +93,7 @@ class NoisyIndex(Fit[Observed]):
         return {name: codes.to(population.run.device) for name, codes in learned.items()}
 
     def _entries(self, population: Population, rows: Sequence[int], purpose: str) -> Codes:
-        """Return the mean codes of noisy copies of the images at ``rows``."""
+        """Return the mean embeddings of noisy copies of the images at ``rows``."""
         ids, run = population.images.ids, population.run
 
         def work(some: Sequence[int]) -> Observed:
@@ -147,7 +147,7 @@ class Index:
         return torch.addmm(self.half, points - self.origin, self.entries.T, alpha=-1)
 
     def nearer(self, points: Float[Tensor, "b d"]) -> Bool[Tensor, "b m"]:
-        """Return whether each point is nearer to the image's own entry than to each other one."""
+        """Return whether each point is nearer to the image's own entry than to each other entry."""
         levels = self.levels(points)
         return levels[:, 1:] > levels[:, :1]
 
@@ -225,7 +225,7 @@ def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"
 
 BETA = 2.0
 CANDIDATES = 64
-"""How many samples near the mean are tried first: their medians are close to the least, which rules out most others."""
+"""Number of samples near the mean that are tried first; their small medians exclude most others."""
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
 

@@ -1,8 +1,8 @@
-"""What is seen of the noisy copies of each image: as it is, and attacked.
+"""Noisy copies of each image, clean and attacked.
 
-An attack shows the other side of what center smoothing certifies. It climbs the displacement of the mean code of a few noisy
-copies, the same ones throughout, which has gradients where the centre has none. What counts is where the centre itself ends
-up, found at the attacked image from fresh copies.
+An attack gives the other end of the bracket of center smoothing. It maximises the displacement of the mean embedding of a
+few fixed noisy copies, because the centre has no gradients. The result is the centre at the attacked image, from fresh
+copies.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from holdfast.smoothing.index import Index, Smoothing, central_sample, embedding
 @final
 @dataclass(frozen=True)
 class NoisyCodes(Observation):
-    """What the codes of each image's noisy copies say; entry ``name`` under divergence ``k`` is called ``k.name``.
+    """Statistics of the embeddings of each image's noisy copies; entry ``name`` under divergence ``k`` is called ``k.name``.
 
-    ``centre``: of the first set, in the divergence's embedding; ``radius``: of the ball around it that holds half of that
-    set; ``held``: the share of the second set in it; ``distances``: order statistics of the third set's distances from it;
-    ``error``: its distance from the clean code. Of the third set's copies, ``nearer``: how many are nearer to their own
-    entry of the index than to each other image's; ``kept``: how many are nearest to their own; ``retrieved``: how many have,
-    their own left out, the neighbour that most of the first set have; ``agrees``: whether the clean code has it too.
+    ``centre`` of the first set, in the divergence's embedding; ``radius`` of the ball around it with half of that set;
+    ``held``: fraction of the second set in the ball; ``distances``: order statistics of the third set's distances from the
+    centre; ``error``: distance of the centre from the clean embedding. Counts of the third set: ``nearer`` to their own
+    index entry than to each other image's; ``kept``: nearest to their own; ``retrieved``: their nearest other image is the
+    most frequent one of the first set; ``agrees``: whether it is that of the clean embedding, too.
 
     ``copies``: how many the third set has, which are drawn until ``stopping`` says that they are enough.
 
@@ -97,7 +97,7 @@ class NoisyCodes(Observation):
     def _in_rounds(
         self, copies: Copies, views: Sequence[View], probes: dict[int, FittedProbe], chosen: dict[int, int]
     ) -> tuple[int, Observed]:
-        """Return how many copies of the third set were drawn until they were enough, and what was seen of them."""
+        """Return the number of copies drawn of the third set, and their statistics."""
 
         def work(codes: Codes) -> Observed:
             return {
@@ -139,7 +139,7 @@ class NoisyCodes(Observation):
         An evaluation that needs a failed one gets the reason when it concludes; the others do not fail with it.
 
         Raises:
-            HoldfastError: a probe scores the codes of another encoder.
+            HoldfastError: a probe scores the embeddings of another encoder.
         """
         probes: dict[int, FittedProbe] = {}
         if population.images.labels is None:
@@ -162,7 +162,7 @@ class NoisyCodes(Observation):
 class AttackedCentres(Observation):
     """What noisy copies of each image say once it is attacked in the l2 ball of ``radius``.
 
-    ``centre`` and ``held`` are as in ``NoisyCodes``; ``kept``: the share of copies that are nearest to their own entry.
+    ``centre`` and ``held`` are as in ``NoisyCodes``; ``kept``: the fraction of copies that are nearest to their own entry.
     """
 
     smoothing: Smoothing

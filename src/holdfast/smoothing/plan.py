@@ -1,4 +1,4 @@
-"""What a number of noisy copies can certify, what it costs and what it leaves open, before anything is computed."""
+"""Plan of smoothing: what a number of noisy copies can certify, and its cost, before a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALLEST = 1e-6
 
 @dataclass(frozen=True)
 class Plan:
-    """What to expect of ``Smoothing`` with these settings."""
+    """Expected results and cost of ``Smoothing`` with these settings."""
 
     smoothing: Smoothing
     slack: float
@@ -25,11 +25,11 @@ class Plan:
 
     @property
     def abstaining(self) -> float:
-        """About the chance that center smoothing abstains at an image.
+        """Approximate probability that center smoothing abstains at an image.
 
-        The ball reaches from the centre to half of the samples that chose it. So the mass it holds is that below a sample
-        median, which follows a beta law, and what fresh samples count in it a beta-binomial one. Where many samples compete
-        for the centre, as in codes of one or two dimensions, the least radius of all holds less, and the chance is larger.
+        The ball reaches from the centre to half of the samples that chose it. Its mass is that below a sample median, which
+        follows a beta law, so the count of fresh samples in it follows a beta-binomial law. In one or two dimensions many
+        samples compete for the centre, the smallest radius holds less, and the probability is larger.
         """
         from scipy.stats import betabinom
 
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def fewest(self) -> int:
-        """How many copies of an image are drawn to certify it, where they agree."""
+        """Number of copies of an image to certify it, if they agree."""
         return self.stopping.fewest(self.smoothing.copies, self.smoothing.sigma)
 
     @property
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def drawn(self) -> str:
-        """How many noisy copies of an image are drawn."""
+        """Number of noisy copies per image."""
         early = 2 * self.smoothing.selection + self.fewest
         most = f"{self.smoothing.forward_passes:,} noisy copies of each image"
         return f"up to {most}, {early:,} where they agree" if self.ends_early else most
@@ -130,7 +130,7 @@ def check_centres(
     """Raise if center smoothing would abstain on every image or could certify none at some of the ``radii``.
 
     Raises:
-        HoldfastError: says how many copies are needed.
+        HoldfastError: there are too few copies; the message has the needed number.
     """
     check_slack(evaluation, slack)
     needed = ceil(log(4 / alpha) / (2 * slack**2))
@@ -152,7 +152,7 @@ def check_centres(
 
 
 def copies_for_centres(radius: float, sigma: float, slack: float, alpha: float) -> int:
-    """Return how many copies leave center smoothing a deviation of half of what the mass at ``radius`` leaves to 1.
+    """Return the number of copies for which the standard deviation is half of the room above the mass at ``radius``.
 
     Example:
         >>> copies_for_centres(0.25, 0.25, 0.05, 0.01)
@@ -166,7 +166,7 @@ def check_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...],
     """Raise if no vote could certify an image at some of the ``radii``, even if all copies agreed.
 
     Raises:
-        HoldfastError: says how many copies are needed.
+        HoldfastError: there are too few copies; the message has the needed number.
     """
     for radius in radii:
         if smoothing.copies < (needed := needed_draws(radius, smoothing.sigma, alpha)):

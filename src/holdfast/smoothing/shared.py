@@ -1,4 +1,4 @@
-"""What all evaluations of smoothed encoders share: settings, sizes, findings and warnings."""
+"""Settings, sizes, findings and warnings that all evaluations of smoothed encoders share."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SmoothedEvaluation(Evaluation):
         return self.alpha / self.looks
 
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
-        """Return how series and estimates name a case."""
+        """Return the conditions of a case in series and estimates."""
         return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
 
 
@@ -140,7 +140,7 @@ def certified_distance(
 
 
 def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
-    """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
+    """Return the divergence that belongs to a distance of embedded vectors; on a sphere none exceeds its diameter."""
     on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
     return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
 
@@ -164,5 +164,5 @@ SIZES = Sizes(
     heavy={"selection": 140, "copies": 400, "others": 12, "alpha": 0.01},
 )
 CENTRES_OF_LARGE = {**SIZES.large, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
-"""What quick changes for large encoders where centres of smoothing are looked for and attacked."""
+"""Reduced settings of quick for large encoders, where centres are computed and attacked."""
 CENTRES_OF_HEAVY = {**SIZES.heavy, "slack": 0.15, "attack": "u-fgsm"}

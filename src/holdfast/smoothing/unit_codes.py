@@ -60,7 +60,7 @@ def least_mean(draws: Float[Tensor, "n"], alpha: float) -> float:
 
 
 def predicted_bets(draws: Float[Tensor, "n"], alpha: float) -> Float[Tensor, "n"]:
-    """Return what is bet on each draw, from those before it: more the less they vary."""
+    """Return the bet on each draw from the draws before it; less variation means larger bets."""
     count = torch.arange(1, len(draws) + 1, dtype=torch.float64, device=draws.device)
     means = (0.5 + draws.cumsum(0)) / (count + 1)
     variances = (0.25 + (draws - means).square().cumsum(0)) / (count + 1)
@@ -82,7 +82,7 @@ FIRST = 128
 @final
 @dataclass(frozen=True)
 class FeatureNoise(SharedSettings):
-    """How much noise and how many copies; ``copies`` are the most, of which most images need few."""
+    """Noise and number of copies; ``copies`` is the maximum, and most images need few."""
 
     sigma: float
     selection: int
@@ -96,10 +96,10 @@ class FeatureNoise(SharedSettings):
 @final
 @dataclass(frozen=True)
 class UnitCodes(Observation):
-    """What noisy copies say of each image's mean unit code.
+    """Mean unit embedding of each image's noisy copies.
 
-    ``anchor``: the mean unit code of the ``selection``, made a unit; ``low``: the lower end of ``S`` at that anchor, with
-    confidence ``1 - alpha`` at any stopping time; ``mean``: what was seen of it; ``copies``: how many were drawn.
+    ``anchor``: mean unit embedding of the ``selection``, scaled to norm one; ``low``: lower end of ``S`` at that anchor,
+    with confidence ``1 - alpha`` at any stopping time; ``mean``: observed ``S``; ``copies``: number of copies drawn.
     Copies are drawn until ``2 S - 1`` at ``radius`` by ``low`` is within ``precision`` of that by ``mean``.
     """
 
@@ -147,7 +147,7 @@ class UnitCodes(Observation):
 @final
 @dataclass(frozen=True)
 class AttackedUnitCodes(Observation):
-    """``similarity``: the cosine between the mean unit code of each attacked image and the anchor of the image as it was."""
+    """``similarity``: cosine of each attacked image's mean unit embedding and the clean image's anchor."""
 
     settings: FeatureNoise
     radius: float
@@ -191,7 +191,7 @@ class AttackedUnitCodes(Observation):
 
 
 def unit(codes: Codes) -> Float[Tensor, "b d"]:
-    """Return codes of length 1 in float64; 0 for codes without a direction, which the certificate allows."""
+    """Return embeddings of length 1 in float64; 0 for embeddings without a direction, which the certificate allows."""
     codes = codes.double()
     lengths = torch.linalg.vector_norm(codes, dim=1, keepdim=True)
     sound = codes.isfinite().all(1, keepdim=True) & lengths.isfinite() & (lengths > 0)

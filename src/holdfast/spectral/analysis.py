@@ -1,4 +1,4 @@
-"""SPADE: how much a map stretches neighbourhoods, and scores of edges, samples and cuts."""
+"""SPADE: stretch of neighbourhoods by a map, as scores of edges, samples and cuts."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ class Spade:
     spectrum: Spectrum | None
     """The ten largest eigenvalues and their vectors; None for an infinite score."""
     certificate: float | None
-    """What ``lambda_max`` was proved to be below, by a factorisation; None if that was not tried or failed."""
+    """Upper bound of ``lambda_max``, proved by a factorisation; None if not tried or failed."""
     riemannian: float
     """``sqrt(sum log^2 lambda)`` over the ten largest eigenvalues."""
     riemannian_all: float | None
-    """The same over all; None for more than ``DENSE`` samples."""
+    """Riemannian distance over all eigenvalues; None for more than ``DENSE`` samples."""
     edge_scores: dict[int, Float[np.ndarray, "m"]]
     """For each number r of eigenvectors the score of every input edge (``graphs.inputs.edges``)."""
     edge_scores_all: Float[np.ndarray, "m"] | None
@@ -224,7 +224,7 @@ def proved(scores: Spade) -> Spade:
 
 
 def _infinite(graphs: GraphPair, split: Split, seed: int) -> Spade:
-    """Return what can be said where the score is infinite: only the separated edges' scores are known."""
+    """Return the scores if the score is infinite: only those of separated edges are known."""
     crosses = crossing(graphs.inputs, graphs.outputs)
     separated = np.where(crosses, np.inf, np.nan)
     return Spade(

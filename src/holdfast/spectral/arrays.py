@@ -1,4 +1,4 @@
-"""The SPADE result of two arrays of features, from anywhere: no encoder is needed."""
+"""SPADE result of two arrays of features, without an encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the paper sets beside the SPADE score: highest and random edges, the reverse map, other k, other Laplacians."""
+"""Comparisons of the SPADE paper: highest and random edges, the reverse map, other k, other Laplacians."""
 
 from __future__ import annotations
 

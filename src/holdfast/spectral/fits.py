@@ -1,4 +1,4 @@
-"""The spectral scores of a run's images, learned once for all evaluations that ask."""
+"""Fit of the spectral scores of a run's images, computed once for all evaluations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SpectralScores:
     spade: Spade
     rows: Sequence[int]
     order: Int[np.ndarray, "n"]
-    """Which of ``rows`` comes first, second ... in the ids' order."""
+    """Permutation of ``rows`` into the order of ids."""
 
     @cached_property
     def points(self) -> tuple[Points, Points]:
@@ -102,7 +102,7 @@ def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:
     """Return the flattened inputs at ``rows`` as they are stored: a byte per value where the source has bytes.
 
     Raises:
-        HoldfastError: codes alone are known.
+        HoldfastError: embeddings alone are known.
     """
     if images.inputs is None:
         raise HoldfastError(

@@ -75,7 +75,7 @@ class Graph:
 
     @cached_property
     def neighbours(self) -> Int[np.ndarray, "n"]:
-        """Return how many neighbours each node has."""
+        """Return the number of neighbours of each node."""
         return np.bincount(self.edges.ravel(), minlength=self.n)
 
     @cached_property
@@ -87,7 +87,7 @@ class Graph:
 
     @property
     def components(self) -> int:
-        """Return how many components there are."""
+        """Return the number of components."""
         return int(self.component.max()) + 1
 
     def within(self, nodes: Bool[np.ndarray, "n"]) -> Graph:
@@ -140,7 +140,7 @@ class Split:
     sizes: tuple[int, ...]
     """Sizes of the output graph's components, largest first."""
     crossing: int
-    """How many input neighbours they separate."""
+    """Number of input neighbours that the output components separate."""
     pair: tuple[int, int]
     """One such pair of samples."""
 

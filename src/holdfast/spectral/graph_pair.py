@@ -42,10 +42,10 @@ class GraphPair:
     ties: int
     """Samples whose output equals those of at least k others: which of these are neighbours is decided by order."""
     recall: tuple[float, float]
-    """Shares of the true neighbours found among inputs and among outputs."""
+    """Fractions of the true neighbours found among inputs and among outputs."""
     repaired: str = ""
     remark: str = ""
-    """What could not be done as the settings say."""
+    """Settings that could not be followed, in a sentence."""
 
     @property
     def split(self) -> Split | None:
@@ -186,7 +186,7 @@ class _Sketch:
         )
 
     def repaired(self, first: GraphPair, repair: str) -> GraphPair:
-        """Return what ``repair`` makes of graphs whose score is infinite."""
+        """Return graphs with an infinite score after ``repair``."""
         if repair == "largest":
             left = first.restricted(largest(first.outputs))
             count = f"{left.inputs.n} of {first.inputs.n} samples"

@@ -39,7 +39,7 @@ class GraphConstruction(TextSettings):
         return points
 
     def remark(self, inputs: Points) -> str:
-        """Return what cannot be done to ``inputs`` as the settings say, in one sentence; empty if nothing."""
+        """Return a sentence on settings that ``inputs`` do not allow; empty if there are none."""
         return ""
 
     @abstractmethod

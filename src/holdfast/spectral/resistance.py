@@ -22,7 +22,7 @@ WIDTH = 16
 
 
 def sketch_rows(n: int) -> int | None:
-    """Return how many random rows a graph of ``n`` nodes is sketched with; None if it is solved exactly."""
+    """Return the number of random rows in the sketch of a graph with ``n`` nodes; None if solved exactly."""
     return None if n <= EXACT else 200 if n <= FACTORED else 32
 
 

@@ -91,7 +91,7 @@ class Laplacian:
         return self.centred(x)
 
     def descend(self, b: Columns, steps: int, tolerance: float = 0.0) -> Columns:
-        """Return what ``steps`` steps of conjugate gradients, preconditioned by the degrees, make of ``L x = b``."""
+        """Solve ``L x = b`` approximately by ``steps`` steps of conjugate gradients, preconditioned by the degrees."""
         inverse = self.inverse_degree[:, None]
         x, r = np.zeros_like(b), b.copy()
         goal = tolerance * np.linalg.norm(b, axis=0)

@@ -99,7 +99,7 @@ def group_means(spade: Spade, case: Conditions, groups: Mapping[str, Sequence[in
 
 
 def verdict(scores: Spade) -> Verdict:
-    """Return whether the score is finite and right, with everything about how it was computed."""
+    """Return the verdict on the score: finite and correct, with the details of its computation."""
     graphs = scores.graphs
     recall = "exact" if min(graphs.recall) == 1 else f"approximate, recall {min(graphs.recall):.5f}"
     facts = {
@@ -129,7 +129,7 @@ def verdict(scores: Spade) -> Verdict:
 
 
 def spade_warnings(scores: Spade) -> tuple[str, ...]:
-    """Return what a reader must see beside the numbers."""
+    """Return the warnings for the numbers."""
     warnings, graphs = [], scores.graphs
     if scores.split:
         warnings.append(f"The SPADE score is infinite: {scores.split}.")

@@ -1,4 +1,4 @@
-"""How much a spectral score means: random subsets, trivial maps, and scores as named tensors."""
+"""Stability of spectral scores: random subsets, trivial maps, and scores as named tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHUNK = 4096
 """Features projected together."""
 Numbers = dict[str, float]
 LEAST = {"eigenvalue_gap": 1.0, "edge_hop_distortion": 1.0, "hop_distortion": 1.0}
-"""What a number cannot fall below, if that is more than zero: eigenvalues descend, and no two samples share a node."""
+"""Lower limit of a number, if above zero: eigenvalues descend, and no two samples share a node."""
 
 
 def node_score(vectors: int | str) -> str:
@@ -95,7 +95,7 @@ class Subsets:
 
     @property
     def method(self) -> str:
-        """Return how the intervals came about."""
+        """Return the method of the intervals."""
         count = len(next(iter(self.numbers.values()), ()))
         if not count:
             return f"no interval: it comes from random subsets, and {self.missing}"

@@ -1,4 +1,4 @@
-"""What is observed of an encoder at one scale of the mixture: how well the robust rules do on its codes.
+"""Observation of SynBench: accuracies of the robust rules on an encoder's embeddings, scale by scale.
 
 A scale has a fresh train set, from which the rules are fitted, and a fresh test set. Both are drawn, encoded and forgotten
 batch by batch. Rules are also fitted on each half of the train set, to see what more samples would change.
@@ -25,9 +25,9 @@ from holdfast.measure.population import Population
 from holdfast.synthetic.mixture import Mixture, Pooled, Rules, direction
 
 MOST_NUMBERS = 400_000_000
-"""Of the covariance, or of the codes where there are fewer than features: three gigabytes."""
+"""Largest number of entries of the covariance, or of the embeddings with fewer samples than features: 3 GB."""
 CHUNK = 1024
-"""Codes held at a time."""
+"""Embeddings held at a time."""
 FEWEST = 64
 """Samples per set below which a half of it may well hold one class only."""
 PER_FEATURE = 20
@@ -62,21 +62,21 @@ class RuleAccuracies(Observation):
         return list(range(len(self.scales)))
 
     def wanted(self, features: int) -> int:
-        """Return how many samples each set of each scale should have."""
+        """Return the wanted number of samples per set and scale."""
         return self.samples if isinstance(self.samples, int) else PER_FEATURE * features
 
     def drawn(self, features: int) -> int:
-        """Return how many it has: as many as the encodings allow."""
+        """Return the number of samples per set and scale within the limit on encodings."""
         return min(self.wanted(features), self.encodings // (2 * len(self.scales)))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         """Return for each scale, with ``p`` the rules of the first half, the second half and the whole train set, and of
         its first quarter before the whole with ``sweep``:
 
-        ``right`` and ``bound``, shape (b, p, e), the means of ``c`` (1 where a test sample is classified rightly) and of
-        ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), of which p is the slowest index;
-        ``margin``, shape (b, e), the distance from a class mean to the middle in units of the codes; and ``rank``, shape
-        (b,), of the whole set's covariance.
+        ``right`` and ``bound``, shape (b, p, e), the means of ``c`` (1 if a test sample is classified correctly) and of
+        ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), with p as the slowest index;
+        ``margin``, shape (b, e), the distance from a class mean to the middle in embedding units; ``rank``, shape (b,), of
+        the whole set's covariance.
         """
         scales = [self._scale(population, self.scales[row]) for row in rows]
         return {name: torch.stack([scale[name] for scale in scales]) for name in scales[0]}
@@ -144,7 +144,7 @@ def _tested(rules: Sequence[Rules], codes: Codes, labels: Float[Tensor, "b"]) ->
 def _encoded(
     population: Population, mixture: Mixture, offset: float, stream: tuple[str, float], rows: range
 ) -> tuple[Codes, Float[Tensor, "b"]]:
-    """Return the codes of samples ``rows`` of one set, and their classes.
+    """Return the embeddings of samples ``rows`` of one set, and their classes.
 
     The Gaussians leave the encoder's domain, as published: clipping them would change their distances. So the encoder is
     entered where inputs are not checked.
@@ -174,5 +174,5 @@ def placed(inputs: Pixels, domain: Domain) -> Pixels:
 
 
 def features(population: Population) -> int:
-    """Return how many numbers a code has."""
+    """Return the number of features of an embedding."""
     return population.codes.shape[1]

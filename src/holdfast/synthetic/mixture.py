@@ -90,7 +90,7 @@ class Mixture:
         """Return ``mu'w / sd`` and ``sd = sqrt(w' Sigma w)`` of the robust Bayes rules of the inputs themselves.
 
         Args:
-            budgets: shares of the largest budget that leaves something of the mean.
+            budgets: fractions of the largest budget that leaves something of the mean.
             norm: in which they are measured; ``linf`` is known for white noise alone.
 
         Example:
@@ -142,7 +142,7 @@ STEPS = 100
 
 
 def check_budgets(budgets: Sequence[float]) -> None:
-    """Raise unless every budget is a share of the distance to the mean that leaves something of it."""
+    """Raise unless every budget is a fraction of the distance to the mean that leaves something of it."""
     for budget in budgets:
         if not 0 <= budget < 1:
             raise OutOfRange("budget", budget, "a fraction of the distance from the mean to the boundary, in [0, 1)")
@@ -151,12 +151,12 @@ def check_budgets(budgets: Sequence[float]) -> None:
 def secular(
     m: Float[Tensor, "r"], lam: Float[Tensor, "r"], budgets: Sequence[float]
 ) -> tuple[Float[Tensor, "e r"], Float[Tensor, "e r"]]:
-    """Return ``z`` and ``w`` for each of the ``e`` budgets (shares of ``||m||``), in the eigenbasis of ``Lam``.
+    """Return ``z`` and ``w`` for each of the ``e`` budgets (fractions of ``||m||``), in the eigenbasis of ``Lam``.
 
     Args:
         m: half the difference of the class means, not zero.
         lam: the eigenvalues of the covariance, all positive.
-        budgets: the radii of the perturbation as shares of ``||m||``, in [0, 1).
+        budgets: the radii of the perturbation as fractions of ``||m||``, in [0, 1).
 
     Example:
         >>> z, w = secular(torch.tensor([3.0, 4.0]).double(), torch.ones(2).double(), [0.0, 0.5])
@@ -187,17 +187,17 @@ def secular(
 
 
 def accuracy(w: Float[Tensor, "e r"], m: Float[Tensor, "r"], lam: Float[Tensor, "r"]) -> Float[Tensor, "e"]:
-    """Return how often the rules ``sign(w'x)`` are right: ``Phi(m'w / sqrt(w' Lam w))``."""
+    """Return the accuracy of the rules ``sign(w'x)``: ``Phi(m'w / sqrt(w' Lam w))``."""
     return torch.special.ndtr(w @ m / (w.square() @ lam).sqrt())
 
 
 ROUNDING = 10.0
-"""Rounding errors of an encoder's codes, in units of its precision relative to their size."""
+"""Rounding errors of an encoder's embeddings, in units of its precision relative to their size."""
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """Counts and means of the classes +1 and -1, and the scatter of the codes around their own class mean.
+    """Counts and means of the classes +1 and -1, and the scatter of the embeddings around their own class mean.
 
     Merging is exact and stable (Chan, Golub and LeVeque 1983, https://doi.org/10.1080/00031305.1983.10483115).
     """
@@ -242,8 +242,8 @@ class Pooled:
     def modes(self, precision: torch.dtype) -> tuple[Float[Tensor, "r"], Float[Tensor, "d r"]]:
         """Return the eigenvalues of the covariance that are more than rounding, and their eigenvectors.
 
-        Codes of this ``precision`` carry rounding errors in proportion to their size, so that the cutoff is relative: an
-        encoder in other units keeps the same directions.
+        Embeddings of this ``precision`` have rounding errors in proportion to their size. The cutoff is therefore relative,
+        and an encoder in other units keeps the same directions.
         """
         covariance = self.covariance
         values, vectors = torch.linalg.eigh(covariance)
@@ -261,9 +261,9 @@ class Rules:
     middle: Float[Tensor, "d"]
     weights: Float[Tensor, "e d"]
     offsets: Float[Tensor, "e"]
-    """How far from the middle the boundaries lie, in the same scale: 0 unless one class is more frequent."""
+    """Distance of the boundaries from the middle, in the same scale; 0 with equal priors."""
     rank: int
-    """How many directions the codes vary in."""
+    """Number of directions in which the embeddings vary."""
 
     @classmethod
     def fit(
@@ -271,12 +271,12 @@ class Rules:
     ) -> Rules:
         """Return the robust Bayes rules of two classes with these moments.
 
-        Codes that do not vary, or classes that do not differ, leave nothing to decide by: all weights are zero.
+        Embeddings that do not vary, or classes that do not differ, leave nothing to decide by: all weights are zero.
 
         Args:
-            pooled: moments of the codes.
-            budgets: radii of the perturbation, in [0, 1): shares of the largest that leaves something of the mean.
-            precision: of the codes.
+            pooled: moments of the embeddings.
+            budgets: radii of the perturbation, in [0, 1): fractions of the largest that leaves something of the mean.
+            precision: of the embeddings.
             norm: in which the budgets are measured, ``l2`` or ``linf``.
             prior: how frequent the class +1 is, in (0, 1).
         """
@@ -298,7 +298,7 @@ class Rules:
     def __call__(
         self, codes: Float[Tensor, "b d"], labels: Float[Tensor, "b"]
     ) -> tuple[Bool[Tensor, "b e"], Float[Tensor, "b e"]]:
-        """Return which codes are classified rightly and their scaled bounds (0 where wrongly).
+        """Return which embeddings are classified rightly and their scaled bounds (0 where wrongly).
 
         A bound is the distance to the boundary in units of the distance from a class mean to the middle.
         """
@@ -306,6 +306,6 @@ class Rules:
         return values > 0, values.clamp_min(0)
 
     def margins(self, norm: str) -> Float[Tensor, "e"]:
-        """Return the distance from a class mean to the middle under each rule, in units of the codes; 0 without a rule."""
+        """Return the distance from a class mean to the middle under each rule, in embedding units; 0 without a rule."""
         dual = self.weights.norm(dim=1) if norm == "l2" else self.weights.abs().sum(1)
         return (1 / dual).where(dual > 0, 0)

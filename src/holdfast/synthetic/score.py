@@ -94,7 +94,7 @@ def allowed(scales: Sequence[float], mixture: Mixture, budgets: Sequence[float],
 
 MODES = ("exact", "published")
 GRID = (0.6, 1.0, 100)
-"""Where the authors' program adds up: from, to, how many points."""
+"""Grid of the sum in the authors' program: from, to, number of points."""
 
 
 def expected_above(accuracy: Curves, bound: Curves, thresholds: Float[Tensor, "t"]) -> Float[Tensor, "t *e"]:

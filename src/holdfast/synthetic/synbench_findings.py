@@ -82,7 +82,7 @@ Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class ScoringInputs:
-    """What was observed, and under which settings."""
+    """Observed accuracies and their settings."""
 
     observed: Observed
     best: Allowed

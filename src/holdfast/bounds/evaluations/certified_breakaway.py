@@ -1,7 +1,7 @@
 """Certified breakaway risk: how many other images can an image be carried past, proved from above, attacked from below.
 
 Breakaway asks whether ``d(f(x^), f(x')) < d(f(x^), f(x))`` for an ``x^`` in the ball around ``x`` and another image ``x'``
-(Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). Under l2 and cosine such codes fill a half-space. So a
+(Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). Under l2 and cosine such embeddings fill a half-space. So a
 bound of one linear function of ``f(x^)`` proves that no ``x^`` in the ball reaches it:
 
     share of x' some attack carries x past  <=  worst-case share  <=  share of x' for which there is no proof

@@ -1,8 +1,8 @@
-"""Certified displacement: how far can a change move the code at most, proved; and at least, attacked.
+"""Certified displacement: how far can a change move the embedding at most, proved; and at least, attacked.
 
     attacked  <=  max over x^ in the ball of d(f(x^), f(x))  <=  tau
 
-``tau`` is the least bound that linear bounds of the code prove, under l2, linf or cosine (``output_bounds.py``).
+``tau`` is the least bound that linear bounds of the embedding prove, under l2, linf or cosine (``output_bounds.py``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from holdfast.measure.population import Population
 WORST = "displacement of the representation by the worst allowed change"
 UNDEFINED = "a zero embedding has no direction, or all embeddings are one"
 ROUNDING = 1e-9
-"""Share of a bound, and of 1, by which an attack may exceed it in float64 before it counts as refuted."""
+"""Fraction of a bound, and of 1, by which an attack may exceed it in float64 before it counts as refuted."""
 
 
 @final
 @dataclass(frozen=True)
 class DisplacementBounds(Observation):
-    """For each image: how far its code can be moved at most, as proved, and how far an attack moves it."""
+    """For each image: how far its embedding can be moved at most, as proved, and how far an attack moves it."""
 
     certification: Certification
     ball: Ball
@@ -65,7 +65,7 @@ class DisplacementBounds(Observation):
 def farthest_attacked(
     population: Population, rows: Sequence[int], divergence: Divergence, attack: Attack, ball: Ball
 ) -> Pixels:
-    """Return points in the balls around the images at ``rows`` whose codes ``attack`` moved as far as it could."""
+    """Return points in the balls around the images at ``rows`` whose embeddings ``attack`` moved as far as it could."""
     encoder, pixels = population.double, population.pixels(rows).double()
     noise = population.run.noise([population.images.ids[row] for row in rows]).fork("moved")
     return attack(encoder, pixels, Away(divergence)(AttackContext(encoder, pixels, noise)), ball, noise)
@@ -153,7 +153,7 @@ SHARE = "median clean distances"
 
 
 def median_distance(population: Population, divergence: Divergence) -> Scale:
-    """Return the median distance of two clean codes with its interval; nan if it is zero."""
+    """Return the median distance of two clean embeddings with its interval; nan if it is zero."""
     codes = population.codes.double()
     distances = divergence(codes, codes[population.partners])[population.random_order.to(codes.device)]
     return chained_median(distances.cpu().numpy())

@@ -193,13 +193,13 @@ class CertifiedOverlap(BracketEvaluation):
 
 
 def same_codes(divergence: Divergence, codes: Codes, other: Codes) -> Bool[Tensor, "n"]:
-    """Return which codes are the same up to rounding, so that a share of their distance means nothing."""
+    """Return which embeddings are the same up to rounding, so that a fraction of their distance means nothing."""
     if isinstance(divergence, Cosine):
         return divergence(codes, other) <= ALIKE**2 / 2
     return (codes - other).norm(dim=1) <= ALIKE * torch.maximum(codes.norm(dim=1), other.norm(dim=1))
 
 
 def margins(values: Observed) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-    """Return the certified and the attacked margin of each pair; nan where the images have one code."""
+    """Return the certified and the attacked margin of each pair; nan where the images have one embedding."""
     apart = values["apart"].masked_fill(~(values["apart"] > 0), torch.nan)
     return (values["near"] - values["tau"]) / apart, (values["came"] - values["moved"]) / apart

@@ -1,6 +1,6 @@
 """Certified radius: how far an image may change while it provably stays more similar to itself than to another.
 
-For an anchor ``x+`` and a negative ``x-``, with ``u`` the unit code and ``W = u(x+) - u(x-)``,
+For an anchor ``x+`` and a negative ``x-``, with ``u`` the unit embedding and ``W = u(x+) - u(x-)``,
 
     R(x+, x-) = sup { eps : W f(x') > 0 for all x' in the domain with norm(x' - x+) <= eps }
 
@@ -183,7 +183,7 @@ class CertifiedRadius(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _curves(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> tuple[Curve, ...]:
-        """Return the share of pairs not confused at each radius: proved below, not refuted above."""
+        """Return the fraction of pairs not confused at each radius: proved below, not refuted above."""
         # From a little before the first pair fails: further in, all of them hold.
         start, end = 0.8 * float(certified.nan_to_num(torch.inf).min()), float(attacked.nan_to_num(0).max())
         radii = {f"certified by {self.method}": certified, f"left by {self.attack}": attacked}

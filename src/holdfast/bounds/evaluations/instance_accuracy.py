@@ -1,6 +1,6 @@
-"""Instance accuracy: the share of pairs that are not confused at a given radius, certified and attacked.
+"""Instance accuracy: the fraction of pairs that are not confused at a given radius, certified and attacked.
 
-For an anchor ``x+``, a negative ``x-`` and ``W = u(x+) - u(x-)`` of unit codes ``u``, a pair is right at ``eps`` if
+For an anchor ``x+``, a negative ``x-`` and ``W = u(x+) - u(x-)`` of unit embeddings ``u``, a pair is right at ``eps`` if
 ``W f(x') > 0`` for all ``x'`` within ``eps`` of ``x+``. A positive bound certifies it; an attack that makes ``W f(x')``
 negative refutes it. Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), definition 4.4, table E.2.
 
@@ -132,7 +132,7 @@ class InstanceAccuracy(Evaluation):
         return PairBounds(certification, ball, self.negatives, self.generate, self.published)
 
     def _series(self, population: Population, ball: Ball, values: Observed) -> list[Series]:
-        """Return the share of each image's negatives that it is not mistaken for, in the order of ``OBSERVED``."""
+        """Return the fraction of each image's negatives that it is not mistaken for, in the order of ``OBSERVED``."""
         published = self.pair_bounds(ball).at_negative(population.encoder.domain)
         arithmetic = arithmetic_of(population, self.arithmetic)
         conditions: list[Conditions] = [

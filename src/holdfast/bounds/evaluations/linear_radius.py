@@ -52,7 +52,7 @@ TRAINING, POOL = 10_000, 1000
 
 @dataclass(frozen=True)
 class Classifier:
-    """An encoder with a head, as an encoder whose codes are logits, in float64; ``classes`` are the labels they mean."""
+    """An encoder with a head in float64; its embeddings are the logits of ``classes``."""
 
     certified: CertifiedEncoder
     head: nn.Linear
@@ -63,7 +63,7 @@ class Classifier:
         return self.certified.codes(pixels)
 
     def on_codes_of(self, encoder: CertifiedEncoder) -> Classifier:
-        """Return the same head, in float64, on the codes that certificates of ``encoder`` speak about."""
+        """Return the same head, in float64, on the embeddings that certificates of ``encoder`` speak about."""
         if (executed := encoder.executed) is None:
             return self
         graph = with_head(executed.graph, self.head)
@@ -88,7 +88,7 @@ class Classifier:
 
 @final
 class HeadOnCodes(nn.Module):
-    """A head in float64 on codes of any precision."""
+    """A head in float64 on embeddings of any precision."""
 
     def __init__(self, encoder: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def with_head(graph: Graph, head: nn.Linear) -> Graph:
 @final
 @dataclass(frozen=True)
 class LinearHead(Fit[Classifier | None]):
-    """A head by logistic regression on the clean codes of a labelled bank, else of all but the ``held_out`` first images.
+    """Logistic regression on clean embeddings of a labelled reference set, or of all but the ``held_out`` first images.
 
     None without labels, or where the images left show fewer than two classes.
     """
@@ -404,7 +404,7 @@ class LinearRadius(Evaluation):
         return [series(name, where, v, kind, claim, of, reason) for name, where, v, kind, claim, of in each]
 
     def _curves(self, values: Observed) -> tuple[Curve, ...]:
-        """Return the share of images that are classified right at each radius; those that never are hold at none."""
+        """Return the fraction of images that are classified right at each radius; those that never are hold at none."""
         end = float(values["attacked"].nan_to_num(0).max())
         unharmed = values["attacked"].isnan() & (values["right"] == 1)
         by_kind = {

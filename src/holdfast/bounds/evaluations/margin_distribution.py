@@ -314,7 +314,7 @@ def without_interval(share: Estimate) -> Estimate:
 
 
 def similarity(population: Population, rows: Sequence[int], others: Int[Tensor, "k"]) -> Float[Tensor, "b k"]:
-    """Return the cosines of the codes of ``rows`` with those of ``others``; nan for zero codes."""
+    """Return the cosines of the embeddings of ``rows`` with those of ``others``; nan for zero embeddings."""
     chosen = (population.codes[list(each)].double().cpu() for each in (rows, others.tolist()))
     anchors, theirs = (part / part.norm(dim=1, keepdim=True) for part in chosen)
     return anchors @ theirs.T

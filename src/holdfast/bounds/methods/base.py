@@ -28,7 +28,7 @@ ENDLESS = ("target",)
 
 @dataclass(frozen=True)
 class Method(TextSettings):
-    """A way to bound linear functions of the code from below, over a region of inputs."""
+    """A way to bound linear functions of the embedding from below, over a region of inputs."""
 
     name: ClassVar[str]
 

@@ -82,7 +82,7 @@ Matrix = Float[np.ndarray, "_ _"]
 Vector = Float[np.ndarray, "_"]
 
 MARGIN = 1e-5
-"""Share of the clean value by which a specification must stay positive, beside the solver's tolerance."""
+"""Fraction of the clean value by which a specification must stay positive, beside the solver's tolerance."""
 LET_PASS = 2e-6
 """By how much a scaled constraint may be violated, and a binary miss 0 or 1: twice the solver's tolerance."""
 PRICED = 2e-7
@@ -90,7 +90,7 @@ PRICED = 2e-7
 ROUNDINGS = 8
 """Roundings for each term of a sum, more than there are where matrices are multiplied and the solver evaluates them."""
 SHORT = 1 - 1e-4
-"""Share of a proved radius that is claimed, because of the same tolerance."""
+"""Fraction of a proved radius that is claimed, because of the same tolerance."""
 OVERFLOW = (
     "exact bounds need finite numbers, and {} holds infinite ones; check the encoder's weights, take a smaller radius, "
     "or give specifications in float64"
@@ -315,7 +315,7 @@ GROWTH = 2.0
 class Exact(RadiusSearch):
     """The minimum or the robust radius itself, in ``seconds`` for each specification; out of time, the bound proved so far.
 
-    The search of a radius ends within ``gap``, as a share of it, of a point where the specification fails. Intermediate
+    The search of a radius ends within ``gap``, as a fraction of it, of a point where the specification fails. Intermediate
     bounds are those of alpha-CROWN after ``inner`` steps at ``rate``, tightened for the share ``boxes`` of the time.
     """
 

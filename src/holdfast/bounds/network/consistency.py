@@ -44,7 +44,7 @@ def probes(domain: Domain, dtype: torch.dtype, device: torch.device) -> Pixels:
 
 
 def call(encoder: Encoder, pixels: Pixels) -> Codes:
-    """Return the module's codes of a copy of ``pixels``, or say in one sentence how it fails."""
+    """Return the module's embeddings of a copy of ``pixels``, or say in one sentence how it fails."""
     try:
         with torch.no_grad():
             return encoder.forward(pixels.clone())
@@ -97,13 +97,13 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes, al
 
 
 def slack(codes: Codes, allowed: float) -> Float[Tensor, "d"]:
-    """Return by how much each feature may differ: the share ``allowed`` of its size in all codes."""
+    """Return the allowed difference of each feature: the fraction ``allowed`` of its size in all embeddings."""
     size = codes.abs().nan_to_num(0, 0).amax(0)
     return allowed * (size + 0.01 * size.max())
 
 
 def unlike(others: Codes, codes: Codes, slack: Float[Tensor, "d"]) -> Bool[Tensor, "b"]:
-    """Return which codes differ by more than ``slack`` in some feature."""
+    """Return which embeddings differ by more than ``slack`` in some feature."""
     close = (others - codes).abs() <= slack
     return ~(close | (others == codes) | (others.isnan() & codes.isnan())).all(1)
 

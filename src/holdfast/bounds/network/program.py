@@ -118,7 +118,7 @@ def check_operations(name: str, program: Any) -> None:
 
 
 def _check_effects(name: str, program: Any) -> None:
-    """Raise unless the code is all that the program leaves behind."""
+    """Raise unless the embedding is all that the program leaves behind."""
     for output in program.graph_signature.output_specs:
         if output.kind is OutputKind.USER_INPUT_MUTATION:
             raise CannotBound(name, "it changes its input in place", fix="write x = x - mean for x.sub_(mean)")

@@ -93,8 +93,8 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     Args:
         encoder: in the precision in question.
         pixels: images, in the same.
-        codes: those that bounds are of, in any precision.
-        allowed: by how much they may differ, as a share of their size.
+        embeddings: those that bounds are of, in any precision.
+        allowed: by how much they may differ, as a fraction of their size.
         largest: batch to try.
     """
     room = slack(codes, allowed)
@@ -272,7 +272,7 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
 def _check_original(encoder: Encoder, pixels: Pixels, codes: Codes, rounded: float, largest: int) -> None:
     """Raise unless ``encoder``, in the precision it is executed in, returns ``codes`` without rounding in between.
 
-    ``rounded`` is the share of their size by which ``codes`` themselves may be off, since the coarser precision may be
+    ``rounded`` is the fraction of their size by which ``codes`` themselves may be off, since the coarser precision may be
     that of the bounds.
     """
     exported = exported_program(encoder, pixels[:1])

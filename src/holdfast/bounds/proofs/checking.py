@@ -1,7 +1,7 @@
 """A second program that checks certificates: slow, in numpy, with every rounding counted, and no search.
 
 Nothing here is shared with the program that found them. Boxes of inputs are made from the image, the radius and the range
-of pixels; ``W`` from the codes of the images. Each claim on an intermediate value must follow, by intervals or by a
+of pixels; ``W`` from the embeddings of the images. Each claim on an intermediate value must follow, by intervals or by a
 linear bound, from the claims before it, and each leaf must have a positive bound; leaves must cover the ball.
 
 A linear form of a step's values is bounded by one of the values ``x`` before it. Where rounding makes its coefficients
@@ -121,7 +121,7 @@ def _check_sound(network: PlainNetwork, proof: Proof) -> None:
 
 
 def _specifications(network: PlainNetwork, proof: Proof) -> Array:
-    """Return ``W``, the difference of the unit codes of the image and of each negative, as float64 computes it."""
+    """Return ``W``, the difference of the unit embeddings of the image and of each negative, as float64 computes it."""
     codes = network.codes(np.concatenate([proof.anchor[None], proof.negatives]))
     lengths = np.linalg.norm(codes, axis=1, keepdims=True)
     if not (lengths > 0).all():

@@ -37,7 +37,7 @@ from holdfast.core.errors import HoldfastError
 # since the checker counts rounding.
 
 WIDER = 1e-9
-"""By which claims are wider than what was found, as a share of their size."""
+"""By which claims are wider than what was found, as a fraction of their size."""
 
 
 @dataclass

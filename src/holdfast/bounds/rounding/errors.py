@@ -355,7 +355,7 @@ UNKNOWN = {
     "scaled_dot_product_attention": "its kernels differ in what they round",
     "_upsample_bilinear2d_aa": "its weights are computed as it runs",
 }
-"""Operations that can be bounded in real arithmetic alone, and why."""
+"""Operations that can be bounded in exact arithmetic alone, and why."""
 NARROW = {
     **{f"conv_transpose{axes}d": "parts that overlap may be added in half precision" for axes in (1, 2, 3)},
     "adaptive_avg_pool3d": "it may sum in half precision",

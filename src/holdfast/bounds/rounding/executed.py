@@ -41,7 +41,7 @@ DETERMINED = frozenset(("add", "sub", "rsub", "mul", "div", "sqrt", "reciprocal"
 ARITHMETICS = ("real", "executed")
 HALF = (torch.float16, torch.bfloat16)
 COLUMNS = 256
-"""Features of a code whose bounds are taken together."""
+"""Features of an embedding whose bounds are taken together."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ExecutedEncoder:
         return self.encoder.forward(pixels.to(self.format.dtype)).double()
 
     def codes(self, pixels: Pixels) -> Box:
-        """Return bounds of the codes of ``pixels`` as executed, converted first, (b, d) each, on any machine.
+        """Return bounds of the embeddings of ``pixels`` as executed, converted first, (b, d) each, on any machine.
 
         Raises:
             HoldfastError: a value may exceed the largest number of its type, or rounding may lose all digits.

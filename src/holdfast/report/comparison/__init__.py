@@ -1,1 +1,1 @@
-"""Which results are comparable, and how encoders compare."""
+"""Comparable results, and comparisons of encoders."""

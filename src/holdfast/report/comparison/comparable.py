@@ -1,4 +1,4 @@
-"""Which results may stand in one table, and errors relative to another encoder's."""
+"""Results that may share a table, and errors relative to another encoder's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Group:
 
     results: tuple[Result, ...]
     encoders: tuple[str, ...]
-    """What each result's encoder is called in this report."""
+    """Name of each result's encoder in this report."""
 
     @property
     def first(self) -> Result:
@@ -52,7 +52,7 @@ class Group:
 
 
 def row_key(estimate: Estimate) -> RowKey:
-    """Return what two encoders' estimates must share to stand in one row."""
+    """Return the key that estimates of two encoders must share to be in one row."""
     return estimate.quantity, tuple(sorted(estimate.conditions.items())), estimate.claim
 
 
@@ -63,7 +63,7 @@ def protocol_key(result: Result) -> str:
 
 
 def labels(results: Sequence[Result]) -> dict[tuple[str, str], str]:
-    """Return what to call each encoder (by name and fingerprint): its name, with the fingerprint where names repeat."""
+    """Return the label of each encoder: its name, with the fingerprint if names repeat."""
     kinds = dict.fromkeys((result.encoder.name, result.encoder.fingerprint) for result in results)
     names = [name for name, _ in kinds]
     return {(name, mark): name if names.count(name) == 1 else f"{name} ({mark[:6]})" for name, mark in kinds}

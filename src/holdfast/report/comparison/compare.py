@@ -73,7 +73,7 @@ class Refusal(Record):
     name: str = ""
     """The quantity in print."""
     aim: str = ""
-    """What the attack of the conditions goes for, in words."""
+    """Goal of the attack in the conditions, in words."""
 
 
 class Comparison(Record):
@@ -81,9 +81,9 @@ class Comparison(Record):
 
     encoders: tuple[str, ...]
     baselines: tuple[str, ...] = ()
-    """Those of the encoders that only put numbers into proportion."""
+    """Encoders that are baselines."""
     collapsed: tuple[str, ...] = ()
-    """Those that give all images the same code and take no part."""
+    """Collapsed encoders, which are not compared."""
     contests: tuple[Contest, ...]
     refusals: tuple[Refusal, ...]
 
@@ -175,7 +175,7 @@ def _comparable_numbers(
 
 
 def _share_samples(a: Result, b: Result) -> bool:
-    """Return whether two results looked at the same samples, or would have, had no run ended before."""
+    """Return whether two results use the same samples, or would have in complete runs."""
     same = a.findings.ids == b.findings.ids
     return same or ((a.planned, b.planned) != (None, None) and bool(set(a.findings.ids) & set(b.findings.ids)))
 
@@ -298,7 +298,7 @@ Case = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def case(contest: Contest) -> Case:
-    """Return what tells a contest from the others of a table."""
+    """Return the conditions that distinguish a contest from the others of a table."""
     return contest.protocol, contest.quantity, tuple(sorted(contest.conditions.items()))
 
 

@@ -26,7 +26,7 @@ class Cell:
     mark: str
     """``best``, ``tied`` (for best) or nothing."""
     track: tuple[float, float, float] | None
-    """Where low, value and high lie between the row's ends, in percent."""
+    """Positions of low, value and high between the row's ends, in percent."""
 
     @property
     def value(self) -> str:
@@ -45,7 +45,7 @@ class Cell:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the bound of a share is the one that holds of every share."""
+        """Whether the bound of a fraction is trivial."""
         e = self.estimate
         trivial = {Claim.UPPER: 1.0, Claim.LOWER: 0.0}.get(e.claim)
         # An attack that found nothing says so much; a certificate that reaches nothing does not.
@@ -54,7 +54,7 @@ class Cell:
 
     @property
     def note(self) -> str:
-        """Return how the number came about, in one line."""
+        """Return the method of the number in one line."""
         e = self.estimate
         kind = "" if "no interval" in e.method else f"{e.confidence:.0%} interval: "
         how = f"{kind}{e.method}; n = {e.n:,}" if self.defined else "undefined"
@@ -70,7 +70,7 @@ class Row:
     cells: tuple[Cell | None, ...]
     """None where the encoder was not measured."""
     span: int = 1
-    """How many rows share ``first``; 0 in all but the first of them."""
+    """Number of rows that share ``first``; 0 except in the first of them."""
     contest: Contest | None = None
     """Who beats whom in this row."""
     written: str = ""
@@ -242,7 +242,7 @@ def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Conte
 
 
 def _ends(row: Sequence[Estimate]) -> tuple[float, float]:
-    """Return what the bars of a row lie between."""
+    """Return the two ends of a row's bars."""
     finite = [value for e in row for value in (e.low, e.value, e.high) if isfinite(value)]
     return (min(finite), max(finite)) if finite else (0.0, 0.0)
 
@@ -277,7 +277,7 @@ def _compared(section: Section) -> Section:
 
 
 def head(names: tuple[str, str]) -> str:
-    """Return what stands above the differences of two encoders."""
+    """Return the heading of the differences of two encoders."""
     return " − ".join(names)
 
 

@@ -1,4 +1,4 @@
-"""What the report draws, on its page and as files that stand alone."""
+"""Plots of the report, for the page and as files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIGHTNESS = "One dot per image; on the uncoloured line the certificate reaches a
 SHADED = f"{REFERENCE} An encoder's score is its shaded area, as a fraction of the area under that line."
 CLOUD = "One dot per image: the brighter, the larger what it is coloured by."
 DOTS = 1000
-"""Of a cloud: more hide each other, and the page stays small."""
+"""Largest number of points of a cloud; more hide each other and enlarge the page."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _panel(title: str, parts: Sequence[_Part], dashes: dict[str, str], encoders:
 
 
 def _telling(series: Series) -> bool:
-    """Return whether a distribution says more than the mean does: two values alone are a share."""
+    """Return whether a distribution says more than the mean; with two values it does not."""
     if series.quantity.endswith("_influence"):  # which serves intervals and comparisons
         return False
     if series.conditions.keys() & {
@@ -224,7 +224,7 @@ def _curve(curve: Curve, colour: int) -> _Part:
 
 
 PALETTE = ("#0f6b5c", "#c2571a", "#3b6fb6", "#a13670", "#7a7a1f", "#6a51a3", "#3c8f9e", "#8c564b")
-"""Those of the page on white."""
+"""Colours of the page on white."""
 INK, RULE = "#1d2724", "#e2e0d8"
 LINE = 14
 """Points between two lines of text."""

@@ -17,11 +17,11 @@ from jaxtyping import Float
 # Linear; logarithmic for values over more than two decades; and logarithmic with a linear stretch of its own for zeros.
 
 MARGIN = 0.05
-"""The share of an axis that is free before the first and after the last value."""
+"""The fraction of an axis that is free before the first and after the last value."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Between labelled values, times a power of ten."""
 WIDE = 100
-"""How many times the smallest positive value the largest is on a logarithmic axis."""
+"""Ratio of largest to smallest positive value from which an axis is logarithmic."""
 POWERS = 5
 """Labelled powers of ten, about, at most."""
 STRETCH = 0.5 / 0.9
@@ -83,7 +83,7 @@ class Axis:
         return np.where(values < self.first, STRETCH * values / self.first, above)
 
     def places(self, values: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:
-        """Return where ``values`` stand, as a share of the axis.
+        """Return the positions of ``values``, as a fraction of the axis.
 
         Example:
             >>> Axis.of(np.array([0.01, 1.0, 100.0])).places(np.array([1.0]))
@@ -124,12 +124,12 @@ def span(parts: Sequence[Float[np.ndarray, "p"]]) -> tuple[float, float]:
 # tenth of the time of all measurements.
 
 COLOURS = 8
-"""How many colours the style sheet names."""
+"""Number of colours in the style sheet."""
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 PATTERNS = {"solid": "", "dashed": "5.2 2.2", "dotted": "1.4 2.3", "dashdot": "9 2.2 1.4 2.2"}
 INK, RULE = "currentColor", "var(--rule)"
 WIDTH, HEIGHT = 252.0, 172.8
-"""Of a drawing, in points."""
+"""Size of a drawing, in points."""
 TOP, RIGHT, BOTTOM, LEFT = 13.8, 239.4, 134.8, 30.2
 """The ends of the axes; labels of many digits move the left one."""
 FONT = 10.5
@@ -140,7 +140,7 @@ PAD = 4.0
 ASCENT = 0.76 * FONT
 """From the line that text stands on to the top of its capitals."""
 FEW = 16
-"""Of fewer points than these each is marked: the line only joins what was measured."""
+"""Number of points below which each is marked; the line only joins them."""
 SHADES = (
     (0x44, 0x01, 0x54),
     (0x48, 0x28, 0x78),
@@ -171,9 +171,9 @@ class Line:
     stepped: bool = False
     band: tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]] | None = None
     scattered: bool = False
-    """Whether these are points that no line joins."""
+    """Whether points are drawn without a line."""
     shades: Float[np.ndarray, "p"] | None = None
-    """What colours the points, if not the encoder."""
+    """Source of the points' colour, if not the encoder."""
 
 
 @final
@@ -186,11 +186,11 @@ class Frame:
     left: float
 
     def x(self, values: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:
-        """Return where ``values`` stand, in points from the left."""
+        """Return the positions of ``values`` in points from the left."""
         return self.left + self.across.places(values) * (RIGHT - self.left)
 
     def y(self, values: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:
-        """Return where ``values`` stand, in points from the top."""
+        """Return the positions of ``values`` in points from the top."""
         return BOTTOM - self.up.places(values) * (BOTTOM - TOP)
 
 

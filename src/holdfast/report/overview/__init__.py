@@ -1,1 +1,1 @@
-"""What a reader sees first: the first screen, alerts and advice."""
+"""First screen of a report, with alerts and advice."""

@@ -1,4 +1,4 @@
-"""What a reader should do: the warnings, who is best at what, and how far the attack decides the answer.
+"""Advice for the reader: warnings, the best encoder per row, and the influence of the attack.
 
 Of a run that ended early the only advice is to continue it. Otherwise advice rests on numbers of at least ``ENOUGH``
 samples, and a suggested gate on ``FEW``.
@@ -101,7 +101,7 @@ def _supported(table: Table) -> tuple[Table, str]:
 
 
 def _bounded(results: Sequence[Result]) -> bool:
-    """Return whether something was proved of these networks, so that more can be: many are too large for it."""
+    """Return whether something was proved for these networks, so that more can be."""
     asked = (question for result in results for question in result.questions)
     return any("contradictions" in question.quantities for question in asked)
 
@@ -127,7 +127,7 @@ class Advised:
     evidence: str
     leaders: tuple[str, ...]
     numbers: tuple[str, ...]
-    """What these numbers are called."""
+    """Names of these numbers."""
 
 
 def _advised(table: Table, tallied: Tally) -> Advised:
@@ -205,7 +205,7 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
 
 
 def _of_numbers(table: Table, advised: Sequence[str]) -> Table:
-    """Return the numbers of which the study says this."""
+    """Return the numbers with this grade in the study."""
     studied = tuple(part for part in table.sections if study().advice(part.evaluation, part.like.quantity) in advised)
     return replace(table, sections=studied)
 
@@ -225,7 +225,7 @@ def _of_them(tallied: Tally) -> str:
 
 
 def _tied(tallied: Tally) -> str:
-    """Return how many conditions are tied."""
+    """Return the number of tied conditions."""
     tied = tallied.conditions - tallied.telling
     return f"{tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied < 2 else 'are'} tied"
 
@@ -438,7 +438,7 @@ def _gate_command(
 
 
 def _useless(table: Table, name: str) -> bool:
-    """Return whether the codes of ``name`` never lead back to their own image, under whatever condition."""
+    """Return whether embeddings of ``name`` never match their own image, under any condition."""
     place = table.encoders.index(name)
     cells = [
         cell

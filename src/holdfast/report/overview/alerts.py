@@ -1,4 +1,4 @@
-"""What a reader must know before the numbers: warnings, small samples, radii that tell nothing apart."""
+"""Alerts above the numbers: warnings, small samples, values of ε that separate no encoders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMED = 3
 """Evaluations or unread images that a warning names; other parts of the page name all."""
 SPENT = "stopped by --budget or by hand; run the same command again to continue"
 PARTIAL = "PARTIAL"
-"""How the warning begins that a run ended before all samples were looked at."""
+"""Beginning of the warning that a run ended early."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Alert:
     headings: tuple[str, ...] = ()
     """The sections that it concerns; none where that is the whole run."""
     kind: WarningKind = ""
-    """Its cause, where other code acts on it."""
+    """Its cause, if other code acts on it."""
 
     @property
     def where(self) -> str:
@@ -96,7 +96,7 @@ def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def partial(*results: Result) -> str:
-    """Return what is to be said of results of fewer samples than planned."""
+    """Return the sentences on partial results."""
     planned = [result.planned or 0 for result in results]
     looked_at = _span([result.looked_at for result in results])
     ended = f"{PARTIAL}: the run ended after {looked_at} of {_span(planned)} sample{'' if max(planned) == 1 else 's'}"
@@ -131,7 +131,7 @@ def _count(result: Result) -> int:
 
 
 def _beyond_samples(result: Result) -> bool:
-    """Return whether ``result`` speaks of more images than samples were looked at."""
+    """Return whether ``result`` is about more images than it sampled."""
     return result.looked_at < _count(result)
 
 
@@ -200,12 +200,12 @@ class Cause:
 
     @property
     def state(self) -> str:
-        """Return what became of the cells."""
+        """Return the state of the cells in words."""
         return self.failures[0].state
 
     @property
     def what(self) -> str:
-        """Return what is missing, in words: evaluations by encoder."""
+        """Return the missing evaluations by encoder, in words."""
         return cells_in_words([(failure.evaluation, failure.encoder) for failure in self.failures])
 
 
@@ -258,7 +258,7 @@ def by_budget(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]
 HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
 """Numbers that show harm done; a certificate that reaches not far shows none."""
 EDGE = 0.01
-"""So near to an end all encoders are at it."""
+"""Distance from 0 or 1 within which a fraction counts as at the end."""
 CERTAIN = 0.1
 """More images would not change that only if every interval ends as near as this: 4 images that all give way say nothing."""
 FACTOR = 4.0
@@ -266,7 +266,7 @@ FACTOR = 4.0
 
 
 def other_radius(table: Table) -> str:
-    """Return how a sentence goes on that ends in advice for another radius, if most shares of all encoders are at 0 or 1.
+    """Return how a sentence goes on that ends in advice for another radius, if most fractions of all encoders are at 0 or 1.
 
     Else nothing.
     """
@@ -308,7 +308,7 @@ def _ball(row: Row) -> str:
 
 
 def harm(cell: Cell) -> float:
-    """Return how far a share is from the best there can be."""
+    """Return the distance of a fraction from its best value."""
     return cell.estimate.value if cell.estimate.better == "lower" else 1 - cell.estimate.value
 
 

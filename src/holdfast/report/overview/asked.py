@@ -28,7 +28,7 @@ PROOFS = (
     "feature-",
     "randomized-",
 )
-"""How the names of evaluations begin that prove."""
+"""Prefixes of the names of evaluations that prove."""
 EVERYDAY = ("common-", "corruption-error")
 LABELLED = ("probe-", "robust-accuracy", "grad-cam")
 

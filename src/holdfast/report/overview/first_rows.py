@@ -28,7 +28,7 @@ GROUPS = {
     "Space": "No attack: how the embedding space is built and used.",
     "Labels": "Measured with labelled images.",
 }
-"""The headings of the first screen, each with what it says of its rows."""
+"""Headings of the first screen, each with a sentence on its rows."""
 ROBUSTNESS = ("Attacked", "Proved and attacked", "Everyday changes", "Labels")
 Form = Literal["percent", "radius", "score", "count", "plain"]
 SLACK = 1e-9
@@ -37,7 +37,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Kind:
-    """What a row shows: the quantity of an evaluation, or the two that bound it from both sides."""
+    """Kind of row: a metric, or the two metrics that bound it from both sides."""
 
     group: str
     title: str
@@ -49,11 +49,11 @@ class Kind:
     form: Form
     event: str
     gallery: str = "all other images"
-    """What an image is compared with; names of settings in braces."""
+    """Gallery of the comparison; names of settings in braces."""
     note: str = ""
-    """What the second line says besides ε, direction and n."""
+    """Text of the second line besides ε, direction and n."""
     counts: str = ""
-    """What n counts, where that is not images."""
+    """Unit of n, if not images."""
     attack: tuple[str, str] = ("", "")
     """Evaluation and quantity of the attack alone, for encoders of which nothing is proved."""
 
@@ -114,7 +114,7 @@ KINDS = (
 
 
 class Key(NamedTuple):
-    """What two numbers must share to speak of one thing."""
+    """Key that two numbers must share to be about the same event."""
 
     event: str
     images: str
@@ -130,12 +130,12 @@ class Shown(NamedTuple):
     said: str
     best: bool
     ends: tuple[float, float] | None
-    """Where the proved and the attacked bound lie between 0 and the row's end, in percent."""
+    """Positions of the proved and the attacked bound between 0 and the row's end, in percent."""
     detail: str
     """Intervals and method, for the tooltip."""
     values: tuple[float, ...]
     estimates: tuple[Estimate, ...] = ()
-    """What is shown: its number, or the proved and the attacked bound."""
+    """Shown estimates: one number, or the proved and the attacked bound."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _picked(kind: Kind, whole: Table, group: Group) -> Picked | None:
 
 
 def most_telling(found: Sequence[tuple[Row, ...]], whole: Table) -> tuple[Row, ...]:
-    """Return those rows in which the encoders differ most."""
+    """Return the rows in which the encoders differ most."""
     return max(found, key=lambda rows: _told_apart(rows, whole))
 
 

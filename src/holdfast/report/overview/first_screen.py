@@ -29,13 +29,13 @@ WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """What a reader sees first: who leads, by how much, what is proved, and whether anything spoils it."""
+    """First screen: verdict, rows, proofs, and an alert if needed."""
 
     title: str
     encoders: tuple[str, ...]
-    """Those to choose among, one column each."""
+    """Encoders to choose from, one column each."""
     baselines: tuple[str, ...]
-    """Those that share one narrow column."""
+    """Baselines, which share one narrow column."""
     collapsed: tuple[str, ...]
     rows: tuple[FirstRow, ...]
     verdict: tuple[str, ...]
@@ -53,14 +53,14 @@ class FirstScreen:
 
     @property
     def groups(self) -> list[tuple[str, str, list[FirstRow]]]:
-        """Each heading that has rows, with what it says of them."""
+        """Headings with rows, each with its sentence."""
         headings = {**GROUPS, OTHERS: ""}
         found = [(name, said, [row for row in self.rows if row.kind.group == name]) for name, said in headings.items()]
         return [group for group in found if group[2]]
 
     @property
     def unlabelled(self) -> bool:
-        """Whether the table is about robustness, but nothing in it was measured with labels."""
+        """Whether the table is about robustness, but has no metric with labels."""
         found = {row.kind.group for row in self.rows}
         return bool(found) and not found & {"Labels", OTHERS}
 
@@ -123,7 +123,7 @@ def first_screens(
 
 
 def _certificates(part: Sequence[Group], name: str) -> tuple[int, int]:
-    """Return how many certificates of an encoder attacks falsified, and how many they tried."""
+    """Return the number of falsified and of attacked certificates of an encoder."""
     estimates = [
         e for group in part for label, result in group.items() if label == name
         for e in result.estimates if e.unit == "certificates"
@@ -209,7 +209,7 @@ def _plain(row: FirstRow, value: float) -> str:
 
 
 def _own(rows: Sequence[FirstRow], name: str) -> list[str]:
-    """Return what the first screen says of the only encoder: its first rows, in words."""
+    """Return the verdict for a single encoder: its first rows, in words."""
     said = [
         f"{row.title[0].lower()}{row.title[1:]}: {cell.said}"
         for row in rows for cell in row.cells if cell.encoder == name and cell.values

@@ -1,4 +1,4 @@
-"""The first screen as a record of ``report.json``, and under its old key ``scorecards`` until version 0.4."""
+"""First screen as a record of ``report.json``, also under its old key ``scorecards`` until version 0.4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ScreenCell(Record):
     shown: str
     """As the page prints it."""
     best: bool
-    """Whether it is better than every other encoder, at 95% for the whole table."""
+    """Whether the encoder is better than every other one, at 95% for the whole table."""
     estimates: tuple[Estimate, ...]
     """The number, or the proved and the attacked bound; none where it was not measured."""
 

@@ -1,4 +1,4 @@
-"""What a study of many small encoders found of the numbers a report shows: which of them predict robust later use.
+"""Results of a study of small encoders: which numbers of a report predict downstream robustness.
 
 ``study.json`` is written from the study's stored results together with docs/study.md, which explains it. Tau is Kendall's:
 1 if a number ranks encoders as probes under attack do, -1 if the other way round, 0 if the two orders are unrelated.
@@ -26,14 +26,14 @@ ELSEWHERE = {("attack-radius", "attack_radius"): ("breakaway", "attack_radius")}
 
 
 class Again(Record):
-    """What a number did among encoders that were held out until the advice was fixed."""
+    """Result of a number on held-out encoders."""
 
     encoders: int
     tau: Number
     low: Number
     high: Number
     held: bool | None
-    """Whether its evidence held, for all claims together; None of numbers without any."""
+    """Whether it was confirmed, for all claims together; None for numbers without evidence."""
 
     @property
     def words(self) -> str:
@@ -42,7 +42,7 @@ class Again(Record):
 
 
 class Evidence(Record):
-    """What the study found of one number."""
+    """Result of the study for one number."""
 
     evaluation: str
     quantity: str
@@ -59,7 +59,7 @@ class Evidence(Record):
 
     @property
     def place(self) -> tuple[int, float]:
-        """Return what sorts numbers: by evidence, then the largest tau first; 0 and 3 are for what was not looked at."""
+        """Return the sort key of a number: evidence, then τ descending."""
         kinds = ("use", "some")
         return (1 + kinds.index(self.advice), -self.tau) if self.advice in kinds else (4, 0.0)
 
@@ -70,14 +70,14 @@ class Evidence(Record):
 
     @property
     def verdict(self) -> str:
-        """Return whether it is confirmed, in two or three words."""
+        """Return the verdict in two or three words."""
         if self.again and self.again.held is not None:
             return "confirmed" if self.again.held else "not confirmed"
         return LABELS[self.advice]
 
 
 class Baseline(Record):
-    """What is known of encoders without any measure of robustness, and how far that ranked them as the probes did."""
+    """Baseline of the study: a fact about encoders that needs no metric, and its τ with robust probes."""
 
     name: str
     tau: Number
@@ -88,12 +88,12 @@ class Baseline(Record):
 
     @property
     def tau_in_words(self) -> str:
-        """Return what was found."""
+        """Return τ with its interval in words."""
         return f"{self.name} (τ {_interval(self)})"
 
 
 class Undefended(Record):
-    """What ranked encoders as the probes did among those of which none was trained against attacks."""
+    """Numbers that ranked encoders without adversarial training as robust probes did."""
 
     encoders: int
     names: tuple[str, ...]
@@ -120,13 +120,13 @@ class Study(Record):
     reference: str
     """The evaluation with labels that the numbers were compared with."""
     baselines: tuple[Baseline, ...]
-    """What a number has to be better than."""
+    """Baselines that a number has to beat."""
     undefended: Undefended | None
     """None where there were too few such encoders to be looked at."""
     measures: tuple[Evidence, ...]
 
     def of(self, evaluation: str, quantity: str) -> Evidence | None:
-        """Return what is known of a number: of exactly this one, for another of its evaluation may say something else."""
+        """Return the evidence for exactly this number of an evaluation."""
         number = ELSEWHERE.get((evaluation, quantity), (evaluation, quantity))
         return next((each for each in self.measures if (each.evaluation, each.quantity) == number), None)
 
@@ -147,7 +147,7 @@ class Study(Record):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return what must be known to read the table of its numbers."""
+        """Return the sentences that explain the table."""
         baselines = text.listed([baseline.tau_in_words for baseline in self.baselines])
         alone = [
             f"The {baseline.name} has τ {_signed(baseline.undefended)} there."

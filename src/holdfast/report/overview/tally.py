@@ -1,4 +1,4 @@
-"""Who is better how often: one count over one table, which every form of the report prints.
+"""Count of better encoders over one table, for all forms of the report.
 
 A condition counts only if it is one of robustness, not of the health or use of the embedding space, and if every encoder
 to choose among has a number there: one that was not measured might have been the best.
@@ -38,13 +38,13 @@ class Tally(Record):
 
     table: str
     conditions: int
-    """Those that count: of robustness, with a better direction, and a comparison of every two encoders."""
+    """Conditions that count: robustness, with a better direction and paired comparisons."""
     telling: int
-    """Those of them in which not all encoders are tied."""
+    """Conditions in which not all encoders are tied."""
     questions: int
     """The evaluations that these conditions are views of: conditions of one attack the same images, so they are no votes."""
     telling_questions: int
-    """Those of them with a telling condition."""
+    """Questions with a telling condition."""
     firsts: dict[str, int]
     """At how many telling questions each encoder is best or tied for best in every telling condition."""
     meetings: tuple[Meeting, ...]
@@ -81,12 +81,12 @@ def tally(table: Table) -> Tally:
 
 
 def sentences(tallied: Tally) -> tuple[str, ...]:
-    """Return where numbers are missing; who is better stands in the rows, so that no second count says another thing."""
+    """Return the sentences on missing numbers."""
     return tuple(map(gap_sentence, tallied.gaps))
 
 
 def gap_sentence(gap: Gap) -> str:
-    """Return what is missing of some encoders, in words."""
+    """Return a sentence on the missing numbers of some encoders."""
     who, quantities = text.listed(list(gap.encoders)), ", ".join(map(text.words, gap.quantities))
     where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
     return f"{who} {text.have(gap.encoders)} no number in {where}, so no encoder is ranked there"

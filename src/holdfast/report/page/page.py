@@ -39,12 +39,12 @@ class Block:
 
     group: Group
     other: str
-    """How its protocol departs from that of the evaluation's first block."""
+    """Differences of its settings from the evaluation's first block."""
     table: Table
     plates: tuple[Plate, ...]
     refusals: tuple[Refusal, ...]
     everywhere: Mapping[str, str]
-    """What was recorded alike of all results of the page, which says it once."""
+    """Provenance that all results of the page share."""
 
     @property
     def unranked(self) -> list[tuple[str, str, str]]:
@@ -74,12 +74,12 @@ class Block:
 
     @property
     def shared(self) -> dict[str, str]:
-        """Return what was recorded alike of all encoders, and not of all results of the page."""
+        """Return the provenance that all encoders share, without that of the whole page."""
         return {key: value for key, value in _alike(self.group.results).items() if key not in self.everywhere}
 
     @property
     def own(self) -> dict[str, dict[str, object]]:
-        """Return what was recorded of each encoder alone."""
+        """Return the provenance of each encoder alone."""
         return {
             name: {
                 "source": result.encoder.source,
@@ -97,7 +97,7 @@ class Block:
 
 
 def _alike(results: Sequence[Result]) -> dict[str, str]:
-    """Return what the provenance of all ``results`` has in common."""
+    """Return the common provenance of all ``results``."""
     records = [result.provenance for result in results]
     return {key: value for key, value in records[0].items() if all(each.get(key) == value for each in records)}
 
@@ -124,7 +124,7 @@ def _block(group: Group, first: Group, contents: Contents) -> Block:
 
 
 def _refusals(group: Group, refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
-    """Return what keeps encoders of ``group`` from being ranked on some number of it."""
+    """Return the reasons why encoders of ``group`` are not ranked on a number."""
     return tuple(
         refusal
         for refusal in refusals
@@ -136,10 +136,10 @@ def _refusals(group: Group, refusals: Sequence[Refusal]) -> tuple[Refusal, ...]:
 
 @dataclass(frozen=True)
 class Missing:
-    """What has no result."""
+    """Missing results."""
 
     summary: str
-    """How much that is."""
+    """Number of missing results, in words."""
     absent: Mapping[str, tuple[str, ...]]
     """The encoders without any result, each with the reasons."""
     over_budget: Sequence[Failure]
@@ -148,7 +148,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Part:
-    """What stands under one heading, each behind one click."""
+    """Content of one heading, each behind one click."""
 
     heading: str
     notes: tuple[Alert, ...]
@@ -160,7 +160,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Measured:
-    """Which encoders were measured, and on what, where and when."""
+    """Measured encoders, with images, machine and time."""
 
     encoders: Mapping[str, EncoderInfo]
     facts: Mapping[str, str]
@@ -171,23 +171,23 @@ class Page:
     """The sections of the page, from top to bottom; the template shows those that hold something."""
 
     state: RunState | None
-    """How far the run is, while it lasts."""
+    """Progress of a run that goes on."""
     headline: str
     lead: str
     colours: Mapping[str, str]
-    """Of each encoder, as the style sheet names it."""
+    """Colour of each encoder, by its name in the style sheet."""
     meta: str
     """Images, suite, version and day on one line."""
     first: tuple[FirstScreen, ...]
     missing: Missing
     notes: tuple[Alert, ...]
-    """Those that concern the whole run, or more than one heading."""
+    """Warnings about the whole run or several headings."""
     parts: tuple[Part, ...]
     advice: tuple[str, ...]
     studied: tuple[tuple[str, Evidence], ...]
     """The measured numbers that the study looked at."""
     refusals: tuple[str, ...]
-    """What could not be compared."""
+    """Results that could not be compared."""
     causes: tuple[Cause, ...]
     """Why results are missing."""
     measured: Measured
@@ -231,7 +231,7 @@ def render(
 
 @cache
 def environment() -> Environment:
-    """Return what renders the templates, which are compiled once."""
+    """Return the environment that renders the templates, compiled once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     jinja = Environment(

@@ -1,1 +1,1 @@
-"""Where shards are computed."""
+"""Engines, which compute shards."""

@@ -1,4 +1,4 @@
-"""What every engine does, and the engine that computes shards in this process."""
+"""Interface of engines, and the engine that computes shards in this process."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from holdfast.encoders.loading.reference import first_line
 from holdfast.run.engines.base import Context, Local, Output, Unit
 
 RETRIES = 3
-"""How often in a row workers may die without a shard finished between."""
+"""Number of workers that may die in a row without a finished shard in between."""
 LEAK = "1e15"
 """Bytes by which a worker may grow: a network and its batch take more than what loky restarts a worker for."""
 BEAT = 0.5
@@ -44,7 +44,7 @@ class WorkersDiedError(HoldfastError):
 
 
 def cores() -> int:
-    """Return how many cores this process may use: a container or a batch system may allow fewer than there are."""
+    """Return the number of cores this process may use; containers and batch systems may allow fewer than there are."""
     from loky import cpu_count
 
     return max(1, int(cpu_count()))
@@ -120,7 +120,7 @@ class Processes:
 
     @property
     def side_by_side(self) -> int:
-        """Return how many processes there are at most."""
+        """Return the largest number of processes."""
         return min(self.count, len(self.gpus) or self.count)
 
     def begin(self) -> list[Future[Any]]:
@@ -237,9 +237,9 @@ EACH = 2 << 30
 
 
 def automatic(threaded: Callable[[Any], bool]) -> Automatic | Local:
-    """Return the engine of whoever asks for none: one process, where there is one core or this is a worker itself.
+    """Return the default engine: one process if there is one core or this is a worker itself.
 
-    ``threaded`` says of the context of a task whether this process's threads are better at it than workers.
+    ``threaded`` tells from a task's context whether threads of this process are faster than workers.
     """
     alone = (
         multiprocessing.parent_process() is not None
@@ -273,9 +273,9 @@ class Automatic:
     ready: object = field(default=None, repr=False)
     """The context that the workers had last, and can read."""
     starts: list[Future[Any]] = field(default_factory=list, repr=False)
-    """What waits for each worker that was started."""
+    """Tasks that wait for each started worker."""
     awaited: bool = False
-    """Whether they are waited for."""
+    """Whether to wait for them."""
 
     def begin(self) -> None:
         """Start the workers now, and wait for them then, for there will be much to do."""

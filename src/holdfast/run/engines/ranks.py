@@ -108,7 +108,7 @@ class Ranks:
                 sleep(pause)
 
     def end(self) -> None:
-        """Remove the leases: rank 0 has everything it needs, and what others still do is for nobody."""
+        """Remove the leases: rank 0 has everything it needs, and nothing uses the work of others any more."""
         if self.rank == 0:
             rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
@@ -179,5 +179,5 @@ def _renewed(lease: Path) -> Iterator[None]:
 
 
 def is_main(engine: Engine) -> bool:
-    """Return whether this process concludes and reports: all do but ranks after the first."""
+    """Return whether this process concludes and reports; false for ranks after the first."""
     return not isinstance(engine, Ranks) or engine.rank == 0

@@ -52,7 +52,7 @@ class Ray:
 
     Args:
         address: of the cluster, as ``ray.init`` takes it.
-        gpus: how many (or which share of one) each actor needs; without, it needs a CPU.
+        gpus: how many (or which fraction of one) each actor needs; without, it needs a CPU.
         retries: how often in a row actors may be lost without a shard finished between.
     """
 
@@ -62,7 +62,7 @@ class Ray:
     _sent: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """The last context, and where the cluster has it."""
     _actors: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
-    """Those that have begun."""
+    """Actors that have begun."""
 
     def map(
         self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
@@ -141,7 +141,7 @@ class Ray:
         return ray
 
     def _room(self, resources: Mapping[str, float]) -> int:
-        """Return how many actors the whole cluster has room for."""
+        """Return the number of actors that the whole cluster has room for."""
         return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
 
     def _hired(self, ray: Any) -> Any:

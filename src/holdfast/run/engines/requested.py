@@ -1,4 +1,4 @@
-"""The engine that a request asks for, and the devices that its run computes on."""
+"""Choice of the engine and the devices of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADED = 400_000_000
 
 
 class Devices(TypedDict, total=False):
-    """Those of a run."""
+    """Devices of a run."""
 
     device: str
     workers: str
@@ -60,7 +60,7 @@ def check_cluster(verb: str, cluster: str | None, out: str | Path | None) -> Non
 
 
 def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) -> Engine:
-    """Return what computes shards: this process, so many others here, the ranks that share ``folder``, or a Ray cluster.
+    """Return the engine: this process, workers of this machine, ranks that share ``folder``, or a Ray cluster.
 
     Raises:
         HoldfastError: workers are asked for where they are of no use, or are no number of processes.
@@ -88,21 +88,21 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
 
 
 def threaded(context: Any) -> bool:
-    """Return whether tasks in ``context`` are left to this process's threads."""
+    """Return whether threads of this process do the tasks in ``context``."""
     return isinstance(context, Population) and left_to_threads(context.encoder)
 
 
 def left_to_threads(encoder: Encoder) -> bool:
     """Return whether this process's threads compute ``encoder``.
 
-    So it is if it has too many weights, and of codes that were computed elsewhere: a worker wants a copy of every id and has
-    next to nothing to do.
+    They do if it has too many weights, and for stored embeddings: a worker would need a copy of every id and has almost
+    nothing to do.
     """
     return encoder.codes_only or sum(weights.nbytes for weights in encoder.module.parameters()) > THREADED
 
 
 def _several(workers: Workers) -> bool:
-    """Return whether somebody asked for several processes."""
+    """Return whether several processes are requested."""
     return isinstance(workers, int) and workers > 1
 
 

@@ -1,11 +1,10 @@
-"""Drift: whether images come from where those of the bank came from, as far as the encoder can tell, without labels.
+"""Drift: whether new images come from the distribution of the reference set, by their embeddings, without labels.
 
-Two tests decide together, whose rate of false alarms is as stated at every sample size, both against a thousand random
-assignments of the same codes: the energy distance (``service/energy``), which sees every difference of distributions and
-has no width to choose, and a linear classifier, which finds a small shift among many features. Beside them, to say what has
-changed: principal directions, the images outside what the bank covers, and the everyday edit that turns the bank into
-something most like the new images. For folders that grow and are looked at every day, a test that may be looked at as often
-as one likes.
+Two tests decide together, against a thousand random assignments of the same embeddings. Their false-alarm rate is as
+stated at every sample size. The energy distance (``service/energy``) sees every difference of distributions and has no
+width to choose. A linear classifier finds a small shift among many features. Three results say what has changed: principal
+directions, images outside the reference set, and the edit that brings the reference set closest to the new images. A
+sequential test serves folders that grow; you may read it at any time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Threshold: at which cosine similarity copies of an image still match, and other images do not.
+"""Threshold: the cosine similarity at which copies of an image match and other images do not.
 
 For verification and deduplication two images match if ``s = cos(f(x), f(x')) >= t``. For each stated rate of false matches:
 
-    threshold             the smallest t at which no more than that share of pairs of different images match
-    false_match_rate      the share of pairs of *other* different images that match at it
+    threshold             the smallest t at which no more than that fraction of pairs of different images match
+    false_match_rate      the fraction of pairs of *other* different images that match at it
     missed_copies         1[s(t(x), x) < t], a mean over edits and images: everyday copies that no longer match
-    missed_under_attack   1[s(x^, x) < t], x^ attacked away from its own code
+    missed_under_attack   1[s(x^, x) < t], x^ attacked away from its own embedding
     matched_under_attack  1[s(x^, x') >= t], x^ attacked towards another image
 
 One half of the images chooses thresholds, the other says what they are worth: a threshold judged by the pairs that it was
@@ -202,7 +202,7 @@ class Threshold(Evaluation):
         copies: Float[Tensor, "n edits"],
         cut: Cut,
     ) -> list[tuple[Series, Statistic, str]]:
-        """Return what is missed and matched at a threshold: series, statistic and the quantity of its estimate."""
+        """Return the missed and matched pairs at a threshold: series, statistic and metric."""
         mask = ~copies.isnan().all(0)
         over = {**cut.conditions, **without(self, population.encoder)}
         missed = self._share("missed_copies", over, cut.beyond(copies[:, mask]).mean(1))

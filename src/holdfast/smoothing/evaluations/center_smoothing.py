@@ -132,7 +132,7 @@ class CenterSmoothing(SmoothedEvaluation):
     def _case(
         self, population: Population, radius: float, divergence: Divergence, values: Observed, attacked: Observed
     ) -> tuple[list[Series], list[Estimate], list[str]]:
-        """Return what is certified and what was attacked at one radius under one divergence."""
+        """Return the certified and attacked values at one radius under one divergence."""
         certified = certified_distance(
             values["distances"],
             values["held"],
@@ -181,7 +181,7 @@ class CenterSmoothing(SmoothedEvaluation):
     def _on_scale(
         self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]
     ) -> tuple[Float[Tensor, "b"], Float[np.ndarray, "p"]]:
-        """Return the shares of pairs of clean codes within each distance, and for each code within the median."""
+        """Return the fractions of pairs of clean embeddings within each distance, and per embedding within the median."""
         fitted, references = population.fitted(divergence), population.choose(self.reference)
         clean, groups = population.codes[references], population.groups_of(references)
         if len(clean) < 2:

@@ -1,12 +1,12 @@
-"""Feature-space smoothing: how similar must the mean code of noisy copies stay, certified for any encoder.
+"""Feature-space smoothing: certified similarity of the mean embedding of noisy copies, for any encoder.
 
     cos(F(x'), a) >= 2 Phi(Phi^-1(S) - eps / sigma) - 1    for every x' with |x' - x|_2 <= eps, with confidence 1 - alpha
 
-``F`` is the mean unit code of noisy copies, ``a`` that of the image as it was, which an index would hold, and ``S`` a lower
-confidence bound of ``(1 + cos(f(x + noise), a)) / 2``. https://arxiv.org/abs/2601.16200; the derivation is in
-``unit_codes.py``. Unlike center smoothing it pays no factor three, and never abstains; and copies are drawn in rounds, by a
-confidence sequence (``betting.py``), so that most images need few. Departure: ``a`` is fixed before the copies that
-certify are drawn, so that nothing is assumed of it.
+``F`` is the mean unit embedding of noisy copies, ``a`` that of the clean image (which an index would hold), and ``S`` a
+lower confidence bound of ``(1 + cos(f(x + noise), a)) / 2``. https://arxiv.org/abs/2601.16200; the derivation is in
+``unit_codes.py``. Unlike center smoothing it has no factor three and never abstains. Copies are drawn in rounds by a
+confidence sequence, so most images need few. Departure: ``a`` is fixed before the certifying copies are drawn, so nothing
+is assumed about it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FOR_COMPARISON = Question(
     quantities=("cosine_similarity_of_different_images",),
     meaning="cosine similarity of smoothed embeddings of different images, for comparison",
 )
-"""What a certified similarity is worth: as much as it exceeds this."""
+"""Curve to compare certified similarities with: only the excess over it means something."""
 
 
 def to_another(anchors: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
@@ -153,7 +153,7 @@ class FeatureSmoothing(Evaluation):
         )
 
     def _case(self, radius: float, certified: Tensor, attacked: Tensor) -> tuple[list[Series], list[Estimate]]:
-        """Return what is certified and what was attacked at one radius."""
+        """Return the certified and attacked values at one radius."""
         proved = self._conditions(radius, method="feature-space smoothing")
         attack_conditions = self._conditions(radius, attack=label(self.attack))
         records = [

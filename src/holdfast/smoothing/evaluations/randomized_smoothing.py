@@ -105,7 +105,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
     def _numbers(
         self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]
     ) -> tuple[list[Series], list[Estimate]]:
-        """Return what is certified of one probe: ``reach`` is nan where it abstains."""
+        """Return the certificates of one probe; ``reach`` is nan if it abstains."""
         case = {"noise": f"{self.sigma:g}", "probe": str(probe)}
         answered = right & ~reach.isnan()
         kept = reach.where(answered, 0.0)

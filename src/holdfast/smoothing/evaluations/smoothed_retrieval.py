@@ -1,6 +1,6 @@
-"""Smoothed retrieval: which image a noisy copy is mistaken for, and up to which change the majority stays with the same one.
+"""Smoothed retrieval: the image that most noisy copies match, and the ε up to which this majority stays.
 
-Three events of the code of a noisy copy, looked up in an index of mean noisy codes:
+Three events of the embedding of a noisy copy, looked up in an index of mean noisy embeddings:
 
     kept       its own entry is nearer than those of all others
     nearer(j)  its own entry is nearer than that of image j
@@ -131,7 +131,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
         counts: Observed,
         attacked: list[Tensor],
     ) -> tuple[list[Series], list[Estimate]]:
-        """Return what votes certify under one divergence, beside what attacks achieved."""
+        """Return the certificates of votes under one divergence, with the results of attacks."""
         case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
         defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
         reach, none = self._radii(counts["retrieved"], counts["copies"]), ~defined.any(1)
@@ -181,7 +181,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     def _centres(
         self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
     ) -> tuple[list[Series], list[Estimate]]:
-        """Return what follows from center smoothing under one divergence."""
+        """Return the certificates of center smoothing under one divergence."""
         embed, defined = (
             embedding(population, divergence),
             torch.stack([told_apart(population, row, self.others) for row in rows]),
@@ -248,7 +248,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     def _curves(
         self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
     ) -> list[Curve]:
-        """Return the share of images certified by votes as a function of the radius."""
+        """Return the fraction of images certified by votes as a function of the radius."""
         some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
         grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
         return [

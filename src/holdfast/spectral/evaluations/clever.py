@@ -39,9 +39,9 @@ from holdfast.spectral.graphs import KNN, GraphConstruction
 # while it is positive, class c, the one predicted for x, wins over class j.
 
 PGD_STEPS, PGD_STRIDE = 10, 0.007 / 0.031
-"""Of the attack that GAIRAT weights count: the steps and their length, as a share of the radius, of its authors' program."""
+"""Steps of the attack behind GAIRAT weights, and their size relative to ε, as in its authors' program."""
 COPY = 1e-10
-"""Squared distance of two normalised codes below which they are one."""
+"""Squared distance of two normalised embeddings below which they are one."""
 
 
 @final
@@ -205,7 +205,7 @@ def gairat_weight(kept: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
 
 
 def positions(rows: Sequence[int], chosen: Sequence[int]) -> Int[Tensor, "c"]:
-    """Return where each of ``chosen`` stands among ``rows``."""
+    """Return the position of each of ``chosen`` in ``rows``."""
     position_of = {row: position for position, row in enumerate(rows)}
     return torch.tensor([position_of[row] for row in chosen], dtype=torch.int64)
 
@@ -223,7 +223,7 @@ ACCEPTED = 0.05
 SAME_NORMS = 1e-6
 """Relative spread of maxima below which the function is linear for all one can see, and the largest is the end."""
 NEAREST, FARTHEST = 1e-4, 10.0
-"""How far beyond the largest value the end is looked for, in standard deviations of the values."""
+"""Search range of the end beyond the largest value, in standard deviations of the values."""
 STEPS, ROUNDS = 12, 4
 """Ends tried in each round; the next round looks between the neighbours of the best one."""
 
@@ -234,11 +234,11 @@ class End:
 
     location: float
     p_value: float
-    """Of the Kolmogorov-Smirnov test of the maxima against the fit; large means no contradiction."""
+    """p of the Kolmogorov-Smirnov test of the maxima against the fit; large means no contradiction."""
 
     @property
     def accepted(self) -> bool:
-        """Return whether there is a fit that is not contradicted."""
+        """Return whether there is a fit without contradiction."""
         return self.p_value > ACCEPTED
 
 
@@ -275,9 +275,9 @@ def right_end(maxima: Float[np.ndarray, "s"]) -> End:
 
 FEW = 10
 CAPPED = 0.1
-"""Share of scores equal to the radius from which on a warning says that their mean is no estimate of a distance."""
+"""Fraction of scores equal to ε above which a warning says that their mean does not estimate a distance."""
 UNFITTED = 0.1
-"""Share of images without a fit from which on a warning says that the mean over the others is no estimate for all."""
+"""Fraction of images without a fit above which a warning says that the mean is not valid for all images."""
 SAME = "the other sample has the same embedding, so there is no margin"
 NO_FIT = (
     f"the largest gradient norms show no end: the fitted one lies over {FARTHEST:g} standard deviations beyond them all"
@@ -422,7 +422,7 @@ def _unguided(count: int, reached: int, why: str) -> str:
 
 
 def _capped(part: Series, ball: Ball) -> list[str]:
-    """Return the warning that many scores are the radius of the ball, which says nothing of how far they would go."""
+    """Return the warning that many scores equal ε, so that the distance is unknown."""
     values = np.array(part.values)
     count, n = int((values == ball.radius).sum()), int((~np.isnan(values)).sum())
     if count < max(1, CAPPED * n):
@@ -473,7 +473,7 @@ def _series(conditions: Conditions, values: Float[np.ndarray, "b"], distinct: Bo
 
 
 def _fits(conditions: Conditions, ends: Ends) -> Series:
-    """Return for each sample the share of its fits that the maxima do not contradict; its margins have much in common."""
+    """Return for each sample the fraction of its fits that the maxima do not contradict; its margins have much in common."""
     return Series(
         quantity="weibull_fits",
         conditions=conditions,

@@ -84,7 +84,7 @@ OUTPUT = "output"
 @final
 @dataclass(frozen=True)
 class Layers(Observation):
-    """The code of up to ``samples`` randomly chosen images and the flattened outputs of the named ``layers``."""
+    """The embedding of up to ``samples`` randomly chosen images and the flattened outputs of the named ``layers``."""
 
     samples: int = 10_000
     layers: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Layers(Observation):
 
 
 def represented(encoder: Encoder, pixels: Tensor, layers: Sequence[str]) -> Observed:
-    """Return the codes of ``pixels`` under ``output`` and what each layer returned on the way, shape (b, features)."""
+    """Return the embeddings of ``pixels`` under ``output`` and what each layer returned on the way, shape (b, features)."""
     outputs: Observed = {}
 
     def keep(name: str) -> Any:
@@ -349,7 +349,7 @@ def _pairs(population: Population, rows: Sequence[int], spade: Spade) -> tuple[P
 
 
 def _collapsed(ids: Sequence[str]) -> Findings:
-    """Return what is said of an encoder that gives all images one code: nothing is defined."""
+    """Return the findings of a collapsed encoder: nothing is defined."""
     reason = "all images have the same embedding, so none has nearest neighbours"
     estimates = [
         Estimate(

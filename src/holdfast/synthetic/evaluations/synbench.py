@@ -44,9 +44,9 @@ TELLING = 0.55
 def curves(
     inputs: ScoringInputs, scales: Sequence[float], bound_at: Callable[[Tensor, int], Tensor], sweep: bool
 ) -> tuple[Curve, ...]:
-    """Return what each budget's rules reach, beside what the mixture itself allows.
+    """Return curves of each budget's rules, with the limits of the mixture itself.
 
-    That is the expected bound above each accuracy from the lowest threshold on, where the share of the area under the
+    That is the expected bound above each accuracy from the lowest threshold on, where the fraction of the area under the
     reference is the score; the accuracy and the distance to the boundary at each scale; and the bound at each accuracy.
     With ``sweep`` also the mean score of a quarter, a half and all of the samples.
     """
@@ -243,7 +243,7 @@ class SynBench(Evaluation):
             return allowed(scales, mixture, self.budgets, self.norm)
 
         def bound_at(accuracy: Tensor, k: int) -> Tensor:
-            """What the mixture allows at an accuracy: with unequal priors that is no function of it alone."""
+            """Return the bound that the mixture allows at an accuracy; interpolated with unequal priors."""
             if self.prior == 0.5:
                 return expected_bound(accuracy)
             x, y = (values[:, k].numpy() for values in best(FINE))
