@@ -28,18 +28,16 @@ def test_a_tolerance_that_never_ends_is_refused(tolerance: float) -> None:
 def test_specifications_of_another_kind_are_refused(dtype: torch.dtype, method: str, unchecked: None) -> None:
     encoder, x, specifications = context("linear")
     for ask in (lower_bound, certified_radius):
-        with pytest.raises(
-            HoldfastError, match=rf"specifications must (be in float32|hold real numbers).* got {dtype}"
-        ):
+        with pytest.raises(HoldfastError, match=rf"specifications must (be in float32|be real numbers).* got {dtype}"):
             ask(encoder, x, specifications.to(dtype), Linf(0.1), method)
 
 
 def test_lists_are_refused(unchecked: None) -> None:
     encoder, x, specifications = context("linear")
     lists = dict[str, Any](pixels=x.tolist(), specifications=specifications.tolist())
-    with pytest.raises(HoldfastError, match=r"specifications must be a tensor, got list; torch\.as_tensor makes one"):
+    with pytest.raises(HoldfastError, match=r"specifications .* list.*torch\.as_tensor"):
         lower_bound(encoder, x, lists["specifications"], Linf(0.1))
-    with pytest.raises(HoldfastError, match=r"pixels must be a tensor, got list; torch\.as_tensor makes one"):
+    with pytest.raises(HoldfastError, match=r"pixels .* list.*torch\.as_tensor"):
         lower_bound(encoder, lists["pixels"], specifications, Linf(0.1))
 
 
@@ -64,5 +62,5 @@ def test_what_is_no_encoder_or_ball_is_refused(unchecked: None) -> None:
         lower_bound(anything["module"], x, rows, Linf(0.1))
     with pytest.raises(HoldfastError, match="a ball is needed, as in Linf"):
         lower_bound(encoder, x, rows, anything["radius"])
-    with pytest.raises(HoldfastError, match="specifications must have shape"):
+    with pytest.raises(HoldfastError, match="specifications must be of shape"):
         certified_radius(encoder, x, rows[0], Linf(0.1))

@@ -170,7 +170,7 @@ STATEFUL: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "whether it is traced": (told_by_tracing, r"traced graph .* \d+ of 12"),
     "the brightness": (told_by_values, "different embeddings|other embeddings"),
     "its batch": (of_its_batch, "alone and among others"),
-    "two results": (lambda m, x: (m.linear(x), x), "must return one vector per image"),
+    "two results": (lambda m, x: (m.linear(x), x), "one vector per image"),
     "one image only": (lambda m, x: m.linear(x.reshape(1, 8)), "fails on 12 images of shape .8,. in float64"),
 }
 

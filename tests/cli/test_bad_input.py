@@ -170,7 +170,7 @@ def test_a_constant_encoder_is_not_called_robust(capsys):
 
 def test_an_encoder_of_another_output_shape(capsys):
     save_file(modules.weights(modules.matrix()), "bad.safetensors")
-    assert "must return one vector per image" in failed(capsys, weights="bad.safetensors", arch="matrix")
+    assert "one vector per image" in failed(capsys, weights="bad.safetensors", arch="matrix")
 
 
 def test_batch_norm_left_in_training_mode_is_put_right(capsys):
@@ -250,10 +250,10 @@ def test_an_architecture_that_cannot_be_built(content, expected, capsys, monkeyp
 @pytest.mark.parametrize(
     ("arch", "expected"),
     [
-        ("integers", "must return floating-point embeddings, got torch.int64"),
-        ("truths", "must return floating-point embeddings, got torch.bool"),
-        ("complexes", "must return floating-point embeddings, got torch.complex64"),
-        ("nothing", "must return one vector per image, shape (4, d), got (4, 0)"),
+        ("integers", "must be floating-point embeddings, got torch.int64"),
+        ("truths", "must be floating-point embeddings, got torch.bool"),
+        ("complexes", "must be floating-point embeddings, got torch.complex64"),
+        ("nothing", "must be one vector per image, shape (4, d), got (4, 0)"),
         ("sparse", "fails on inputs of shape (4, 1, 8, 8): "),
         ("halving", "differ from call to call"),
     ],

@@ -347,7 +347,7 @@ def test_what_is_not_there_is_named(key: str | tuple[str, str], said: str, tmp_p
     ("encoders", "on", "asked", "said"),
     [
         (encoder(), torch.full((4, 1, 2, 2), 3.0), {}, r"must be finite and lie in \[0, 1\]"),
-        (encoder(), torch.zeros(4, 1, 3, 3), {}, r"must have shape \(batch, 1, 2, 2\)"),
+        (encoder(), torch.zeros(4, 1, 3, 3), {}, r"must be of shape \(batch, 1, 2, 2\)"),
         (
             encoder(),
             "embeddings:",

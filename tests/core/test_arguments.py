@@ -30,9 +30,9 @@ def loose(value: object) -> Any:
 
 
 KINDS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
-    "complex": (lambda x: x.to(torch.complex64), r"must hold real numbers, got torch\.complex64"),
+    "complex": (lambda x: x.to(torch.complex64), r"must be real numbers, got torch\.complex64"),
     "sparse": (lambda x: x.to_sparse(), "must be a dense tensor, got the layout sparse_coo"),
-    "meta": (lambda x: x.to("meta"), "must hold real numbers, got a tensor on device meta"),
+    "meta": (lambda x: x.to("meta"), "must be real numbers, got a tensor on device meta"),
     "numpy": (lambda x: x.numpy(), "must be a tensor, got ndarray"),
 }
 
@@ -83,7 +83,7 @@ def test_tensors_without_plain_numbers_are_no_features(kind: str, unchecked: Non
         (lambda: hf.load_images("builtin:digits", load(ROBUST), seed=loose("9")), "seed must be a whole number"),
         (
             lambda: Linf(loose("8/255")),
-            r"must be a number such as 8 / 255, got '8/255'; Ball\.read\('linf:8/255'\)",
+            r"must be a number such as 8 / 255, got '8/255'\. Ball\.read\('linf:8/255'\)",
         ),
         (lambda: L2(loose(None)), "the radius of a l2 ball must be a number such as 8 / 255, got None"),
         (lambda: Linf(True), "must be a number such as 8 / 255, got True"),
@@ -105,7 +105,7 @@ def test_tensors_without_plain_numbers_are_no_features(kind: str, unchecked: Non
         ),
         (lambda: hf.evaluate(ROBUST, PIXELS, settings=loose(3)), "settings have the form .* got 3"),
         (lambda: Images(loose(None)), "images must be a tensor, got NoneType"),
-        (lambda: Images(torch.tensor(1.0)), r"images must have shape \(n, \*pixels\), got \(\)"),
+        (lambda: Images(torch.tensor(1.0)), r"images must be of shape \(n, \*pixels\), got \(\)"),
         (lambda: Images(PIXELS, labels=loose([0, 1, 2, 3])), "labels of images must be a tensor, got list"),
         (lambda: Images(PIXELS, labels=torch.rand(4)), r"one whole number per image, .* got torch\.float32"),
         (

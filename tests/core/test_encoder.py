@@ -55,13 +55,19 @@ class Plain(nn.Module):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (torch.zeros(2, 3, 4, 5), r"pixels must have shape \(batch, 3, 4, 4\), got \(2, 3, 4, 5\); resize them"),
-        (torch.zeros(3, 4, 4), r"got \(3, 4, 4\); make a batch of one image with unsqueeze\(0\)"),
-        (torch.zeros(2, 4, 4, 3), r"channels are last, so put them first with permute\(0, 3, 1, 2\)$"),
-        (torch.zeros(2, 9, 9, 3), r"channels are last, .* permute\(0, 3, 1, 2\) and resize them"),
-        (torch.zeros(2, 3, 4, 3), r"got \(2, 3, 4, 3\); resize them"),
-        (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), r"floating point in \[0.0, 1.0\], got torch.uint8; divide by 255"),
-        (torch.full((2, 3, 4, 4), 255.0), r"lie in \[0, 1\], got values from 255 to 255; pass raw pixels .* normalise"),
+        (torch.zeros(2, 3, 4, 5), r"pixels must be of shape \(batch, 3, 4, 4\), got \(2, 3, 4, 5\)\. Resize"),
+        (torch.zeros(3, 4, 4), r"got \(3, 4, 4\)\. Make a batch .* unsqueeze\(0\)"),
+        (torch.zeros(2, 4, 4, 3), r"permute\(0, 3, 1, 2\)\.$"),
+        (torch.zeros(2, 9, 9, 3), r"permute\(0, 3, 1, 2\) and resize"),
+        (torch.zeros(2, 3, 4, 3), r"got \(2, 3, 4, 3\)\. Resize"),
+        (
+            torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
+            r"floating point in \[0.0, 1.0\], got torch.uint8\. Divide by 255",
+        ),
+        (
+            torch.full((2, 3, 4, 4), 255.0),
+            r"lie in \[0, 1\], got values from 255 to 255\. Pass raw pixels .* normalise",
+        ),
         (torch.full((2, 3, 4, 4), -0.01), r"lie in \[0, 1\], got values from -0.01 to -0.01"),
     ],
 )
@@ -113,7 +119,7 @@ def test_domains_that_hold_nothing_are_refused(shape: tuple[int, ...], low: floa
     ],
 )
 def test_outputs_that_are_not_one_vector_per_image_are_refused(module: nn.Module, got: str):
-    with pytest.raises(HoldfastError, match=rf"one vector per image, shape \(6, d\), got {got}; pool or flatten"):
+    with pytest.raises(HoldfastError, match=rf"one vector per image, shape \(6, d\), got {got}\. .*flatten"):
         encoder(module)(pixels())
 
 
@@ -131,11 +137,11 @@ class Function(nn.Module):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda x, _: {"a": x, "b": x.flatten(1)}, "got dict with keys 'a', 'b'; return one of them"),
-        (lambda x, _: (x, x.flatten(1)), r"got tuple of 2: \(6, 3, 4, 4\), \(6, 48\); return one of them"),
-        (lambda x, _: [x.flatten(1), None], r"got list of 2: \(6, 48\), NoneType; return one of them"),
-        (lambda x, _: [x] * 9, r"got list of 9: (\(6, 3, 4, 4\), ){8}...; return one of them"),
-        (lambda x, _: "codes", "got str; pool or flatten"),
+        (lambda x, _: {"a": x, "b": x.flatten(1)}, "got dict with keys 'a', 'b'. Return one"),
+        (lambda x, _: (x, x.flatten(1)), r"got tuple of 2: \(6, 3, 4, 4\), \(6, 48\)\. Return one"),
+        (lambda x, _: [x.flatten(1), None], r"got list of 2: \(6, 48\), NoneType\. Return one"),
+        (lambda x, _: [x] * 9, r"got list of 9: (\(6, 3, 4, 4\), ){2}.*\.\.\.\. Return one"),
+        (lambda x, _: "codes", r"got str\. Pool or flatten"),
     ],
 )
 def test_outputs_that_are_no_tensor_are_described(function: Callable[..., Any], said: str):

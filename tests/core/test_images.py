@@ -67,7 +67,7 @@ def test_images_are_named_by_their_number_unless_named():
     ("arguments", "message"),
     [
         ({"pixels": GREY[:0]}, "photos holds no images"),
-        ({"pixels": GREY, "ids": ["a", "b", "c", "b"]}, "ids must be distinct, 'b' occurs twice"),
+        ({"pixels": GREY, "ids": ["a", "b", "c", "b"]}, "ids must be distinct, got 'b' twice"),
         ({"pixels": GREY, "ids": ["a"]}, "photos has 4 images but 1 ids and no labels"),
         ({"pixels": GREY, "labels": torch.zeros(3, dtype=torch.int64)}, "4 images but 4 ids and 3 labels"),
     ],

@@ -67,7 +67,7 @@ BAD = {
     "1 of 60 embeddings of embeddings hold NaN or infinity, row 7": lambda z: read_codes(
         np.where(np.arange(60)[:, None] == 7, np.nan, z)
     ),
-    "'a' occurs twice": lambda z: read_codes(z, ids=["a"] * 60),
+    "distinct, got 'a' twice": lambda z: read_codes(z, ids=["a"] * 60),
     "60 embeddings but 2 ids": lambda z: read_codes(z, ids=["a", "b"]),
     "labels of embeddings are missing for row 3": lambda z: read_codes(z, labels=[0, 1, 2, None] * 15),
     "shape \\(n, d\\)": lambda z: read_codes(z[0]),

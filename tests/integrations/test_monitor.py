@@ -150,7 +150,7 @@ def test_a_labelled_bank_asks_for_neighbours_accuracy() -> None:
         ({"images": torch.rand(4, 1, 8, 8), "every": 0}, "every must be"),
         ({"images": torch.rand(4, 1, 8, 8), "share": 0.0}, "share is that of the time"),
         ({"images": torch.rand(4, 1, 8, 8), "only": "geometri"}, "evaluation.*'geometri'"),
-        ({"images": torch.rand(4, 1, 8, 8), "shape": (3, 8, 8)}, "must have shape"),
+        ({"images": torch.rand(4, 1, 8, 8), "shape": (3, 8, 8)}, "must be of shape"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(arguments: dict[str, Any], message: str) -> None:

@@ -131,7 +131,7 @@ def test_classes_of_one_name_have_one_number() -> None:
     assert [found.classes[label] for label in found.labels.tolist()] == ["ant", "cat", "fox", "fox"]
     assert found.labels.tolist() == [2, 0, 1, 1]
     unknown = Images(held.pixels(range(4)), labels=torch.tensor([0, -1, 2, 2]), classes=held.classes)
-    with pytest.raises(HoldfastError, match=r"must lie in 0..2, .* got values from -1 to 2"):
+    with pytest.raises(HoldfastError, match=r"must be in 0..2, .* got values from -1 to 2"):
         apart(unknown, images)  # -1 would be read as the last class
 
 

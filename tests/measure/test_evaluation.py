@@ -114,7 +114,7 @@ def test_images_out_of_range_or_of_another_shape_are_refused_by_name():
     ):
         _ = Population(encoder(), wrong, RunSettings()).codes
     large = Images(torch.zeros(4, 1, 3, 3), ["a", "b", "c", "d"])
-    with pytest.raises(HoldfastError, match=r"images 'c' ... must have shape \(batch, 1, 2, 2\), got \(1, 1, 3, 3\)"):
+    with pytest.raises(HoldfastError, match=r"images 'c' ... must be of shape \(batch, 1, 2, 2\), got \(1, 1, 3, 3\)"):
         Population(encoder(), large, RunSettings()).pixels([2])
 
 

@@ -66,9 +66,9 @@ def test_permutations_are_fair_and_never_the_identity():
 
 @pytest.mark.parametrize("name", ["global-shuffle", "local-shuffle"])
 def test_a_grid_that_does_not_divide_names_those_that_do(name: str):
-    with pytest.raises(HoldfastError, match=r"28 x 28 .* 5 x 5 .* one of 1, 2, 4, 7, 14, 28$"):
+    with pytest.raises(HoldfastError, match=r"28 x 28 .* one of 1, 2, 4, 7, 14, 28, got 5\.$"):
         change(f"{name}:grid=5", torch.zeros(1, 1, 28, 28))
-    with pytest.raises(HoldfastError, match=r"one of 1, 2, 4$"):
+    with pytest.raises(HoldfastError, match=r"one of 1, 2, 4, got 3\.$"):
         change(f"{name}:grid=3", torch.zeros(1, 1, 12, 8))
 
 
@@ -119,7 +119,7 @@ def test_patches_of_four_pixels_make_a_grid(name: str) -> None:
     by_patch, by_grid = (Transform.read(f"{name}:{text}") for text in ("patch=4,seed=5", "grid=3,seed=5"))
     assert torch.equal(by_patch(pixels, none), by_grid(pixels, none))
     assert not torch.equal(by_patch(pixels, none), pixels)
-    with pytest.raises(HoldfastError, match="patch must be one of 1, 2, 5, 10"):
+    with pytest.raises(HoldfastError, match=r"patch .*one of 1, 2, 5, 10"):
         by_patch(pixels[:, :, :10, :10], none)
-    with pytest.raises(HoldfastError, match="patch=-1"):
+    with pytest.raises(HoldfastError, match=r"patch .*-1"):
         Transform.read(f"{name}:patch=-1")

@@ -15,10 +15,10 @@ import torch
 from holdfast.attacks.base import GRADIENT, Attack, Gain, better, gain_and_gradient
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
-from holdfast.core.errors import Conflict, HoldfastError, UnknownName
+from holdfast.core.errors import Conflict, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import check_positive
+from holdfast.core.settings import check_fraction, check_positive
 
 
 @final
@@ -42,10 +42,8 @@ class GradientAttack(Attack):
         super().__post_init__()
         if self.keep not in ("best", "last"):
             raise UnknownName("pgd: keep", self.keep, ["best", "last"])
-        if self.steps < 1 or not 0 <= self.start <= 1:
-            raise HoldfastError(
-                f"pgd: steps must be positive and start lie in [0, 1], got {self.steps} and {self.start}"
-            )
+        check_positive(self, "steps")
+        check_fraction(self, "start")
         if self.step is not None and self.stride != 0.1:
             raise Conflict("pgd", f"step={self.step} and stride={self.stride}", "step or stride, not both")
         check_positive(self, "stride", "step")

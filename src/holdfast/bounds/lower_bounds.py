@@ -21,7 +21,7 @@ from holdfast.bounds.rounding.executed import executed_encoder, executes
 from holdfast.core.balls import Ball
 from holdfast.core.checks import check_dense
 from holdfast.core.encoder import Encoder, Pixels
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import Described, HoldfastError, OutOfRange
 
 __all__ = [
     "Alpha",
@@ -141,16 +141,18 @@ def _prepare(
     encoder.domain.check(pixels)
     for name, values in (("pixels", pixels), ("specifications", specifications)):
         if values.dtype not in EXACT:
-            raise HoldfastError(
-                f"{name} must be in float32 or float64, got {values.dtype}; convert them, as in {name}.double() (no bound "
-                "accounts for the rounding of half precision)"
+            raise OutOfRange(
+                name,
+                values.dtype,
+                "in float32 or float64",
+                fix=f"convert them, as in {name}.double(): no bound accounts for the rounding of half precision",
             )
     if specifications.ndim != 3 or len(specifications) != len(pixels) or not specifications.numel():
-        raise HoldfastError(
-            f"specifications must have shape ({len(pixels)}, s, d) with no axis empty, got {tuple(specifications.shape)}"
+        raise OutOfRange(
+            "specifications", tuple(specifications.shape), f"of shape ({len(pixels)}, s, d) with no axis empty"
         )
     if not specifications.isfinite().all():
-        raise HoldfastError("specifications must be finite, got nan or infinite entries")
+        raise OutOfRange("specifications", Described("nan or infinite entries"), "finite")
     if executes(arithmetic, precision_of(encoder)):
         if specifications.dtype != torch.float64:
             raise HoldfastError("bounds of encoders as executed are computed in float64; convert the specifications")
@@ -159,7 +161,7 @@ def _prepare(
         graph = rigorous(trace(encoder, specifications.dtype, specifications.device))
     d = graph.nodes[-1].shape[-1]
     if specifications.shape[2] != d:
-        raise HoldfastError(
-            f"specifications must have {d} columns, one for each feature of {encoder.name}, got {specifications.shape[2]}"
+        raise OutOfRange(
+            "columns of specifications", specifications.shape[2], f"{d}, one for each feature of {encoder.name}"
         )
     return pixels.to(specifications), graph, read_method(method) if isinstance(method, str) else method

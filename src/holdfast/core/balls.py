@@ -35,9 +35,11 @@ class Ball(TextSettings):
 
     def __post_init__(self) -> None:
         if isinstance(self.radius, bool) or not isinstance(self.radius, Real):
-            raise HoldfastError(
-                f"the radius of a {self.name} ball must be a number such as 8 / 255, got {self.radius!r}; "
-                f"Ball.read('{self.name}:8/255') takes text"
+            raise OutOfRange(
+                f"the radius of a {self.name} ball",
+                self.radius,
+                "a number such as 8 / 255",
+                fix=f"Ball.read('{self.name}:8/255') takes text",
             )
         if not (isfinite(self.radius) and self.radius > 0):
             raise OutOfRange(f"the radius of a {self.name} ball", self.radius, "positive and finite")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import Described, HoldfastError, OutOfRange
 
 SHOWN = 8
 """Largest number of a module's outputs that a message names."""
@@ -31,26 +31,30 @@ def check_dense(values: object, name: str) -> None:
     Example:
         >>> check_dense(torch.zeros(2, device="meta"), "pixels")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: pixels must hold real numbers, got a tensor on device meta, which holds none; ...
+        holdfast.core.errors.OutOfRange: pixels must be real numbers, got a tensor on device meta, which holds none. ...
     """
     if not isinstance(values, Tensor):
-        raise HoldfastError(
-            f"{name} must be a tensor, got {type(values).__name__}; torch.as_tensor makes one of an array"
+        raise OutOfRange(
+            name, Described(type(values).__name__), "a tensor", fix="torch.as_tensor makes one of an array"
         )
     if values.layout is not torch.strided:
-        raise HoldfastError(
-            f"{name} must be a dense tensor, got the layout {str(values.layout)[6:]}; its to_dense() makes one"
+        raise OutOfRange(
+            name,
+            Described(f"the layout {str(values.layout)[6:]}"),
+            "a dense tensor",
+            fix="its to_dense() makes one",
         )
     if values.is_meta:
-        raise HoldfastError(
-            f"{name} must hold real numbers, got a tensor on device meta, which holds none; make it on cpu or cuda"
+        raise OutOfRange(
+            name,
+            Described("a tensor on device meta, which holds none"),
+            "real numbers",
+            fix="make it on cpu or cuda",
         )
     if values.is_quantized:
-        raise HoldfastError(f"{name} must hold real numbers, got {values.dtype}; its dequantize() makes floats")
+        raise OutOfRange(name, values.dtype, "real numbers", fix="its dequantize() makes floats")
     if values.is_complex():
-        raise HoldfastError(
-            f"{name} must hold real numbers, got {values.dtype}; take its abs(), its real or its imag part"
-        )
+        raise OutOfRange(name, values.dtype, "real numbers", fix="take its abs(), its real or its imag part")
 
 
 def check_whole(value: object, name: str) -> None:
@@ -87,9 +91,10 @@ def check_labels(labels: object, name: str) -> None:
     check_dense(labels, f"labels of {name}")
     assert isinstance(labels, Tensor)
     if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise HoldfastError(
-            f"labels of {name} must be one whole number per image, shape (n,), got {labels.dtype} of shape "
-            f"{tuple(labels.shape)}"
+        raise OutOfRange(
+            f"labels of {name}",
+            Described(f"{labels.dtype} of shape {tuple(labels.shape)}"),
+            "one whole number per image, shape (n,)",
         )
 
 
@@ -161,12 +166,14 @@ def check_codes(codes: Any, name: str, count: int) -> None:
     """
     if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != count or not codes.shape[1]:
         several = isinstance(codes, Mapping | list | tuple)
-        raise HoldfastError(
-            f"{name} must return one vector per image, shape ({count}, d), got {_described(codes)}; "
-            f"{'return one of them' if several else 'pool or flatten inside the module'}"
+        raise OutOfRange(
+            f"what {name} returns",
+            Described(_described(codes)),
+            f"one vector per image, shape ({count}, d)",
+            fix="return one of them" if several else "pool or flatten inside the module",
         )
     if not codes.is_floating_point():
-        raise HoldfastError(f"{name} must return floating-point embeddings, got {codes.dtype}; convert them inside")
+        raise OutOfRange(f"what {name} returns", codes.dtype, "floating-point embeddings", fix="convert them inside")
 
 
 def _described(output: Any) -> str:

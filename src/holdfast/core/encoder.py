@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.copies import copied
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
 from holdfast.core.text_tower import TextTower
@@ -60,23 +60,25 @@ class Domain:
         """
         check_dense(pixels, of)
         if tuple(pixels.shape[1:]) != self.shape:
-            raise HoldfastError(
-                f"{of} must have shape (batch, {', '.join(map(str, self.shape))}), got {tuple(pixels.shape)}; "
-                f"{self._advice(tuple(pixels.shape))}"
+            raise OutOfRange(
+                of,
+                tuple(pixels.shape),
+                f"of shape (batch, {', '.join(map(str, self.shape))})",
+                fix=self._advice(tuple(pixels.shape)),
             )
         if not pixels.is_floating_point():
-            raise HoldfastError(
-                f"{of} must be floating point in [{self.low}, {self.high}], got {pixels.dtype}; divide by 255"
-            )
+            raise OutOfRange(of, pixels.dtype, f"floating point in [{self.low}, {self.high}]", fix="divide by 255")
         if pixels.numel() == 0:
             return
         low, high = (float(end) for end in torch.aminmax(pixels.detach()))
         # The ends as this precision has them; a NaN fails both comparisons, and aminmax propagates it.
         least, most = torch.tensor([self.low, self.high], dtype=pixels.dtype).tolist()
         if not (least <= low and high <= most and max(-low, high) < inf):
-            raise HoldfastError(
-                f"{of} must be finite and lie in [{self.low:g}, {self.high:g}], got values from {low:g} to {high:g}; "
-                "pass raw pixels (divide by 255, do not normalise: the encoder does that itself)"
+            raise OutOfRange(
+                of,
+                Described(f"values from {low:g} to {high:g}"),
+                f"finite and lie in [{self.low:g}, {self.high:g}]",
+                fix="pass raw pixels (divide by 255, do not normalise: the encoder does that itself)",
             )
 
     def _advice(self, shape: tuple[int, ...]) -> str:
@@ -192,7 +194,7 @@ class Encoder:
         torch.Size([3, 4])
         >>> encoder(torch.full((3, 1, 2, 2), 2.0))
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: pixels must be finite and lie in [0, 1], got values from 2 to 2; ...
+        holdfast.core.errors.OutOfRange: pixels must be finite and lie in [0, 1], got values from 2 to 2. ...
     """
 
     codes_only: ClassVar[bool] = False
@@ -217,7 +219,7 @@ class Encoder:
             )
         check_module(module, name, domain.shape)
         if not isinstance(geometry, Preprocessing | None):
-            raise HoldfastError(f"geometry of {name} must be a Geometry or None, got {geometry!r}")
+            raise OutOfRange(f"geometry of {name}", geometry, "a Geometry or None")
         if (mean is None) != (std is None):
             raise HoldfastError("normalisation needs both mean and std, or neither")
         mean, std = (_of_channels(values, domain.shape[0]) for values in (mean, std))

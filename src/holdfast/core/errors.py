@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, cast
 
+LONGEST = 240
+"""Characters of a sentence, besides a path in it."""
 LONGEST_VALUE = 60
 """Characters of a value that a sentence shows."""
 SHOWN_NAMES = 8
 """Known names that a sentence lists."""
+ROOMS = ((SHOWN_NAMES, LONGEST), (SHOWN_NAMES, 80), (5, 60), (3, 48), (1, 36))
+"""Names and characters of each part that a sentence shows: the first of these with which it is short enough."""
 
 
 class HoldfastError(ValueError):
@@ -38,6 +42,18 @@ class AgreementLostError(HoldfastError):
         self.epoch = epoch
 
 
+class Described(str):
+    """What arrived in words of ours, which a sentence shows without quotes.
+
+    Example:
+        >>> print(OutOfRange("codes", Described("nan in 3 rows"), "finite"))
+        codes must be finite, got nan in 3 rows.
+    """
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 class _Fault(HoldfastError):
     """A mistake whose sentence is built here from its facts, so that tests and callers read the facts.
 
@@ -56,17 +72,29 @@ class _Fault(HoldfastError):
 
     def __str__(self) -> str:
         """Return the sentence: what is wrong, what arrived, what is expected, what to do."""
-        sentence = self.pattern.format(argument=self.argument, got=self._shown(), expected=self._allowed())
-        return f"{sentence} {self.fix[0].upper()}{self.fix[1:]}." if self.fix else sentence
+        sentence = ""
+        for names, most in ROOMS:
+            argument, got = shortened(str(self.argument), most), shortened(self._shown(), min(most, self.longest_value))
+            sentence = self.pattern.format(argument=argument, got=got, expected=self._allowed(names, most))
+            fix = shortened(self.fix, most)
+            if fix.split(" ")[0].isalpha():  # a name in code begins as it is written
+                fix = f"{fix[0].upper()}{fix[1:]}"
+            sentence = f"{sentence} {fix}." if fix else sentence
+            if len(sentence) <= LONGEST:
+                break
+        return sentence
+
+    longest_value: ClassVar[int] = LONGEST_VALUE
 
     def _shown(self) -> str:
         """Return ``got`` as the sentence shows it."""
-        text = repr(self.got) if isinstance(self.got, str) else str(self.got)
-        return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+        return repr(self.got) if isinstance(self.got, str) else str(self.got)
 
-    def _allowed(self) -> str:
-        """Return ``expected`` as the sentence shows it."""
-        return str(self.expected)
+    def _allowed(self, names: int, most: int) -> str:
+        """Return ``expected`` as the sentence shows it: at most so many names, or characters."""
+        if isinstance(self.expected, list | tuple):
+            return f"one of {listed(self.expected, names, most)}"
+        return shortened(str(self.expected), most)
 
 
 class OutOfRange(_Fault):
@@ -89,6 +117,7 @@ class Conflict(_Fault):
     """
 
     pattern = "{argument} takes {expected}, got {got}."
+    longest_value = LONGEST
 
     def _shown(self) -> str:
         return str(self.got)
@@ -103,6 +132,7 @@ class Unreadable(_Fault):
     """
 
     pattern = "Cannot read {argument}: {got}."
+    longest_value = LONGEST
 
     def _shown(self) -> str:
         reason = self.got.strerror if isinstance(self.got, OSError) and self.got.strerror else str(self.got)
@@ -118,9 +148,28 @@ class CannotBound(_Fault):
     """
 
     pattern = "{argument} cannot be bounded: {got}."
+    longest_value = LONGEST
 
     def _shown(self) -> str:
         return str(self.got)
+
+
+class NotMeasured(_Fault):
+    """Number that a run does not have; ``got`` says where it was looked for, ``expected`` what there is.
+
+    Example:
+        >>> print(NotMeasured("breakaway_risk", "at radius 0.03", ["linf:0.05", "linf:0.1"], fix="name one of these"))
+        breakaway_risk was not measured at radius 0.03.
+        Measured: linf:0.05, linf:0.1. Name one of these.
+    """
+
+    pattern = "{argument} was not measured {got}.\nMeasured: {expected}."
+
+    def _shown(self) -> str:
+        return str(self.got)
+
+    def _allowed(self, names: int, most: int) -> str:
+        return super()._allowed(names, most).removeprefix("one of ")
 
 
 class UnknownName(_Fault):
@@ -136,20 +185,55 @@ class UnknownName(_Fault):
     def __init__(self, argument: str, got: str, expected: Iterable[str], fix: str = "") -> None:
         super().__init__(argument, got, sorted(expected), fix)
 
-    def _allowed(self) -> str:
-        return did_you_mean(str(self.got), cast(list[str], self.expected))
+    def _allowed(self, names: int, most: int) -> str:
+        return did_you_mean(str(self.got), cast(list[str], self.expected), names, most)
 
 
 class HoldfastWarning(UserWarning):
     """Something that a reader of the numbers should know, although they are right."""
 
 
-def did_you_mean(name: str, known: list[str]) -> str:
-    """Clause that lists the known names and suggests the nearest one.
+def shortened(text: str, most: int = LONGEST_VALUE) -> str:
+    """Text of at most ``most`` characters; a path in it is kept whole.
+
+    Args:
+        text: Text of any length.
+        most: Largest number of characters, at least 4, besides the path.
+
+    Example:
+        >>> shortened("a" * 9, 8), shortened("the size of /data/photos/a.npy as it is now", 16)
+        ('aaaaa...', 'the s.../data/photos/a.npy as i...')
+    """
+    path = max((word for word in text.split() if "/" in word or "\\" in word), key=len, default="")
+    if len(text) - len(path) <= most:
+        return text
+    parts = text.split(path, 1) if path else [text]
+    room = most // len(parts)
+    return path.join(part if len(part) <= room else f"{part[: room - 3]}..." for part in parts)
+
+
+def listed(names: Sequence[object], count: int = SHOWN_NAMES, most: int = LONGEST) -> str:
+    """The first ``count`` names, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b"]), listed("abcdefghijkl", 3)
+        ('a, b', 'a, b, c, ... and 9 more')
+    """
+    each = max(12, most // count)
+    rest = len(names) - count
+    # One name more takes no more room than the count of it.
+    shown = [shortened(str(name), each) for name in (names[:count] if rest > 1 else names)]
+    return ", ".join([*shown, f"... and {rest} more"] if rest > 1 else shown)
+
+
+def did_you_mean(name: str, known: list[str], count: int = SHOWN_NAMES, most: int = LONGEST) -> str:
+    """Clause that lists the known names, the nearest ones first if not all fit, and suggests the nearest one.
 
     Args:
         name: Name that is unknown.
         known: Known names.
+        count: Largest number of names.
+        most: Room of the list, in characters.
 
     Example:
         >>> did_you_mean("breakway", ["breakaway", "overlap"])
@@ -157,13 +241,12 @@ def did_you_mean(name: str, known: list[str]) -> str:
     """
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
+    close = get_close_matches(name, known, n=count, cutoff=0.5)
+    hint = f"Did you mean {shortened(close[0], most)!r}? " if close else ""
     names = sorted(known)
-    rest = len(names) - SHOWN_NAMES
-    # One name more takes no more room than the count of it.
-    listed = [*names[:SHOWN_NAMES], f"... and {rest} more"] if rest > 1 else names
-    return f"{hint}Known: {', '.join(listed) or 'none'}."
+    if len(names) > count + 1:
+        names = [*close, *(each for each in names if each not in close)]
+    return f"{hint}Known: {listed(names, count, most) or 'none'}."
 
 
 def check_not_blank(name: str, value: object) -> None:

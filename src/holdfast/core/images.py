@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.core.checks import check_dense, check_labels
 from holdfast.core.encoder import Domain, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Described, HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 
 DIGEST = 16
@@ -55,7 +55,7 @@ class TensorSource:
     def __init__(self, pixels: Tensor) -> None:
         check_dense(pixels, "images")
         if pixels.ndim < 2:
-            raise HoldfastError(f"images must have shape (n, *pixels), got {tuple(pixels.shape)}")
+            raise OutOfRange("images", tuple(pixels.shape), "of shape (n, *pixels)")
         self.pixels = pixels
         self._digests = dict[int, bytes]()
 
@@ -162,10 +162,10 @@ class Images:
             raise HoldfastError(f"{name} has {len(self.source)} images but {counted}; give one of each per image")
         if any(not isinstance(name, str) for name in self.ids):
             strange = next(name for name in self.ids if not isinstance(name, str))
-            raise HoldfastError(f"ids must be text, got {strange!r}; list(map(str, ids)) makes text of them")
+            raise OutOfRange("ids", strange, "text", fix="list(map(str, ids)) makes text of them")
         if len(set(self.ids)) != len(self.ids):
             twice = Counter(self.ids).most_common(1)[0][0]
-            raise HoldfastError(f"ids must be distinct, {twice!r} occurs twice")
+            raise OutOfRange("ids", Described(f"{twice!r} twice"), "distinct")
 
     def __len__(self) -> int:
         return len(self.ids)

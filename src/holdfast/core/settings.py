@@ -281,9 +281,9 @@ def check_positive(thing: Any, *settings: str) -> None:
         >>> from holdfast.training.objectives.contrastive import SimCLR
         >>> SimCLR(temperature=0.0)
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: simclr: temperature must be positive, got 0.0
+        holdfast.core.errors.OutOfRange: simclr: temperature must be positive, got 0.0.
     """
-    _require(thing, settings, lambda value: 0 < value < inf, "be positive")
+    _require(thing, settings, lambda value: 0 < value < inf, "positive")
 
 
 def check_not_negative(thing: Any, *settings: str) -> None:
@@ -296,7 +296,7 @@ def check_not_negative(thing: Any, *settings: str) -> None:
     Raises:
         HoldfastError: A setting is below 0 or infinite.
     """
-    _require(thing, settings, lambda value: 0 <= value < inf, "be 0 or more")
+    _require(thing, settings, lambda value: 0 <= value < inf, "0 or more")
 
 
 def check_fraction(thing: Any, *settings: str) -> None:
@@ -309,14 +309,14 @@ def check_fraction(thing: Any, *settings: str) -> None:
     Raises:
         HoldfastError: A setting lies outside.
     """
-    _require(thing, settings, lambda value: 0 <= value <= 1, "lie in [0, 1]")
+    _require(thing, settings, lambda value: 0 <= value <= 1, "in [0, 1]")
 
 
 def _require(thing: Any, settings: Sequence[str], fits: Callable[[float], bool], demand: str) -> None:
     for setting in settings:
         value = getattr(thing, setting)
         if value is not None and not fits(value):
-            raise HoldfastError(f"{thing.name}: {setting} must {demand}, got {value}")
+            raise OutOfRange(f"{thing.name}: {setting}", value, demand)
 
 
 def seconds(budget: Any) -> float:

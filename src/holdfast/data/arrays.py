@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.array_source import load_array
@@ -129,7 +129,7 @@ def _mapped(path: Path, start: int, entry: Mapping[str, Any]) -> np.ndarray:
     The library's own map for torch is a writable one, which the system refuses for files larger than memory.
     """
     if entry["dtype"] not in STORED:
-        raise HoldfastError(f"arrays of {path} must be of type {', '.join(STORED)}, got {entry['dtype']}; convert them")
+        raise OutOfRange(f"arrays of {path}", entry["dtype"], f"of type {', '.join(STORED)}", fix="convert them")
     dtype, shape = STORED[entry["dtype"]], tuple(entry["shape"])
     if 0 in shape:
         return np.zeros(shape, dtype)
@@ -233,8 +233,8 @@ def check_type(dtype: str, shape: tuple[int, ...], name: str) -> None:
         HoldfastError: The type or shape does not fit.
     """
     if dtype not in TYPES:
-        raise HoldfastError(
-            f"images of {name} must be {', '.join(TYPES)} in this machine's byte order, got {dtype}; convert them"
+        raise OutOfRange(
+            f"images of {name}", dtype, f"{', '.join(TYPES)} in this machine's byte order", fix="convert them"
         )
     if len(shape) < 2:
-        raise HoldfastError(f"{name} must hold one row per image, got an array of shape {shape}")
+        raise OutOfRange(name, Described(f"an array of shape {shape}"), "one row per image")

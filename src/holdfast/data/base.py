@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
+from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.noise import hashed
 from holdfast.core.old_names import OldName
@@ -152,7 +152,7 @@ def groups_of(ids: Sequence[str], grouping: str) -> tuple[str, ...]:
         raise Unreadable(f"groups {grouping!r}", error, fix=f"use {FORMS}") from error
     rows = [row for row in csv.reader(text.splitlines()) if row]
     if wrong := next((row for row in rows if len(row) != 2), None):
-        raise HoldfastError(f"{grouping} must have two columns, id and group, got {len(wrong)}: {wrong}")
+        raise OutOfRange(f"columns of {grouping}", Described(f"{len(wrong)}: {wrong}"), "two, id and group")
     stated = dict(rows)
     if blank := next((name for name, group in stated.items() if not group.strip()), None):
         raise HoldfastError(f"{grouping} has an empty group for {blank!r}; name one, or leave groups out")

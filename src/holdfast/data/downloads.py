@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
 from holdfast.core.images import Images
 from holdfast.data.arrays import UNPACKED
 from holdfast.data.base import Selection, as_labels, check_settings
@@ -212,6 +212,8 @@ def _binary(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray
         raise HoldfastError(f"{path} is missing or cannot be read ({error}); download it again") from error
     row = PIXELS + len(labels)
     if not len(values) or len(values) % row:
-        raise HoldfastError(f"{path} must hold records of {row} bytes, got {len(values)} bytes; download it again")
+        raise OutOfRange(
+            str(path), Described(f"{len(values)} bytes"), f"records of {row} bytes", fix="download it again"
+        )
     records = values.reshape(-1, row)
     return records[:, len(labels) :], records[:, : len(labels)]

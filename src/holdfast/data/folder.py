@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, Unreadable
+from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.scan import load_encoded
@@ -63,7 +63,7 @@ def labelled(paths: Sequence[str], settings: Mapping[str, str]) -> tuple[Int[Ten
     if "labels" not in settings:
         return None, ()
     if settings["labels"] != "folders":
-        raise HoldfastError(f"labels of a folder must be 'folders', got {settings['labels']!r}")
+        raise OutOfRange("labels of a folder", settings["labels"], "'folders'")
     return classes(paths)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.reading.decode import Stored, side_by_side
@@ -137,9 +137,10 @@ def index(tar: StoredFile, image: str, label: str, dot: str) -> Samples:
             _check_end(opened, file)
             return _samples(tar.address, members, opened, image, label)
     except (tarfile.TarError, EOFError) as error:
-        raise HoldfastError(
-            f"{tar.address} is truncated or not a tar file ({error}); fetch or write it again (compressed ones must be "
-            "unpacked)"
+        raise Unreadable(
+            tar.address,
+            f"it is truncated or no tar file ({error})",
+            fix="fetch or write it again, and unpack a compressed one",
         ) from error
 
 

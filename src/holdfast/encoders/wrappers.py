@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from holdfast.core.encoder import Dense, Domain
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.geometry import sizes
 from holdfast.encoders.loading.reference import first_line
 
@@ -55,7 +55,7 @@ def check_pooling(how: str, known: tuple[str, ...]) -> None:
 def check_tokens(tokens: str | None, how: str | None) -> None:
     """Raise unless ``tokens`` is None or ``patch``, and then no one asks for a pooled code as well."""
     if tokens not in (None, PATCH):
-        raise HoldfastError(f"tokens must be {PATCH}, got {tokens!r}; for one vector per image use pool")
+        raise OutOfRange("tokens", tokens, PATCH, fix="for one vector per image use pool")
     if tokens and how:
         raise HoldfastError(f"tokens={tokens} keeps every patch and pool={how} makes one vector of them; leave one out")
 

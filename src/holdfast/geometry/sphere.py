@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine
-from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Claim, Estimate, Warned
@@ -148,14 +148,16 @@ def _parsed(path: str, text: str) -> dict[str, tuple[str, ...]]:
         except ValueError as error:
             raise HoldfastError(f"{path} is no JSON ({error})") from error
         if not isinstance(content, dict):
-            raise HoldfastError(f"{path} must hold an object from ids to tags, got {type(content).__name__}")
+            raise OutOfRange(str(path), Described(type(content).__name__), "an object from ids to tags")
         rows = [[name, *map(str, tag if isinstance(tag, list) else [tag])] for name, tag in content.items()]
     else:
         rows = [row for row in csv.reader(text.splitlines()) if row]
     wide = len(rows[0]) if rows and len(rows[0]) in (2, 3) else 2
     if wrong := next((row for row in rows if len(row) != wide), None):
-        raise HoldfastError(
-            f"{path} must have two columns, id and tag, or three, id, tag and group; got {len(wrong)} in {wrong}"
+        raise OutOfRange(
+            f"columns of {path}",
+            Described(f"{len(wrong)} in {wrong}"),
+            "two, id and tag, or three, id, tag and group",
         )
     return {name: tuple(rest) for name, *rest in rows}
 

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import torch
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.images import Images
 
 MOST_COMPARED = 2**27
@@ -103,9 +103,11 @@ def _aligned(bank: Images, images: Images) -> Images:
         return bank
     labels = torch.as_tensor(bank.labels).long()
     if not 0 <= int(labels.min()) <= int(labels.max()) < len(bank.classes):
-        raise HoldfastError(
-            f"the labels of {bank.name} must lie in 0..{len(bank.classes) - 1}, one number for each class it names, got "
-            f"values from {int(labels.min())} to {int(labels.max())}; leave images without a class out"
+        raise OutOfRange(
+            f"the labels of {bank.name}",
+            Described(f"values from {int(labels.min())} to {int(labels.max())}"),
+            f"in 0..{len(bank.classes) - 1}, one number for each class it names",
+            fix="leave images without a class out",
         )
     classes = (*images.classes, *(name for name in bank.classes if name not in images.classes))
     numbers = torch.tensor([classes.index(name) for name in bank.classes])

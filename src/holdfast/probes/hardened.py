@@ -18,6 +18,7 @@ from holdfast.core.balls import L2, Ball
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import check_positive
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import Linear, LinearScores, batches, linear_scores, logistic_regression
@@ -53,11 +54,7 @@ class RobustProbe(Probe):
     version = 1
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.steps, self.batch) < 1:
-            raise HoldfastError(
-                f"robust: epochs, steps and batch must be at least 1, got epochs={self.epochs}, steps={self.steps} and "
-                f"batch={self.batch}"
-            )
+        check_positive(self, "epochs", "steps", "batch")
 
     def forward_passes(self, population: Population) -> int:
         return self.epochs * (GRADIENT * self.steps + 1) * len(population.bank.images)
@@ -116,11 +113,7 @@ class NoiseProbe(Probe):
     version = 1
 
     def __post_init__(self) -> None:
-        if not self.sigma > 0 or self.draws < 1:
-            raise HoldfastError(
-                f"noise: sigma and draws must be greater than 0, got sigma={self.sigma} and draws={self.draws}; "
-                "without noise the probe is linear"
-            )
+        check_positive(self, "sigma", "draws")
 
     def forward_passes(self, population: Population) -> int:
         return self.draws * len(population.bank.images)

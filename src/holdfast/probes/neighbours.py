@@ -16,8 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import check_positive
 from holdfast.measure.population import LooksAt, Population
 from holdfast.probes.base import FittedProbe, Probe, taught
 
@@ -76,11 +77,9 @@ class Knn(Probe):
     version = 1
 
     def __post_init__(self) -> None:
-        if self.k < 1 or not self.temperature >= COLDEST:
-            raise HoldfastError(
-                f"knn: k must be at least 1 and temperature at least {COLDEST}, got k={self.k} and "
-                f"temperature={self.temperature}"
-            )
+        check_positive(self, "k")
+        if not self.temperature >= COLDEST:
+            raise OutOfRange("knn: temperature", self.temperature, f"at least {COLDEST}")
 
     def looks_at(self) -> LooksAt:
         return "codes"

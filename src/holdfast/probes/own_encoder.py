@@ -15,6 +15,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import check_positive
 from holdfast.measure.population import Population, represent
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression
@@ -55,10 +56,7 @@ class FineTuned(Probe):
     def __post_init__(self) -> None:
         if self.optimiser not in OPTIMISERS:
             raise UnknownName("fine-tune: optimiser", self.optimiser, OPTIMISERS)
-        if min(self.epochs, self.batch) < 1:
-            raise HoldfastError(
-                f"fine-tune: epochs and batch must be at least 1, got epochs={self.epochs} and batch={self.batch}"
-            )
+        check_positive(self, "epochs", "batch")
 
     def forward_passes(self, population: Population) -> int:
         return GRADIENT * self.epochs * len(population.bank.images)

@@ -16,7 +16,7 @@ from operator import ge, gt, le, lt
 from typing import Literal
 
 from holdfast.core.balls import BALLS
-from holdfast.core.errors import HoldfastError, UnknownName, did_you_mean
+from holdfast.core.errors import HoldfastError, NotMeasured, UnknownName, did_you_mean
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
 from holdfast.core.statistics.summaries import is_share
@@ -445,20 +445,20 @@ def _check_measured(
         if key not in keys:
             raise UnknownName(f"gate {gate.text!r}: setting of {gate.quantity}", key, keys)
     if not any(map(gate.matches, estimates)):
-        raise HoldfastError(f"gate {gate.text!r}: {_not_measured_there(gate, estimates)}")
+        raise _not_measured_there(gate, estimates)
 
 
-def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> str:
-    """Return in two short lines that no number was taken under the gate's conditions, and what was measured."""
+def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> NotMeasured:
+    """Return that no number was taken under the gate's conditions, and what was measured."""
 
     def at(key: str) -> str:
         found = list(dict.fromkeys(e.conditions[key] for e in estimates if key in e.conditions))
         return f"{', '.join(found[:SHOWN])}{f' and {len(found) - SHOWN} more' if len(found) > SHOWN else ''}"
 
-    where = f"{gate.number} was not measured under these conditions."
+    found, fix = "; ".join(f"{key}={at(key)}" for key in gate.selectors) or at("ball"), ""
     if gate.radius is not None and not any(fits(e.conditions, gate.radius, {}) for e in estimates):
-        return f"{where}\nMeasured: {at('ball')}. Name one of these, or measure yours with --ball."
-    return f"{where}\nMeasured: {'; '.join(f'{key}={at(key)}' for key in gate.selectors) or at('ball')}."
+        found, fix = at("ball"), "name one of these, or measure yours with --ball"
+    return NotMeasured(f"gate {gate.text!r}: {gate.number}", "under these conditions", found, fix)
 
 
 def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:

@@ -21,6 +21,7 @@ from holdfast.core.balls import Ball, balls_of, read_ball
 from holdfast.core.errors import (
     HoldfastError,
     HoldfastWarning,
+    OutOfRange,
     UnknownName,
     Unreadable,
     check_given_once,
@@ -206,9 +207,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
         warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     for evaluation in plan:
         if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:
-            raise HoldfastError(
-                f"{evaluation.name}: samples, the number of images to look at, must be at least 1, got {count}"
-            )
+            raise OutOfRange(f"{evaluation.name}: samples", count, "at least 1 image")
     if request.bank and not any(map(with_bank, plan)):
         raise HoldfastError(f"a bank changes nothing: {', '.join(names)} use none; leave --bank out")
     return plan

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, Unreadable
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName, Unreadable
 from holdfast.service.canary_file import Header, from_bytes, read, to_bytes
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def finite_vectors(vectors: Any, shape: tuple[int, ...]) -> Vectors:
             vectors = [_array(vector) for vector in vectors]
         codes = np.asarray(_array(vectors), dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise HoldfastError(f"embeddings must be numbers, one vector per image ({error})") from error
+        raise OutOfRange("embeddings", Described(f"what is none ({error})"), "numbers, one vector per image") from error
     if codes.ndim != 2 or len(codes) != shape[0]:
         raise OutOfRange("embeddings", codes.shape, f"{shape[0]} vectors, one per image of the canary, shape {shape}")
     if codes.shape[1] != shape[1]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.core.errors import HoldfastError, Unreadable
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadable
 from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
 from holdfast.measure.evaluation import settings
@@ -68,9 +68,11 @@ def measure(
     )
     known = None if labels is None else np.asarray(labels)
     if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
-        raise HoldfastError(
-            f"labels must be one integer per sample, shape ({len(x)},), got {known.dtype} of shape {known.shape}; "
-            "number the classes"
+        raise OutOfRange(
+            "labels",
+            Described(f"{known.dtype} of shape {known.shape}"),
+            f"one integer per sample, shape ({len(x)},)",
+            fix="number the classes",
         )
     findings = evaluation.described(ids, scores, known, {}, seed)
     result = Result(

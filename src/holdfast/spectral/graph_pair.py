@@ -95,9 +95,11 @@ def checked(inputs: object, outputs: object) -> tuple[Points, Points]:
     """
     x, y = points(inputs, "inputs"), points(outputs, "outputs")
     if len(x) != len(y):
-        raise HoldfastError(
-            f"inputs and outputs must have one row per sample, got {len(x)} and {len(y)} rows; "
-            "pass the features of the same samples in the same order"
+        raise OutOfRange(
+            "rows of outputs",
+            len(y),
+            f"{len(x)}, one per input",
+            fix="pass the features of the same samples in the same order",
         )
     for array, name in ((x, "inputs"), (y, "outputs")):
         if array.constant:

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Domain, Pixels
-from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
+from holdfast.core.errors import AgreementLostError, BudgetSpentError, Described, HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.encoders.architectures.loaded import LoadedEncoder
@@ -89,8 +89,11 @@ def width_of(encoder: nn.Module, pixels: Pixels, crop_size: int | None = None) -
     pixels = pixels.to(anchor.device, anchor.dtype)
     codes = eval_codes(encoder, pixels)
     if codes.ndim != 2:
-        raise HoldfastError(
-            f"the encoder must give one vector per image, got shape {tuple(codes.shape)}; pool inside it"
+        raise OutOfRange(
+            "what the encoder returns",
+            Described(f"shape {tuple(codes.shape)}"),
+            "one vector per image",
+            fix="pool inside it",
         )
     if crop_size is not None:
         try:

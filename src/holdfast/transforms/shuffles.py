@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 
@@ -75,11 +75,10 @@ def check_grid(grid: int, patch: int) -> None:
     Raises:
         HoldfastError: A size is out of range.
     """
-    if grid < 1 or patch < 0:
-        raise HoldfastError(
-            "grid counts the patches per side and must be at least 1, patch their pixels and is 0 where grid decides; "
-            f"got grid={grid} and patch={patch}"
-        )
+    if grid < 1:
+        raise OutOfRange("grid", grid, "at least 1 patch per side")
+    if patch < 0:
+        raise OutOfRange("patch", patch, "at least 1 pixel, or 0 where grid decides")
 
 
 def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
@@ -97,10 +96,8 @@ def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
     if not patch:
         return grid
     if side % patch:
-        fits = [str(size) for size in range(1, side + 1) if side % size == 0]
-        raise HoldfastError(
-            f"a side of {side} pixels is not made of patches of {patch}; patch must be one of {', '.join(fits)}"
-        )
+        fits = [size for size in range(1, side + 1) if side % size == 0]
+        raise OutOfRange(f"patch for a side of {side} pixels", patch, fits)
     return side // patch
 
 
@@ -120,11 +117,8 @@ def cut(pixels: ImagePixels, grid: int) -> Tensor:
     batch, channels, height, width = pixels.shape
     if height % grid or width % grid:
         common = gcd(height, width)
-        fits = [str(side) for side in range(1, common + 1) if common % side == 0]
-        raise HoldfastError(
-            f"images of {height} x {width} cannot be cut into {grid} x {grid} equal patches; "
-            f"grid must be one of {', '.join(fits)}"
-        )
+        fits = [side for side in range(1, common + 1) if common % side == 0]
+        raise OutOfRange(f"grid for images of {height} x {width}", grid, fits)
     blocks = pixels.reshape(batch, channels, grid, height // grid, grid, width // grid)
     return blocks.transpose(3, 4).reshape(batch, channels, grid * grid, -1)
 

@@ -38,7 +38,7 @@ def test_files_say_the_groups(tmp_path):
         ("prefix", "needs '_' in every name, and 'a/1.png' has none"),
         ("folders", "needs '/' in every name, and 'b.png' has none"),
         ("nowhere.csv", "'nowhere.csv'"),
-        ("three.csv", "two columns, id and group, got 3"),
+        ("three.csv", "two, id and group, got 3"),
         ("few.csv", "no group for 1 of 2 images, 'b.png'"),
     ],
 )

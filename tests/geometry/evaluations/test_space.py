@@ -341,7 +341,7 @@ def test_tags_are_known_by_their_content(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.csv", "0,a,b,c", "two columns"),
+        ("a.csv", "0,a,b,c", "two, id and tag"),
         ("a.json", "[1]", "object"),
         ("a.json", "{", "no JSON"),
         ("b.csv", None, "read"),

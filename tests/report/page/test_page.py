@@ -6,9 +6,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+import torch
 
 from holdfast.attacks.evaluations.breakaway import Breakaway
-from holdfast.core.records import Failure, Findings, ImagesInfo, Result
+from holdfast.core.encoder import Domain
+from holdfast.core.pictures import png
+from holdfast.core.records import Failure, Findings, ImagesInfo, Picture, Result
 from holdfast.measure.findings import named
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.page.page import render
@@ -302,7 +305,11 @@ def test_each_picture_is_stored_once():
     assert pngs
     assert all(page.count(png) == 1 for png in pngs)
     assert page.count("image/png;base64") == len(pngs)
-    assert "aspect-ratio:8/8" in page
+    assert "aspect-ratio:" not in page.partition("</style>")[0].rpartition(".pictures")[2], "these are square"
+    wide = png(torch.zeros(1, 2, 6), Domain((1, 2, 6)))
+    picture = Picture(caption="wide", labels=("clean",), pngs=(wide,))
+    found = one.model_copy(update={"findings": one.findings.model_copy(update={"pictures": (picture,)})})
+    assert "aspect-ratio:6/2" in render(Contents([found], []))
 
 
 def test_the_first_screen_comes_before_all_numbers_and_every_cell_leads_to_its_section(whole):

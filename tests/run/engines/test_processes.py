@@ -111,7 +111,7 @@ def test_no_workers_are_refused() -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 2.5, True, "x", "8"])
 def test_what_is_no_number_of_processes_is_refused(workers: Any, unchecked: None) -> None:
-    with pytest.raises(HoldfastError, match=rf"at least 1, or 'auto'; got {workers!r}$"):
+    with pytest.raises(HoldfastError, match=rf"at least 1, or 'auto', got {workers!r}\.$"):
         engine_of(None, "cpu", workers, Path())
 
 

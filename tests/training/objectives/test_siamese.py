@@ -125,7 +125,7 @@ def test_losses_and_heads_are_those_of_lightly() -> None:
 
 @pytest.mark.parametrize("kind", [BYOL, MoCoV3])
 def test_a_momentum_beyond_one_is_refused(kind: type[BYOL | MoCoV3]) -> None:
-    with pytest.raises(HoldfastError, match=r"momentum must lie in \[0, 1\], got 1.5"):
+    with pytest.raises(HoldfastError, match=r"momentum must be in \[0, 1\], got 1.5"):
         kind(momentum=1.5)
 
 

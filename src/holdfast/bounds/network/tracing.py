@@ -33,7 +33,7 @@ from holdfast.bounds.network.graph import Builder, Graph, Var
 from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.bounds.network.program import check_operations, exported_program, functional_program, operation_name
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import CannotBound, HoldfastError
+from holdfast.core.errors import CannotBound, Described, HoldfastError, OutOfRange
 from holdfast.core.run_settings import factors_are_rounded
 
 # Whether an encoder, as it is executed, is the function that bounds are of.
@@ -375,7 +375,7 @@ def _rewritten(
             (output,) = _filled(node.args[0], values)
     if not isinstance(output, Var) or len(output.shape) != 2 or output.shape[0] != 1:
         returned = output.shape if isinstance(output, Var) else "something that does not depend on the input"
-        raise HoldfastError(f"{name} must return one vector per image to be bounded, got {returned}")
+        raise OutOfRange(f"what {name} returns", Described(returned), "one vector per image to be bounded")
     return builder.graph(output)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from holdfast.core.checks import check_dense
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Described, HoldfastError, OutOfRange
 
 BLOCK = 1 << 24
 """Values looked at together: 128 MB in float64."""
@@ -81,23 +81,29 @@ def points(array: object, name: str = "points") -> Points:
     Example:
         >>> points(np.array([[1.0], [np.nan]]), "outputs")
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: outputs must be finite, but row 1 (1 of 2 rows) holds NaN or infinity; ...
+        holdfast.core.errors.OutOfRange: outputs must be finite, got NaN or infinity in row 1 (1 of 2 rows). ...
     """
     try:
         values = array if isinstance(array, Tensor) else torch.as_tensor(np.asarray(array))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise HoldfastError(f"{name} must be an array of numbers, one row per sample ({error})") from error
+        raise OutOfRange(
+            name, Described(f"what is none ({error})"), "an array of numbers, one row per sample"
+        ) from error
     check_dense(values, name)
     if values.ndim < 2 or values.dtype == torch.bool or 0 in values.shape:
-        raise HoldfastError(
-            f"{name} must be an array of real numbers, shape (samples, features), got {values.dtype} of shape "
-            f"{tuple(values.shape)}; reshape a single feature to (n, 1)"
+        raise OutOfRange(
+            name,
+            Described(f"{values.dtype} of shape {tuple(values.shape)}"),
+            "an array of real numbers, shape (samples, features)",
+            fix="reshape a single feature to (n, 1)",
         )
     values = values.detach().flatten(1)
     if bad := _not_finite(values):
-        raise HoldfastError(
-            f"{name} must be finite, but row {bad[0]} ({len(bad)} of {len(values)} rows) holds NaN or infinity; "
-            "remove those samples, or compute the features in a wider type (float16 ends at 65504)"
+        raise OutOfRange(
+            name,
+            Described(f"NaN or infinity in row {bad[0]} ({len(bad)} of {len(values)} rows)"),
+            "finite",
+            fix="remove those samples, or compute the features in a wider type (float16 ends at 65504)",
         )
     centre, spread, size = _extent(values)
     # Rounded to a power of two, so that scaling rounds nothing.

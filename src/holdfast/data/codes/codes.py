@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning, Unreadable, did_you_mean
+from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings, groups_of
 from holdfast.data.codes.files import FLOATS, Table, read_table
@@ -195,7 +195,7 @@ def read_codes(
     Example:
         >>> read_codes(np.eye(3), ids=["a", "b", "a"])
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: ids of embeddings must be distinct, 'a' occurs twice; give each row its own
+        holdfast.core.errors.OutOfRange: ids of embeddings must be distinct, got 'a' twice. Give each row its own.
     """
     table = read_table(codes, column)
     called = name or (Path(codes).name if isinstance(codes, str | Path) else SOURCE)
@@ -224,9 +224,9 @@ def _blocks(codes: Rows) -> Iterable[Tensor]:
 def _check(codes: Rows, name: str) -> None:
     """Raise unless ``codes`` are finite rows of floating-point numbers."""
     if len(codes.shape) != 2 or not codes.shape[1]:
-        raise HoldfastError(f"{name} must hold one embedding per row, shape (n, d), got shape {tuple(codes.shape)}")
+        raise OutOfRange(name, Described(f"shape {tuple(codes.shape)}"), "one embedding per row, shape (n, d)")
     if str(codes.dtype)[len("torch.") :] not in FLOATS:
-        raise HoldfastError(f"embeddings of {name} must be {', '.join(FLOATS)}, got {codes.dtype}; convert them")
+        raise OutOfRange(f"embeddings of {name}", codes.dtype, ", ".join(FLOATS), fix="convert them")
     if len(codes) == 0:
         raise HoldfastError(f"{name} holds no embeddings")
     start, bad, first = 0, 0, 0
@@ -247,7 +247,7 @@ def _check(codes: Rows, name: str) -> None:
 def _check_distinct(ids: Sequence[str], name: str) -> None:
     if len(set(ids)) < len(ids):
         twice, _ = Counter(ids).most_common(1)[0]
-        raise HoldfastError(f"ids of {name} must be distinct, {twice!r} occurs twice; give each row its own")
+        raise OutOfRange(f"ids of {name}", Described(f"{twice!r} twice"), "distinct", fix="give each row its own")
 
 
 def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None:
@@ -314,9 +314,11 @@ def _numbered(labels: list[Any] | None, name: str) -> tuple[Tensor | None, tuple
     if len(known) == len(texts) and all(abs(number) < 2**63 or not isfinite(number) for number in known):
         for row, number in enumerate(known):
             if not isfinite(number) or number != int(number):
-                raise HoldfastError(
-                    f"labels of {name} must be whole numbers or names, got {texts[row]} for row {row}; correct it, or "
-                    "leave labels out"
+                raise OutOfRange(
+                    f"labels of {name}",
+                    Described(f"{texts[row]} for row {row}"),
+                    "whole numbers or names",
+                    fix="correct it, or leave labels out",
                 )
         return torch.tensor([int(number) for number in known]), ()
     classes = sorted(set(texts))

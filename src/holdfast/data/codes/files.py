@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.checks import check_dense
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
 from holdfast.data.arrays import as_rows, member, read_numpy
 from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import Rows
@@ -80,7 +80,9 @@ def _tensor(values: Any, what: str) -> Tensor:
     try:
         return torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise HoldfastError(f"{what} must be an array of numbers, one row per image ({error})") from error
+        raise OutOfRange(
+            what, Described(f"what is none ({error})"), "an array of numbers, one row per image"
+        ) from error
 
 
 def _npy(path: Path, column: str | None) -> Table:
@@ -127,9 +129,11 @@ def _parquet(path: Path, column: str | None) -> Table:
 def _rows(path: Path, codes: np.ndarray) -> Rows:
     """Return codes as they can be read, if they are floating-point numbers."""
     if str(codes.dtype) not in FLOATS:
-        raise HoldfastError(
-            f"embeddings of {path.name} must be {', '.join(FLOATS)} in this machine's byte order, got "
-            f"{codes.dtype}; convert them"
+        raise OutOfRange(
+            f"embeddings of {path.name}",
+            codes.dtype,
+            f"{', '.join(FLOATS)} in this machine's byte order",
+            fix="convert them",
         )
     return as_rows(codes)
 

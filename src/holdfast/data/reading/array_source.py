@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Described, HoldfastError, OutOfRange
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import DIGEST, THREADS, Images, check_unchanged, row_digests
 from holdfast.data.base import Selection
@@ -193,7 +193,7 @@ def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
     if shape[1:] == domain.shape:
         return "as stored"
     if len(domain.shape) != 3 or 0 in shape[1:]:
-        raise HoldfastError(f"{name} must have shape (n, {', '.join(map(str, domain.shape))}), got {shape}")
+        raise OutOfRange(name, shape, f"of shape (n, {', '.join(map(str, domain.shape))})")
     accepted = {domain.shape[0], 1} if domain.shape[0] == 3 else {domain.shape[0]}
     if len(shape) == 3 and 1 in accepted:
         return "grey"
@@ -206,8 +206,8 @@ def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
     if not (first or last):
         count = " or ".join(map(str, sorted(accepted)))
         grey = " (or N x H x W)" if 1 in accepted else ""
-        raise HoldfastError(
-            f"{name} must hold images N x C x H x W or N x H x W x C{grey} with {count} channels, got shape {shape}"
+        raise OutOfRange(
+            name, Described(f"shape {shape}"), f"images N x C x H x W or N x H x W x C{grey} with {count} channels"
         )
     return "channels first" if first else "channels last"
 
@@ -275,8 +275,9 @@ def check_values(name: str, stored: Rows, rows: Sequence[int], domain: Domain) -
         bad = ~((low >= domain.low) & (high <= domain.high)) | low.isinf() | high.isinf()
         if bad.any():
             first = int(bad.nonzero()[0])
-            raise HoldfastError(
-                f"image {rows[start + first]} of {name} must be finite and lie in [{domain.low:g}, {domain.high:g}], "
-                f"got values from {float(low[first]):g} to {float(high[first]):g}; store raw pixels "
-                "(divide by 255, do not normalise: the encoder does that itself), or leave that image out"
+            raise OutOfRange(
+                f"image {rows[start + first]} of {name}",
+                Described(f"values from {float(low[first]):g} to {float(high[first]):g}"),
+                f"finite and lie in [{domain.low:g}, {domain.high:g}]",
+                fix="store raw pixels (divide by 255, do not normalise), or leave that image out",
             )

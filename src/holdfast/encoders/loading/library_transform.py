@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.geometry import Preprocessing, sizes
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.inputs import numbers
@@ -409,8 +409,8 @@ class PreprocessingSettings:
             HoldfastError: The way to resize is unknown.
         """
         if self.resize is not None and self.resize not in FITS and not (sizes and self.resize.isdecimal()):
-            raise HoldfastError(
-                f"{name!r}: resize must be {', '.join(FITS)}{' or a number of pixels' if sizes else ''}, got {self.resize!r}"
+            raise OutOfRange(
+                f"{name!r}: resize", self.resize, f"{', '.join(FITS)}{' or a number of pixels' if sizes else ''}"
             )
         return self.resize
 

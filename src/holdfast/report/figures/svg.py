@@ -199,7 +199,9 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
     frame = _frame(lines, y_label, share)
     body = "".join(part for line in lines for part in _drawn(line, frame))
     opening = f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">'
-    return f"{opening}{_grid(frame)}{body}{_words(frame, x_label, y_label, share)}</svg>"
+    # Marks are drawn in whole tenths of a point, which take less room than points; what all lines share is said once.
+    marks = f'<g transform="scale(.1)" style="fill:none;stroke-width:14">{_grid(frame)}{body}</g>'
+    return f"{opening}{marks}{_words(frame, x_label, y_label, share)}</svg>"
 
 
 def _frame(lines: Sequence[Line], y_label: str, share: bool) -> Frame:
@@ -228,9 +230,10 @@ def _drawn(line: Line, frame: Frame) -> Iterator[str]:
         yield from _dots(line, frame, [f"{colour};stroke-opacity:.7"] * len(line.x), 1.9)
     else:
         for start, stop in _runs(line.x, line.y):
-            dash = f";stroke-dasharray:{PATTERNS[line.dash]}" if PATTERNS[line.dash] else ""
+            lengths = " ".join(f"{10 * float(length):g}" for length in PATTERNS[line.dash].split())
+            dash = f";stroke-dasharray:{lengths}" if lengths else ""
             path = _path(frame.x(line.x[start:stop]), frame.y(line.y[start:stop]), line.stepped)
-            yield f'<path d="M{path}" style="fill:none;stroke:{colour};stroke-width:1.4{dash}"/>'
+            yield f'<path d="M{path}" style="stroke:{colour}{dash}"/>'
         if len(line.x) < FEW and not line.stepped and line.colour is not None:
             yield from _dots(line, frame, [colour] * len(line.x), 1.9)
     if line.band is not None:
@@ -249,7 +252,7 @@ def _dots(line: Line, frame: Frame, colours: Sequence[str], radius: float) -> It
         f'<path style="stroke:{colour}" d="{_strokes([(x, y) for _, x, y in run])}"/>'
         for colour, run in groupby(finite, key=lambda dot: dot[0])
     )
-    yield f'<g fill="none" stroke-width="{2 * radius:g}" stroke-linecap="round">{paths}</g>' if paths else ""
+    yield f'<g stroke-width="{20 * radius:g}" stroke-linecap="round">{paths}</g>' if paths else ""
 
 
 def _strokes(dots: Sequence[tuple[int, int]]) -> str:
@@ -257,12 +260,12 @@ def _strokes(dots: Sequence[tuple[int, int]]) -> str:
 
     Example:
         >>> _strokes([(1068, 1007), (1059, 1012)])
-        'M106.8 100.7h0m-.9 .5h0'
+        'M1068 1007h0m-9 5h0'
     """
     x, y = dots[0]
-    parts = [f"M{x / 10:g} {y / 10:g}h0"]
+    parts = [f"M{x} {y}h0"]
     for to_x, to_y in dots[1:]:
-        parts.append(f"m{_tenths(to_x - x)} {_tenths(to_y - y)}h0".replace(" -", "-"))
+        parts.append(f"m{to_x - x} {to_y - y}h0".replace(" -", "-"))
         x, y = to_x, to_y
     return "".join(parts)
 
@@ -290,18 +293,14 @@ def _path(x: Float[np.ndarray, "p"], y: Float[np.ndarray, "p"], stepped: bool = 
             straight[-1] = before[0] + a, before[1] + b
         else:
             straight.append((a, b))
-    path, last = f"{across[0] / 10:g} {up[0] / 10:g}", ""
+    path, last = f"{across[0]} {up[0]}", ""
     for a, b in straight:
         command = "l" if a and b else "h" if a else "v"
-        numbers = " ".join(_tenths(part) for part in (a, b) if part)
+        numbers = " ".join(str(part) for part in (a, b) if part)
         # A letter need not be repeated, and a sign separates as well as a space.
         joint = command if command != last else "" if numbers.startswith("-") else " "
         path, last = f"{path}{joint}{numbers}".replace(" -", "-"), command
     return path
-
-
-def _tenths(count: int) -> str:
-    return f"{count / 10:g}".replace("0.", ".", 1) if -10 < count < 10 else f"{count / 10:g}"
 
 
 def _short(value: float) -> str:
@@ -317,9 +316,10 @@ def _shades(values: Float[np.ndarray, "p"]) -> list[str]:
 
 
 def _grid(frame: Frame) -> str:
-    across = "".join(f"M{_short(x)} {TOP}V{BOTTOM}" for x in frame.x(np.array(frame.across.ticks)).tolist())
-    up = "".join(f"M{_short(frame.left)} {_short(y)}H{RIGHT}" for y in frame.y(np.array(frame.up.ticks)).tolist())
-    return f'<path d="{across}{up}" style="fill:none;stroke:{RULE};stroke-width:.6"/>'
+    top, bottom, left, right = (round(10 * end) for end in (TOP, BOTTOM, frame.left, RIGHT))
+    across = "".join(f"M{round(10 * x)} {top}V{bottom}" for x in frame.x(np.array(frame.across.ticks)).tolist())
+    up = "".join(f"M{left} {round(10 * y)}H{right}" for y in frame.y(np.array(frame.up.ticks)).tolist())
+    return f'<path d="{across}{up}" style="stroke:{RULE};stroke-width:6"/>'
 
 
 def _words(frame: Frame, x_label: str, y_label: str, share: bool) -> str:

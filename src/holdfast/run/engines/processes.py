@@ -25,7 +25,7 @@ from weakref import finalize
 
 import torch
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.encoders.loading.reference import first_line
 from holdfast.run.engines.base import Context, Local, Output, Unit
 
@@ -69,7 +69,7 @@ class Processes:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise HoldfastError(f"--workers must be at least 1, got {self.count}")
+            raise OutOfRange("--workers", self.count, "at least 1")
         finalize(self, _stop, self._pools)
 
     def map(

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import torch
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.options import Workers
 from holdfast.measure.population import Population
 from holdfast.run.engines.base import Engine, Local
@@ -67,7 +67,7 @@ def engine_of(cluster: str | None, device: str, workers: Workers, folder: Path) 
     """
     counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1
     if not (counted or workers in (None, "auto")):
-        raise HoldfastError(f"workers must be a number of processes, at least 1, or 'auto'; got {workers!r}")
+        raise OutOfRange("workers", workers, "a number of processes, at least 1, or 'auto'")
     if isinstance(workers, int) and (cluster is not None or device not in ("cpu", "cuda")):
         raise HoldfastError(
             "--workers are processes on the CPUs of this machine, or with --device cuda one for each of its GPUs; leave "
