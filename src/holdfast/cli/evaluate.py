@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from holdfast.cli.cluster import cluster_of
 from holdfast.cli.warned import may_warn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, Arch, EvaluateOptions, Limit, Out
-from holdfast.core.settings import names_of
+from holdfast.core.settings import listed, names_of
 from holdfast.run.engines.ranks import RANKS, process_rank
 
 if TYPE_CHECKING:
@@ -32,7 +31,10 @@ def command(
         list[str] | None,
         typer.Argument(help="One or more as source:name (default: four built-in encoders).", metavar="ENCODERS..."),
     ] = None,
-    images: flags.Images[str | None] = None,
+    images: Annotated[
+        list[str] | None,
+        flags.like(flags.Images, help="Read a folder, array file, tar shards, URL or source:name; repeatable."),
+    ] = None,
     bank: Annotated[
         str | None,
         typer.Option(
@@ -149,6 +151,7 @@ def command(
 def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning, evaluate
+    from holdfast.commands.stored_runs import data_sets
     from holdfast.run.request import keywords
 
     merged = keywords(chosen, config)
@@ -163,7 +166,8 @@ def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
             run = evaluate(**merged, progress=not follows)
         except KeyboardInterrupt:
             if not follows:
-                _print_so_far(Path(merged["out"]))
+                for folder in data_sets(Path(merged["out"])):
+                    _print_so_far(folder)
             raise
     return 0 if follows else _print(run, merged.get("suite", "quick"))
 
@@ -199,19 +203,21 @@ def _print(run: EvaluatedRun, suite: str) -> int:
     if failed:
         sentences.append("fix the cause and rerun the same command; it computes only what is missing")
     contents = Contents(with_relative_errors(run.results), run.failures)
-    screens = contents.first_screens
+    screens = () if run.data_sets else contents.first_screens  # each is of one data set
     notes = alerts(groups(run.results))
     # Duplicates spoil every number and can be removed now; other warnings are notes of the report.
-    for alert in [note for note in notes if not screens or note.kind == "duplicates"]:
+    for alert in [note for note in notes if not contents.first_screens or note.kind == "duplicates"]:
         if may_warn(alert.warning):
             sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     for sentence in sentences:
         print(sentence, file=sys.stderr)
     for line in lines(screens[0]) if screens else ():
         print(line)
-    if table := paper_table(run.results, suite):
+    if run.data_sets:
+        print((page.parent / "sets.md").read_text())
+    elif table := paper_table(run.results, suite):
         print(f"\n{table}")
-    if screens and notes:
+    if contents.first_screens and notes:
         print(f"Notes: {counted(len(notes), 'note')}, in the report")
     if screens and (command := _next(contents, page.parent)):
         print(f"Next: {command}")
@@ -227,18 +233,17 @@ def _next(contents: Contents, folder: Path) -> str:
     return command
 
 
-def _folder(images: str | None, suite: str) -> str:
+def _folder(images: str | Sequence[str] | None, suite: str) -> str:
     """Return the folder of a run for which none was named.
 
     Example:
-        >>> _folder("/data/my photos/?labels=folders", "quick")
-        'runs/my_photos-quick'
+        >>> _folder("/data/my photos/?labels=folders", "quick"), _folder(["builtin:digits", "photos/"], "full")
+        ('runs/my_photos-quick', 'runs/digits+photos-full')
     """
+    from holdfast.commands.data_sets import folder_names
     from holdfast.run.inputs import TOUR
 
-    path = (images or TOUR).partition("?")[0].rstrip("/")
-    word = re.sub(r"[^\w.]+", "_", re.split("[/:]", path)[-1]) or "images"
-    return str(Path("runs") / f"{word}-{suite}")
+    return str(Path("runs") / f"{'+'.join(folder_names(listed(images or TOUR)))}-{suite}")
 
 
 def _codes(encoders: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from time import time
 
 from holdfast.commands.inputs import StoredRun, folder_of
 from holdfast.commands.runs import COMPUTED, files_of, is_run, kind_of
+from holdfast.commands.stored_runs import data_sets
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.records import Record
 from holdfast.measure.store import Store
@@ -37,10 +38,25 @@ def clean(folder: StoredRun, *, yes: bool = False) -> tuple[Removable, ...]:
         HoldfastError: there is no run, an earlier version left it, or a file cannot be deleted.
     """
     check_no_blanks(locals())
-    removables = removable(folder_of(folder))
+    parts = data_sets(folder_of(folder))
+    began = [part for part in parts if is_run(part)]  # a run that was stopped may have begun with some data sets only
+    removables = _together([each for part in began or parts for each in removable(part)])
     if yes:
         remove(removables)
     return tuple(removables)
+
+
+def _together(removables: Sequence[Removable]) -> list[Removable]:
+    """Return one of each kind."""
+    kinds: dict[str, list[Removable]] = {}
+    for each in removables:
+        kinds.setdefault(each.kind, []).append(each)
+    return [
+        Removable(
+            kind=kind, files=tuple(file for each in same for file in each.files), bytes=sum(e.bytes for e in same)
+        )
+        for kind, same in kinds.items()
+    ]
 
 
 def removable(folder: Path) -> list[Removable]:

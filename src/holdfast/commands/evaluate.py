@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 from weakref import finalize
 
-from holdfast.commands.evaluated_run import EvaluatedRun, write_report
+from holdfast.commands.data_sets import each_data_set
+from holdfast.commands.evaluated_run import SETS, EvaluatedRun, write_report
 from holdfast.commands.log import tracker_of
 from holdfast.core.balls import Ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning
@@ -32,7 +33,7 @@ class MissingResultsWarning(HoldfastWarning):
 @takes(EvaluateOptions)
 def evaluate(
     encoders: NamedEncoder | Sequence[NamedEncoder] = (),
-    images: NamedImages | None = None,
+    images: NamedImages | Sequence[NamedImages] | None = None,
     *,
     bank: NamedImages | None = None,
     suite: str = "quick",
@@ -54,6 +55,7 @@ def evaluate(
     Args:
         encoders: one or several, at hand or by reference; by default the built-in ones.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; the built-in encoders have their own.
+            A list names several data sets; the report then has their mean and ranks.
         bank: other images, usually labelled, that probes learn from and retrieval searches.
         suite: how much of each: ``quick``, ``standard``, ``full``, or a paper such as ``petrov2022``.
         only: names of evaluations; all by default.
@@ -79,44 +81,63 @@ def evaluate(
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
-    out, cluster = options["out"], options["cluster"]
-    check_cluster("evaluate", cluster, out)
+    check_cluster("evaluate", options["cluster"], options["out"])
     _check_tables(settings)
-    named_encoders, trackers = listed(encoders), names_of(log, "log")
+    trackers = names_of(log, "log")
     for tracker in trackers:
         tracker_of(tracker)  # a missing one is said before the work begins
+    asked: dict[str, Any] = {
+        **options,
+        "suite": suite,
+        "only": tuple(names_of(only, "only")),
+        "eps": tuple(listed(eps)),
+        "ball": tuple(listed(ball)),
+        "baselines": tuple(names_of(baselines, "baselines")),
+        "bank_limit": bank_limit,
+        "attack_seed": attack_seed,
+        "settings": settings or {},
+        "arch": tuple(listed(arch)),
+        "black_box": black_box,
+        "rehash": rehash,
+        "log": tuple(trackers),
+    }
+
+    def measured(data_set: NamedImages | None, **changes: Any) -> EvaluatedRun:
+        return _measured(listed(encoders), data_set, bank, {**asked, **changes})
+
+    several = isinstance(images, (list, tuple))
+    run = each_data_set(measured, listed(images), asked) if several else measured(cast(NamedImages | None, images))
+    for sentence in _gaps(run):
+        warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
+    return run
+
+
+def _measured(
+    encoders: Sequence[NamedEncoder], images: NamedImages | None, bank: NamedImages | None, asked: Mapping[str, Any]
+) -> EvaluatedRun:
+    """Return the run on one data set; ``asked`` are the fields of a request and the options of ``evaluate``."""
+    out = asked["out"]
+    if out and (Path(out) / SETS).exists():
+        raise HoldfastError(f"out: {out} holds a run of several data sets. Choose another folder for a run of one.")
     (images_name, loaded), (bank_name, loaded_bank) = named_images(images), named_images(bank)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
-        asked: dict[str, Any] = {**options, "out": folder, "attack_seed": attack_seed}
+        asked = {**asked, "out": folder}
         request = Request.of(
             **{name: value for name, value in asked.items() if name != "progress"},
-            encoders=tuple(map(reference_of, named_encoders)),
+            encoders=tuple(map(reference_of, encoders)),
             images=images_name,
             bank=bank_name,
-            suite=suite,
-            only=tuple(names_of(only, "only")),
-            eps=tuple(listed(eps)),
-            ball=tuple(listed(ball)),
-            baselines=tuple(names_of(baselines, "baselines")),
-            bank_limit=bank_limit,
-            settings=settings or {},
-            arch=tuple(listed(arch)),
-            black_box=black_box,
-            rehash=rehash,
-            log=tuple(trackers),
         )
-        ready = Loaded(encoders_by_reference(named_encoders), loaded, loaded_bank)
+        ready = Loaded(encoders_by_reference(encoders), loaded, loaded_bank)
         with ExitStack() as work:  # ends before the folder does
             run = work.enter_context(Run.open("evaluate", asked, mark=None))
             report = work.enter_context(FolderReport(Path(folder) if out and run.is_main else None))
             results, failures = run.answer(request, ready, report.write if out else None)
         answer = EvaluatedRun(tuple(results), tuple(failures), Path(folder), report.page)
         finalize(answer, stack.pop_all().close)  # a folder that the user did not name lives as long as the answer
-    for tracker in trackers if run.is_main else ():
+    for tracker in asked["log"] if run.is_main else ():
         answer.log(tracker)
-    for sentence in _gaps(answer):
-        warnings.warn(sentence, MissingResultsWarning, stacklevel=3)
     return answer
 
 
@@ -126,6 +147,7 @@ def evaluate_one(encoder: NamedEncoder, images: NamedImages | None, **keywords: 
     Raises:
         HoldfastError: there is no result, and why.
     """
+    named_images(images)  # a list is refused: the answer is about one data set
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingResultsWarning)
         run = evaluate(encoder, images, **{**keywords, "arch": keywords["arch"] or ()})

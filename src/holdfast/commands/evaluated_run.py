@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from math import isnan
 from pathlib import Path
@@ -20,6 +20,10 @@ from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.notebook import Drawing
 from holdfast.report.overview.first_screen import lines
+from holdfast.report.sets import Sets
+
+SETS = "sets.json"
+"""The file that names the data sets of a run of several, whose folders lie beside it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,6 +41,8 @@ class EvaluatedRun:
     """Where the run is kept; if nobody chose it, for as long as this object lives."""
     page: Path | None = None
     """The page of the report in the folder that somebody chose."""
+    data_sets: Mapping[str, EvaluatedRun] = field(default_factory=dict)
+    """The run of each data set by its name, where several were measured; each has a folder in ``folder``."""
 
     def __getitem__(self, key: str | tuple[str, str]) -> Result:
         evaluation, encoder = (key, None) if isinstance(key, str) else key
@@ -102,6 +108,9 @@ class EvaluatedRun:
         """
         if folder is None and self.page is not None:
             return self.page
+        if self.data_sets:
+            suite = suite_of(Store(next(iter(self.data_sets.values())).folder))
+            return write_sets(self.data_sets, self.folder if folder is None else Path(folder), suite)
         return write_report(Store(self.folder), self.folder if folder is None else Path(folder))
 
     def log(self, to: str) -> None:
@@ -188,6 +197,18 @@ def suite_of(store: Store) -> str:
         return str(json.loads((store.folder / REQUEST).read_bytes()).get("suite", ""))
     except (OSError, ValueError):
         return ""
+
+
+def write_sets(runs: Mapping[str, EvaluatedRun], folder: Path, suite: str) -> Path:
+    """Write the report of several data sets, with their mean and ranks, and return the path of its page.
+
+    Raises:
+        HoldfastError: ``folder`` cannot be written.
+    """
+    results = [result for run in runs.values() for result in run.results]
+    failures = [failure for run in runs.values() for failure in run.failures]
+    sets = Sets({name: run.results for name, run in runs.items()}, suite)
+    return write(results, failures, folder, suite=suite, sets=sets)["report.html"]
 
 
 def write_report(store: Store, folder: Path, state: RunState | None = None) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.commands.inputs import StoredRun, folder_of
-from holdfast.commands.stored_runs import unfinished
+from holdfast.commands.stored_runs import data_sets, unfinished
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.files import checksum_of
 from holdfast.core.records import Record
@@ -161,7 +161,8 @@ def runs(folder: StoredRun) -> tuple[Inventory, ...]:
     """
     check_no_blanks(locals())
     place = folder_of(folder)
-    folders = [place] if is_run(place) else sorted(filter(is_run, place.glob("*")))
+    within = [place] if is_run(place) else [place, *sorted(place.glob("*"))]
+    folders = [part for part in dict.fromkeys(part for each in within for part in data_sets(each)) if is_run(part)]
     if not folders:
         raise HoldfastError(
             f"{place} holds no run (no run.json); name the folder that was given as --out, or one above"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast.commands.evaluated_run import SETS
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import unsealed
 from holdfast.core.records import UNFINISHED, Failure, Result
@@ -73,8 +75,24 @@ def _request(folder: Path) -> Request:
         ) from error
 
 
+def data_sets(folder: Path) -> list[Path]:
+    """Return the folder of each data set of a run of several, or the ``folder`` of a run of one."""
+    if not (folder / SETS).is_file():
+        return [folder]
+    try:
+        return [folder / name for name in json.loads((folder / SETS).read_bytes())]
+    except (OSError, ValueError, TypeError) as error:
+        raise HoldfastError(f"{folder / SETS}: cannot be read. Repeat the run's holdfast evaluate.") from error
+
+
 def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
-    runs = {folder: load(folder) for folder in dict.fromkeys(folders)}
+    for folder in folders:
+        if missing := [part.name for part in data_sets(folder) if part != folder and not (part / REQUEST).is_file()]:
+            raise HoldfastError(
+                f"{folder}: the run stopped before {', '.join(missing)}. Repeat its holdfast evaluate, or name the folder "
+                "of one data set."
+            )
+    runs = {part: load(part) for folder in dict.fromkeys(folders) for part in data_sets(folder)}
     for folder in runs:
         if damaged := Store(folder).damaged():
             raise HoldfastError(

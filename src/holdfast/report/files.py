@@ -19,6 +19,7 @@ from holdfast.report.overview.tally import Tally
 from holdfast.report.page.page import render
 from holdfast.report.papers import paper_table
 from holdfast.report.printed import csv, latex, markdown
+from holdfast.report.sets import Sets
 
 
 class Report(Record):
@@ -49,25 +50,32 @@ def report(contents: Contents) -> Report:
 
 
 def write(
-    results: Sequence[Result], failures: Sequence[Failure], folder: Path, state: RunState | None = None, suite: str = ""
+    results: Sequence[Result],
+    failures: Sequence[Failure],
+    folder: Path,
+    state: RunState | None = None,
+    suite: str = "",
+    sets: Sets | None = None,
 ) -> dict[str, Path]:
     """Write the report of stored records into ``folder`` and return the path of each of its files by kind.
 
     Nothing else is read: no model, no images, no clock, so that old runs render again at any time. ``state`` says how far
-    a run is that lasts, ``suite`` which one was asked for.
+    a run is that lasts, ``suite`` which one was asked for, ``sets`` what belongs to each of several data sets.
 
     Raises:
         HoldfastError: the folder cannot be written; what was there before stays whole.
     """
     contents = Contents(with_relative_errors(results), failures)
     texts = {
-        "report.html": render(contents, [str(folder)], state, "table.csv", suite),
+        "report.html": render(contents, [str(folder)], state, "table.csv", suite, sets),
         "report.json": report(contents).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(contents.groups, contents.comparison),
         "table.md": markdown(contents.tables, contents.first_screens),
         "table.tex": latex(contents.tables),
-        **({f"{suite}.md": table} if (table := paper_table(results, suite)) else {}),
+        # One column per encoder: of several data sets each run has the paper's table, and sets.md their mean.
+        **({f"{suite}.md": table} if not sets and (table := paper_table(results, suite)) else {}),
+        **({"sets.md": sets.markdown(), "sets.csv": sets.csv()} if sets else {}),
         **{
             f"charts/{name}.svg": svg
             for name, svg in drawings(contents.groups, contents.plates, contents.comparison.encoders).items()

@@ -229,7 +229,7 @@ def paper_table(results: Sequence[Result], suite: str) -> str:
             missing.append(line.name)
     if not rows:
         return ""
-    header = [suite, *by_encoder]
+    header = [suite, *(name.replace("|", r"\|") for name in by_encoder)]
     widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
 
     def spelled(cells: Sequence[str]) -> str:

@@ -49,11 +49,11 @@ def csv(groups: Sequence[Group], comparison: Comparison) -> str:
                 where = [e.conditions.get(key, "") for key in keys]
                 fixed = _fixed(group, result, name, e)
                 writer.writerow(
-                    _without_formulas([*(fixed | {"rank": rank, "reason": e.reason or ""}).values(), *where])
+                    without_formulas([*(fixed | {"rank": rank, "reason": e.reason or ""}).values(), *where])
                 )
                 for pair in contest.pairs if contest else ():
                     if pair.a == name:
-                        writer.writerow(_without_formulas([*(fixed | _minus(pair, e)).values(), *where]))
+                        writer.writerow(without_formulas([*(fixed | _minus(pair, e)).values(), *where]))
     return out.getvalue()
 
 
@@ -79,11 +79,11 @@ def _minus(pair: Pair, e: Estimate) -> dict[str, object]:
     }
 
 
-def _without_formulas(cells: Sequence[object]) -> list[object]:
+def without_formulas(cells: Sequence[object]) -> list[object]:
     """Return ``cells`` with an apostrophe before text, of whatever name, that a spreadsheet would take for a formula.
 
     Example:
-        >>> _without_formulas(["=1+1", "resnet", "-0.5", 3])
+        >>> without_formulas(["=1+1", "resnet", "-0.5", 3])
         ["'=1+1", 'resnet', '-0.5', 3]
     """
     return [

@@ -40,7 +40,7 @@ from holdfast.core.options import (
     declared,
 )
 from holdfast.core.records import Record
-from holdfast.core.settings import convert, fields_of, seconds, types_of
+from holdfast.core.settings import convert, fields_of, listed, seconds, types_of
 from holdfast.encoders.by_name import sources
 from holdfast.encoders.loading.reference import Options, named
 from holdfast.encoders.trained import written_in_python
@@ -130,7 +130,8 @@ def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, An
         content = {name: value for name, value in content.items() if name not in ("eps", "ball")}
     check_no_blanks(content)
     merged = {**content, **flags, "settings": _merged(content.get("settings", {}), flags.get("settings", {}))}
-    Request.of(**merged)
+    for images in listed(merged.get("images")) or [None]:  # several data sets are several requests
+        Request.of(**{**merged, "images": images})
     return merged
 
 

@@ -26,6 +26,7 @@ from holdfast.report.overview.first_rows import GROUPS
 from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.study import Evidence, study
 from holdfast.report.overview.tally import gap_sentence
+from holdfast.report.sets import Sets
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -192,6 +193,8 @@ class Page:
     measured: Measured
     numbers: str = ""
     """The file beside the page that holds all numbers, which the page then leaves out; empty: the page shows them."""
+    sets: Sets | None = None
+    """Several data sets, whose mean and ranks are shown."""
 
     @cached_property
     def pictures(self) -> dict[str, tuple[str, int, int]]:
@@ -204,7 +207,12 @@ class Page:
 
 
 def render(
-    contents: Contents, runs: Sequence[str] = (), state: RunState | None = None, numbers: str = "", suite: str = ""
+    contents: Contents,
+    runs: Sequence[str] = (),
+    state: RunState | None = None,
+    numbers: str = "",
+    suite: str = "",
+    sets: Sets | None = None,
 ) -> str:
     """Return the page.
 
@@ -214,9 +222,10 @@ def render(
         state: how far the run is, if it lasts: such a page reads itself again from time to time.
         numbers: the file beside the page that holds all numbers; the page links to it instead of showing them.
         suite: the name of the suite that was asked for, if it is known.
+        sets: what belongs to each of several data sets, whose mean and ranks the page then shows.
     """
     whole = page_of(contents, runs, state, suite)
-    html = environment().get_template("page.html").render(page=replace(whole, numbers=numbers))
+    html = environment().get_template("page.html").render(page=replace(whole, numbers=numbers, sets=sets))
     return re.sub(r"\n\s*", "\n", html)  # indentation is a hundredth of a large page
 
 
