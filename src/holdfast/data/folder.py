@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
 from holdfast.data.reading.scan import load_encoded
@@ -19,13 +21,19 @@ from holdfast.data.reading.stores import SUFFIXES, ending, report
 
 SOURCE = "folder"
 SETTINGS = ("labels", "max_pixels")
+SYNSET = re.compile(r"n\d{8}")
+SYNSET_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json", "words.txt")
+"""Files that name synsets: of Kaggle's ImageNet, of Keras and of WordNet, as Tiny ImageNet has it."""
+ABOVE = 4
+"""Folders above the images in which such a file is looked for: Kaggle's images lie in ``ILSVRC/Data/CLS-LOC/train``."""
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Image files below a folder, with sorted relative paths as ids.
 
-    With ``labels=folders``, the first folder of each path is its class, numbered in sorted order. Images larger than
-    ``max_pixels`` count as damaged.
+    With ``labels=folders``, the first folder of each path is its class, numbered in sorted order; synsets (``n01440764``)
+    are called by the words of a file of ``SYNSET_FILES`` beside or above the folder. Images larger than ``max_pixels``
+    count as damaged.
 
     Args:
         name: Reference without its source and settings.
@@ -40,6 +48,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     paths = find(root, others)
     report(f"folder {name!r}", others, len(paths))
     labels, names = labelled(paths, settings)
+    names = named_synsets(root, names)
     ids = [_text(path) for path in paths]
     return load_encoded(name, Files(str(root), paths), ids, labels, selection, settings, names)
 
@@ -122,6 +131,42 @@ def classes(paths: Sequence[str]) -> tuple[Int[Tensor, "n"], tuple[str, ...]]:
     distinct = sorted(set(filter(None, names)))
     numbers = {name: number for number, name in enumerate(distinct)}
     return torch.tensor([numbers[name] for name in names if name]), tuple(map(_text, distinct))
+
+
+def named_synsets(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of classes with synsets in words, if all are synsets and a file in or above ``root`` has the words.
+
+    A class has the first of its words; all of them, or the synset behind them, where classes of the file share it.
+
+    Raises:
+        HoldfastError: The file cannot be read.
+    """
+    if not names or not all(map(SYNSET.fullmatch, names)):
+        return names
+    folders = (root.resolve(), *root.resolve().parents[:ABOVE])
+    for path in (folder / file for folder in folders for file in SYNSET_FILES):
+        if path.is_file() and (words := _synset_words(path)).keys() & set(names):
+            return tuple(words.get(name, name) for name in names)
+    return names
+
+
+def _synset_words(path: Path) -> dict[str, str]:
+    """Return a distinct name for each synset of a file."""
+    try:
+        content = path.read_text("utf-8")
+        rows = (
+            [(synset, words.replace("_", " ")) for synset, words in json.loads(content).values()]
+            if path.suffix == ".json"
+            else [(line[:9], line[9:].strip()) for line in content.splitlines() if line[9:].strip()]
+        )
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise Unreadable(f"names of classes {path}", error, fix="repair or remove it") from error
+    first, whole = (Counter(words) for words in ([w.partition(",")[0] for _, w in rows], [w for _, w in rows]))
+    named = dict[str, str]()
+    for synset, words in rows:
+        short = words.partition(",")[0]
+        named[synset] = short if first[short] == 1 else words if whole[words] == 1 else f"{words} ({synset})"
+    return named
 
 
 def _text(path: str) -> str:
