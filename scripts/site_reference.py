@@ -25,7 +25,6 @@ from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.options import INPUT, PANELS
 from holdfast.core.settings import fields_of, members, number, types_of
 from holdfast.encoders.architectures.base import architectures
-from holdfast.measure.evaluation import settings as settings_of
 from holdfast.probes.base import probes
 from holdfast.run import catalog
 from holdfast.run.catalog import SUITES, summary
@@ -112,7 +111,7 @@ def settings() -> str:
     """Return a table of settings for each evaluation, and one for each other family of things with settings."""
     lines = ["## Evaluations", ""]
     for name, kind in sorted(catalog.evaluations().items()):
-        rows = rows_of(kind, {key: said(value) for key, value in settings_of(kind()).items()})
+        rows = rows_of(kind, defaults(kind))
         lines += [f"### {name}", "", plain(summary(kind)), "", *table(("Setting", "Type", "Default", "Meaning"), rows)]
     for title, kinds in families().items():
         owners: dict[tuple[tuple[str, ...], ...], list[str]] = {}

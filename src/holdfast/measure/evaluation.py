@@ -24,6 +24,9 @@ from holdfast.measure.observation import Joint, Observation, SharedSettings
 from holdfast.measure.population import Fit, Population, whitenings
 from holdfast.transforms.base import Transform, versions
 
+LATER = {"later": True}
+"""Metadata of a field that was added after results had been stored."""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -234,8 +237,14 @@ class Evaluation(ABC):
 
 
 def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
-    """Settings of ``thing`` as JSON values, with settings objects in text form."""
-    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    """Settings of ``thing`` as JSON values, with settings objects in text form.
+
+    Settings that came ``LATER`` are left out at their default, so that results stored before keep their keys.
+    """
+    values = {each.name: getattr(thing, each.name) for each in fields(thing)}
+    for each in fields(thing):
+        if LATER.items() <= each.metadata.items() and values[each.name] == each.default:
+            del values[each.name]
     shared = [value for value in values.values() if isinstance(value, SharedSettings)]
     plain_values = {name: plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
     return plain_values | {field.name: plain(getattr(part, field.name)) for part in shared for field in fields(part)}

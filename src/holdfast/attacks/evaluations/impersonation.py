@@ -13,11 +13,12 @@ stays around the clean image (the authors' program centres it again at every rep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
 
+from holdfast.attacks.aims import aim_of
 from holdfast.attacks.attacked_codes import (
     ATTACKS,
     BALLS,
@@ -32,15 +33,15 @@ from holdfast.attacks.attacked_codes import (
 )
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
-from holdfast.core.divergences import Divergence
+from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.encoder import Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.points.counting import closer_counts
 from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.evaluation import LATER, Evaluation
 from holdfast.measure.findings import population_warnings, radius_curves
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Fit, Population
@@ -68,6 +69,8 @@ class Impersonation(Evaluation):
     """Largest number of pairs."""
     probe: Probe = Linear()
     """Probe that judges the pairs, if there is a labelled reference set."""
+    objective: str = field(default="", metadata=LATER)
+    """Distance to the target that attacks minimise, such as `l2`; empty: each of `divergences`."""
     sizes = SIZES
     name = "impersonation"
     version = 4
@@ -95,8 +98,14 @@ class Impersonation(Evaluation):
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*super().fits(), self.probe)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if aim_of(self.objective, self.divergences[0])[1]:
+            raise OutOfRange("impersonation: objective", self.objective, "a distance such as l2")
+
     def observation(self) -> Joint:
-        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
+        attacks = [self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        return Joint(tuple(dict.fromkeys(attacks)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         partners = population.partners[list(rows)]
@@ -104,10 +113,15 @@ class Impersonation(Evaluation):
         kin = population.kin(partners.tolist(), population)  # images of the target's group do not stand in its way
         quantiles: list[Series] = []
         successes: list[Series] = []
+        similar: list[Series] = []
         for case in self._cases():
             divergence = population.fitted(case.divergence)
             moved = self._after(case, observed)["ahead"].to(anchors.device)
             left = divergence(moved.double(), target.double()) / divergence(anchors.double(), target.double())
+            if self.objective and case.divergence == Cosine():
+                near = 1 - divergence(moved.double(), target.double())
+                of, unit = "largest similarity to the target", "cosine similarity"
+                similar.append(series_of("cosine_similarity", case.conditions, near, unit, Claim.LOWER, of, UNDEFINED))
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
             left = left.masked_fill(~left.isfinite(), torch.nan)
             rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes, kin)
@@ -136,11 +150,12 @@ class Impersonation(Evaluation):
             )
         fooled, warned = self._fooled(population, rows, observed)
         estimates = [summarise(series, "median", "higher") for series in quantiles]
-        rates = [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
+        rates = [summarise(series, "median", "lower") for series in similar]
+        rates += [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
         rates += [summarise(series, "mean", "lower", "impersonation_success_rate") for series in fooled]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=(*quantiles, *successes, *fooled),
+            series=(*quantiles, *similar, *successes, *fooled),
             estimates=(*estimates, *rates),
             curves=radius_curves(estimates),
             warnings=(*population_warnings(population, self.divergences), *warned),
@@ -181,7 +196,7 @@ class Impersonation(Evaluation):
             successes.append(
                 series_of(
                     "impersonation_success",
-                    Case(case.ball, case.attack, case.divergence, probe=str(self.probe)).conditions,
+                    replace(case, probe=str(self.probe)).conditions,
                     share.masked_fill(~counted, torch.nan),
                     "fraction of both ways",
                     Claim.LOWER,
@@ -227,14 +242,14 @@ class Impersonation(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
-        return Targeted(ball, self.attacks, divergence, self.samples)
+        return Targeted(ball, self.attacks, aim_of(self.objective, divergence)[0], self.samples)
 
     def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
         attacks = self._attacks(case.ball, case.divergence)
         return attacks.pixels(population, rows, targets)[self.attacks.index(case.attack)]
 
     def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences)
+        return cases(self.balls, self.attacks, self.divergences, self.objective)
 
     def _after(self, case: Case, observed: Observed) -> Observed:
         """Return the codes of both ways after the attack of ``case``."""
