@@ -16,6 +16,7 @@ from holdfast.attacks.aims import read_loss, rivals_of
 from holdfast.attacks.base import GRADIENT, Attack, gain_and_gradient
 from holdfast.attacks.gradient import random_start
 from holdfast.attacks.objectives.simple import Away, Crossing, Misretrieval, Toward
+from holdfast.attacks.pairs import between_classes
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
@@ -114,8 +115,7 @@ def differentiable(divergence: Divergence) -> Divergence:
 class Untargeted(Observation):
     """Embeddings of random images, attacked to move away from their clean embeddings.
 
-    ``k.codes`` are the embeddings after attack ``k``. All attacks on one goal are one observation, since some start
-    where others ended.
+    ``k.codes`` are the embeddings after attack ``k``. Attacks on one goal share work, so they are one observation.
     """
 
     ball: Ball
@@ -188,18 +188,28 @@ class Targeted(Observation):
     """Distance between embeddings."""
     samples: int
     """Largest number of pairs."""
+    by_class: bool = field(default=False, metadata=LATER)
+    """True to pair images of different classes only, which needs labels."""
     name = "targeted"
     version = 4
     uses_groups = True
 
+    @property
+    def uses_labels(self) -> bool:  # type: ignore[override]  # only pairs of classes depend on them
+        return self.by_class
+
+    def paired(self, population: Population) -> Population:
+        """The images as they are paired, for ``partners`` and ``disjoint_pairs``."""
+        return between_classes(population) if self.by_class else population
+
     def rows(self, population: Population) -> list[int]:
-        return population.disjoint_pairs(self.samples)
+        return self.paired(population).disjoint_pairs(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return 2 * (forwards_together(self.attacks) + len(self.attacks))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        partners = population.partners[list(rows)].tolist()
+        partners = self.paired(population).partners[list(rows)].tolist()
         ahead, back = self.pixels(population, rows, partners), self.pixels(population, partners, rows)
         return joined(
             [

@@ -88,8 +88,8 @@ def _petrov() -> tuple[Line, ...]:
     lines = [
         Line("top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "linear:recipe=moco"}, True),
         Line("top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "linear:recipe=moco"}, True),
-        Line("low-pass top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "low-pass:50.0"}, True),
-        Line("low-pass top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "low-pass:50.0"}, True),
+        Line("low-pass top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "low-pass:50.0,recipe=moco"}, True),
+        Line("low-pass top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "low-pass:50.0,recipe=moco"}, True),
     ]
     for kind, evaluation, quantity in (
         ("targeted", "impersonation", "relative_quantile"),

@@ -76,8 +76,8 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
             "breakaway": {"attacks": [_steps(25)], "balls": ["linf:0.05"], "divergences": ["l2"]},
             "overlap": {"attacks": [_steps(10)], "balls": ["linf:0.05"], "divergences": ["l2"]},
             "center-smoothing": {"divergences": ["l2"]},
-            "randomized-smoothing": {"probes": ["noise"]},
-            "probe-accuracy": {"probes": ["linear:recipe=moco", "low-pass:50"]},
+            "randomized-smoothing": {"probes": ["noise:recipe=moco"]},
+            "probe-accuracy": {"probes": ["linear:recipe=moco", "low-pass:50,recipe=moco"]},
         },
     ),
     "zhong2022": (

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from holdfast.attacks.aims import aim_of
 from holdfast.attacks.attacked_codes import (
@@ -71,6 +72,8 @@ class Impersonation(Evaluation):
     """Probe that judges the pairs, if there is a labelled reference set."""
     objective: str = field(default="", metadata=LATER)
     """Distance to the target that attacks minimise, such as `l2`; empty: each of `divergences`."""
+    by_class: bool = field(default=False, metadata=LATER)
+    """True to pair images of different classes only, which needs labels."""
     sizes = SIZES
     name = "impersonation"
     version = 4
@@ -108,7 +111,7 @@ class Impersonation(Evaluation):
         return Joint(tuple(dict.fromkeys(attacks)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        partners = population.partners[list(rows)]
+        partners = self._partners(population)[list(rows)]
         anchors, target = population.codes[list(rows)], population.codes[partners]
         kin = population.kin(partners.tolist(), population)  # images of the target's group do not stand in its way
         quantiles: list[Series] = []
@@ -167,7 +170,7 @@ class Impersonation(Evaluation):
         case = shown_case(self._cases())
 
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:
-            targets = population.partners[shown].tolist()
+            targets = self._partners(population)[shown].tolist()
             pixels = self._moved(population, case, shown, targets)
             return {"attacked": pixels, "target": population.pixels(targets)}
 
@@ -184,7 +187,7 @@ class Impersonation(Evaluation):
             return [], (f"How a probe sees the attacks is not known: {error}",)
         if probe is None:
             return [], ()
-        partners = population.partners[list(rows)].tolist()
+        partners = self._partners(population)[list(rows)].tolist()
         anchors, other = population.labels[list(rows)], population.labels[partners]
         known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), anchors), (partners, other))]
         counted, successes = known[0] & known[1] & (anchors != other), []
@@ -227,7 +230,7 @@ class Impersonation(Evaluation):
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
         probe, pictures = population.learned(self.probe), []
-        targets = population.partners[chosen].tolist()
+        targets = self._partners(population)[chosen].tolist()
         ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
         sources, aims = [here for here, _ in ways], [there for _, there in ways]
         moved = self._moved(population, case, sources, aims)
@@ -242,7 +245,10 @@ class Impersonation(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
-        return Targeted(ball, self.attacks, aim_of(self.objective, divergence)[0], self.samples)
+        return Targeted(ball, self.attacks, aim_of(self.objective, divergence)[0], self.samples, self.by_class)
+
+    def _partners(self, population: Population) -> Tensor:
+        return self._attacks(self.balls[0], self.divergences[0]).paired(population).partners
 
     def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
         attacks = self._attacks(case.ball, case.divergence)
