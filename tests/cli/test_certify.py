@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from holdfast import data
 from holdfast.bounds.certificates import CertificateRecord
 from holdfast.bounds.methods import base
 from holdfast.cli.app import run
@@ -40,6 +41,24 @@ def test_small_changes_are_certified(capsys):
     assert lines[-2] == f"{counted}; contradictions: 0"
     assert not Path("out/witnesses").exists()
     assert all(found.bound > 0 and found.witness is None for found in recorded().certificates)
+    assert 0 < float(recorded().provenance["seconds_per_pair"]) < 60
+
+
+def test_every_pair_has_its_bound_and_what_attacks_reached(capsys):
+    assert run([*CERTIFY, *QUICK, "--eps", "0.1"]) == 0
+    record = recorded()
+    encoder = load("builtin:digits-contrastive")
+    images = data.load("builtin:digits", encoder.domain)
+    units = torch.nn.functional.normalize(encoder.module(images.pixels(range(len(images)))).double()).detach()
+    for found in record.certificates:
+        assert len({pair.negative for pair in found.pairs}) == 3
+        row, others = images.ids.index(found.id), [images.ids.index(pair.negative) for pair in found.pairs]
+        clean = ((units[row] - units[others]) * encoder.module(images.pixels([row])).double()).sum(1).tolist()
+        for pair, value in zip(found.pairs, clean, strict=True):
+            assert pair.bound <= pair.attacked <= value + 1e-5, "a bound is below an attack, an attack below the image"
+        assert (found.bound, found.attacked) in [(pair.bound, pair.attacked) for pair in found.pairs]
+        assert (found.status == "CERTIFIED") == all(pair.bound > 0 for pair in found.pairs)
+    assert {found.status for found in record.certificates} == {"CERTIFIED", "FALSIFIED", "UNKNOWN"}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Conflict, HoldfastError
 from holdfast.data import builtin, load, loaders
 
 DIGITS = Domain((1, 8, 8))
@@ -53,6 +53,25 @@ def test_digits_are_limited_and_resized_like_any_images() -> None:
     assert some.labels is not None
     assert len(some.labels) == 7
     assert len(load("builtin:digits", DIGITS, limit=10_000)) == 597
+
+
+def test_balanced_images_are_as_many_of_each_class() -> None:
+    whole, some = load("builtin:digits", DIGITS), load("builtin:digits?balanced=4", DIGITS)
+    assert some.labels is not None
+    assert some.labels.bincount().tolist() == [4] * 10
+    assert set(some.ids) < set(whole.ids)
+    assert some.fingerprint == load("builtin:digits?balanced=4", DIGITS).fingerprint
+    assert some.fingerprint != load("builtin:digits?balanced=4", DIGITS, seed=1).fingerprint
+    # One more image of each class is added to those chosen before.
+    assert set(some.ids) < set(load("builtin:digits?balanced=5", DIGITS).ids)
+
+
+@pytest.mark.parametrize("count", ["0", "58", "many"])
+def test_images_that_cannot_be_balanced_are_refused(count: str) -> None:
+    with pytest.raises(HoldfastError, match="balanced"):
+        load(f"builtin:digits?balanced={count}", DIGITS)
+    with pytest.raises(Conflict):
+        load("builtin:digits?balanced=4", DIGITS, limit=3)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,15 @@ from torch.nn.functional import cross_entropy
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
+from holdfast.data import load
+from holdfast.measure.evaluation import settings
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
-from holdfast.probes.linear import Linear, LinearScores
+from holdfast.probes.hardened import NoiseProbe
+from holdfast.probes.linear import CROPS, RECIPES, Linear, LinearScores, descended, logistic_regression
+from holdfast.probes.own_encoder import LowPassProbe
 from tests.probes.known import accuracy, clouds, population
-from tests.samples import published
+from tests.samples import DIGITS, builtin, published
 
 
 def fitted(recipe: str, classes: int = 3) -> tuple[LinearScores, torch.Tensor, torch.Tensor]:
@@ -48,6 +52,46 @@ def test_recipes_descend(recipe: str) -> None:
     assert probe.weight.dtype == torch.float64
     asked = population()
     assert accuracy(asked.learned(Linear(recipe)).ranks(asked.codes, asked.labels)) > 0.8
+
+
+def test_heads_learn_from_crops_of_the_bank() -> None:
+    encoder, bank = builtin(), load("builtin:digits-train", DIGITS, limit=60)
+    run = RunSettings(precision="float64")
+    asked = Population(encoder, load("builtin:digits", DIGITS, limit=20), run, bank=Population(encoder, bank, run))
+    pixels = bank.pixels(range(60), dtype=torch.float64)
+    copies = [asked.bank.encode(CROPS(pixels, asked.bank.run.noise(bank.ids).fork("crops", k))) for k in range(2)]
+    expected = logistic_regression(torch.cat(copies), asked.bank.labels.repeat(2))
+    fitted = asked.learned(Linear(crops=2))
+    assert isinstance(fitted, LinearScores)
+    assert torch.allclose(fitted.weight, expected["weight"], atol=1e-6)
+    assert not torch.allclose(copies[0], copies[1], atol=1e-2), "vacuous"
+    # Published recipes take the copies in turn: with one epoch's crop they differ from the images alone.
+    one, other = (asked.learned(Linear("rvcl", crops)) for crops in (0, 2))
+    assert not torch.allclose(one.scores(asked.codes), other.scores(asked.codes), atol=1e-2)
+    by_hand = descended(copies, asked.bank.labels, RECIPES["rvcl"], asked.bank.run.noise(bank.ids).fork("linear"))
+    assert isinstance(other, LinearScores)
+    assert torch.allclose(other.weight, by_hand["weight"], atol=1e-6)
+
+
+@pytest.mark.parametrize("probe", [NoiseProbe(recipe="moco"), LowPassProbe(3.0, recipe="moco"), NoiseProbe(crop=True)])
+def test_other_heads_take_recipes_and_crops(probe: NoiseProbe | LowPassProbe) -> None:
+    encoder, run = builtin(), RunSettings()
+    bank = Population(encoder, load("builtin:digits-train", DIGITS, limit=200), run)
+    asked = Population(encoder, load("builtin:digits", DIGITS, limit=60), run, bank=bank)
+    fitted, plain = asked.learned(probe), asked.learned(Probe.read("noise" if probe.name == "noise" else "low-pass:3"))
+    codes = fitted.codes(asked, range(60))
+    assert not torch.allclose(fitted.scores(codes), plain.scores(codes), atol=1e-2)
+    assert accuracy(fitted.ranks(codes, asked.labels)) > 0.3
+    assert Probe.read(str(probe)) == probe
+
+
+def test_settings_of_heads_that_came_later_change_no_key() -> None:
+    assert settings(Linear()) == {"recipe": "lbfgs"}
+    assert settings(NoiseProbe()) == {"sigma": 0.25, "draws": 1}
+    assert settings(LowPassProbe(3.0, crops=2)) == {"radius": 3.0, "crops": 2}
+    for wrong in (lambda: Linear(crops=-1), lambda: NoiseProbe(recipe="mocco"), lambda: LowPassProbe(3.0, "mocco")):
+        with pytest.raises(HoldfastError):
+            wrong()
 
 
 @pytest.mark.parametrize("recipe", ["lbfgs", "moco"])

@@ -80,6 +80,7 @@ def test_the_attack_on_pairs_is_the_papers() -> None:
     found = line.found(run.results)
     assert found is not None
     assert found.conditions["attack"].endswith(" at the negative")
+    assert "table E.2), K = 1" in paper_table(run.results, "wang2022")
 
 
 def test_flags_are_stronger_than_a_protocol() -> None:

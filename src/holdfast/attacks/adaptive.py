@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.base import GRADIENT, Attack, Gain, assert_inside, best_of, better, gain_and_gradient
-from holdfast.attacks.gradient import passable, random_start
+from holdfast.attacks.gradient import passable, random_start, read_out, same_path
 from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import OutOfRange
@@ -304,9 +304,10 @@ def inside(pixels: Pixels, moved: Pixels, ball: Ball, encoder: Encoder) -> Pixel
 
 # Several attacks on the same images: the adaptive ones begin where the others ended, and so are never weaker.
 #
-# Published attacks run as published, each for itself. Then come the adaptive ones by growing number of steps: the
-# points that all before them reached are among their starts, so that for each image none of them gained more. Where
-# each ends depends on the set of attacks alone, not on the order in which they are listed.
+# Published attacks run as published; those that differ in the number of steps alone are points of one path. Then come the
+# adaptive ones by growing number of steps: the points that all before them reached are among their starts, so that for each
+# image none of them gained more. Where each ends depends on the set of attacks alone, not on the order in which they are
+# listed.
 
 
 def attack_together(
@@ -329,10 +330,14 @@ def attack_together(
         Attacked images of each attack, in order, each of shape (b, *pixels).
     """
     ends: dict[int, Pixels] = {}
+    passed: dict[int, Pixels] = {}
+    for group in same_path(attacks):
+        points = read_out([attacks[place] for place in group], encoder, pixels, objective, ball, noise)
+        passed |= dict(zip(group, points, strict=True))
     for index in sorted(range(len(attacks)), key=lambda place: _steps(attacks[place])):
         attack, starts = attacks[index], tuple(ends.values())
         if not isinstance(attack, AdaptiveAttack) or not starts:
-            ends[index] = attack(encoder, pixels, objective, ball, noise)
+            ends[index] = passed[index] if index in passed else attack(encoder, pixels, objective, ball, noise)
             continue
         moved = attack.beside(starts, encoder, pixels, objective, ball, noise)
         ends[index] = best_of([moved, *starts], encoder, judge) if judge else moved
@@ -346,10 +351,13 @@ def forwards_together(attacks: Sequence[Attack]) -> int:
         >>> from holdfast.attacks.presets import read_attack
         >>> forwards_together([read_attack("pgd:steps=10"), read_attack("adaptive:restarts=1,steps=10")])
         69
+        >>> forwards_together([read_attack(f"pgd:steps={steps},keep=last") for steps in (5, 10)])
+        31
     """
     # Where others ended is looked at once more, and going on from there takes a gradient of its own.
     beside = sum(len(attacks) + GRADIENT for attack in attacks if isinstance(attack, AdaptiveAttack))
-    return sum(attack.forward_passes for attack in attacks) + beside
+    shorter = [attacks[place] for group in same_path(attacks) for place in group[:-1]]
+    return sum(attack.forward_passes for attack in attacks) - sum(attack.forward_passes for attack in shorter) + beside
 
 
 def _steps(attack: Attack) -> int:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.attacks.aims import rivals_of
 from holdfast.attacks.attacked_codes import attacked_pixels
 from holdfast.attacks.base import Attack
 from holdfast.attacks.black_box import SquareAttack
@@ -101,12 +102,6 @@ class AttackRecord(Record):
     """Check of the saved pixels."""
     provenance: dict[str, str]
     """Versions, commit, device and times."""
-
-
-NEAREST = 10
-"""How many nearest other images an objective against neighbours faces, as in breakaway's own attack."""
-RANDOM = 256
-"""How many random other images an objective against a queue faces."""
 
 
 @dataclass(frozen=True)
@@ -298,35 +293,6 @@ def check_differentiable(objective: Objective, attack: Attack) -> None:
             f"the divergence {objective.divergence} has no gradient for {attack.name} to climb; "
             f"use --attack square, or --divergence {L2Distance.name}"
         )
-
-
-def rivals_of(population: Population, rows: Sequence[int], objective: Objective) -> Float[Tensor, "b k d"] | None:
-    """Embeddings of the other images that ``objective`` compares each image with.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        objective: Objective, which says whether it needs none, the nearest or random images.
-
-    Returns:
-        Embeddings, shape (b, k, d); None if the objective needs none.
-
-    Raises:
-        HoldfastError: The objective needs other images, and the population has only one image.
-    """
-    if objective.rivals == "none":
-        return None
-    others = len(population.images) - 1
-    if others < 1:
-        raise HoldfastError(
-            f"the objective {objective.name} needs the embeddings of other images, but there is one; add images"
-        )
-    if objective.rivals == "nearest":
-        divergence = objective.divergence if isinstance(objective, DivergenceObjective) else L2Distance()
-        neighbours = population.nearest(divergence, population.codes[list(rows)], rows, NEAREST, population)
-    else:
-        neighbours = population.random_others(rows, RANDOM)
-    return population.codes[neighbours]
 
 
 def even(count: int, size: int) -> int:

@@ -6,15 +6,17 @@ Also here: the pictures that reports show of these images, and the sizes that su
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
 
 from holdfast.attacks.adaptive import AdaptiveAttack, attack_together, forwards_together
+from holdfast.attacks.aims import read_loss, rivals_of
 from holdfast.attacks.base import GRADIENT, Attack, gain_and_gradient
 from holdfast.attacks.gradient import random_start
 from holdfast.attacks.objectives.simple import Away, Crossing, Misretrieval, Toward
+from holdfast.attacks.pairs import between_classes
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
@@ -24,7 +26,7 @@ from holdfast.core.pictures import ends, row
 from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Conditions, Findings, Picture
 from holdfast.core.run_settings import Observed
-from holdfast.measure.evaluation import Sizes
+from holdfast.measure.evaluation import LATER, Sizes
 from holdfast.measure.observation import Observation, entries, joined
 from holdfast.measure.population import Population
 
@@ -65,15 +67,23 @@ SPREAD = 0.05
 """Share of the coordinates that noise in a sparse ball touches."""
 
 
-def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
+def cases(
+    balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence], objective: str = ""
+) -> list[Case]:
     """Every combination of ball, attack and divergence, balls outermost.
 
     Args:
         balls: Perturbation sets.
         attacks: Attacks.
         divergences: Distances between embeddings.
+        objective: What all attacks maximise instead, as ``aim_of`` takes it; cases of another distance name it.
     """
-    return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
+    return [
+        Case(ball, attack, divergence, "" if objective == str(divergence) else objective)
+        for ball in balls
+        for attack in attacks
+        for divergence in divergences
+    ]
 
 
 def strongest(attacks: Sequence[Attack]) -> Attack:
@@ -105,8 +115,7 @@ def differentiable(divergence: Divergence) -> Divergence:
 class Untargeted(Observation):
     """Embeddings of random images, attacked to move away from their clean embeddings.
 
-    ``k.codes`` are the embeddings after attack ``k``. All attacks on one goal are one observation, since some start
-    where others ended.
+    ``k.codes`` are the embeddings after attack ``k``. Attacks on one goal share work, so they are one observation.
     """
 
     ball: Ball
@@ -117,6 +126,8 @@ class Untargeted(Observation):
     """Distance between embeddings."""
     samples: int
     """Images to attack, chosen at random; 1 or more."""
+    loss: str = field(default="", metadata=LATER)
+    """Loss that attacks maximise instead of the distance; empty for the distance."""
     name = "untargeted"
     version = 4
 
@@ -151,8 +162,13 @@ class Untargeted(Observation):
         Returns:
             One tensor per attack, each of shape (b, *pixels).
         """
-        objective = Away(population.fitted(self.divergence))
-        return attacked_by_each(population.context(rows), objective, self.attacks, self.ball)
+        if not self.loss:
+            objective = Away(population.fitted(self.divergence))
+            return attacked_by_each(population.context(rows), objective, self.attacks, self.ball)
+        loss = read_loss(self.loss)
+        context = population.context(rows, rivals=rivals_of(population, rows, loss))
+        noise = context.noise.fork(loss.name)
+        return attack_together(self.attacks, context.encoder, context.pixels, loss(context), self.ball, noise)
 
 
 @final
@@ -172,18 +188,28 @@ class Targeted(Observation):
     """Distance between embeddings."""
     samples: int
     """Largest number of pairs."""
+    by_class: bool = field(default=False, metadata=LATER)
+    """True to pair images of different classes only, which needs labels."""
     name = "targeted"
     version = 4
     uses_groups = True
 
+    @property
+    def uses_labels(self) -> bool:  # type: ignore[override]  # only pairs of classes depend on them
+        return self.by_class
+
+    def paired(self, population: Population) -> Population:
+        """The images as they are paired, for ``partners`` and ``disjoint_pairs``."""
+        return between_classes(population) if self.by_class else population
+
     def rows(self, population: Population) -> list[int]:
-        return population.disjoint_pairs(self.samples)
+        return self.paired(population).disjoint_pairs(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return 2 * (forwards_together(self.attacks) + len(self.attacks))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        partners = population.partners[list(rows)].tolist()
+        partners = self.paired(population).partners[list(rows)].tolist()
         ahead, back = self.pixels(population, rows, partners), self.pixels(population, partners, rows)
         return joined(
             [

@@ -7,12 +7,13 @@ Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 
-from holdfast.attacks.base import GRADIENT, Attack, Gain, better, gain_and_gradient
+from holdfast.attacks.base import GRADIENT, Attack, Gain, assert_inside, better, gain_and_gradient
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import Conflict, UnknownName
@@ -114,6 +115,50 @@ def ascend(
     with torch.no_grad():
         here = objective(encoder.forward(moved))
     return better(best, gain, moved, here) if attack.keep == "best" else (moved, here)
+
+
+def same_path(attacks: Sequence[Attack]) -> list[list[int]]:
+    """Positions of attacks that pass through the same points and differ only in when they stop, shortest first.
+
+    Example:
+        >>> same_path([GradientAttack(steps=50, keep="last"), GradientAttack(), GradientAttack(steps=5, keep="last")])
+        [[2, 0]]
+    """
+    groups: dict[GradientAttack, list[tuple[int, int]]] = {}
+    for place, attack in enumerate(attacks):
+        if isinstance(attack, GradientAttack) and (attack.keep, attack.restarts) == ("last", 1):
+            # A stride is a share of the radius, whatever the number of steps.
+            groups.setdefault(replace(attack, steps=1), []).append((attack.steps, place))
+    return [[place for _, place in sorted(group)] for group in groups.values() if len(group) > 1]
+
+
+def read_out(
+    attacks: Sequence[Attack],
+    encoder: Encoder,
+    pixels: Pixels,
+    objective: ObjectiveFunction,
+    ball: Ball,
+    noise: Noise,
+) -> list[Pixels]:
+    """Points of one path where each of ``attacks`` stops; they are of the ``same_path``, shortest first.
+
+    Each point is the one that its attack alone returns, for the gradients of the longest attack.
+
+    Args:
+        attacks: Attacks that differ in the number of steps.
+        encoder, pixels, objective, ball, noise: As an ``Attack`` takes them.
+    """
+    ball.check(encoder.domain)
+    points, taken = list[Pixels](), 0
+    for attack in attacks:
+        assert isinstance(attack, GradientAttack)
+        start = random_start(pixels, ball, noise.fork(attack.name, 0), attack.start, encoder.domain)
+        rest = replace(attack, steps=attack.steps - taken)
+        moved, _ = ascend(encoder, pixels, points[-1] if points else start, objective, ball, rest)
+        assert_inside(encoder, pixels, moved, ball)
+        taken = attack.steps
+        points.append(moved)
+    return points
 
 
 def stepped(pixels: Pixels, moved: Pixels, gradient: Pixels, length: float, ball: Ball, domain: Domain) -> Pixels:

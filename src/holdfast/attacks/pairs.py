@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from holdfast.attacks.gradient import passable
 from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
+from holdfast.core.errors import Conflict
 from holdfast.core.noise import Noise
+from holdfast.measure.population import Population
 
 
 @final
@@ -100,6 +102,23 @@ def codes_of_both(codes: Float[Tensor, "b two"]) -> tuple[Codes, Codes]:
     """Split the embeddings of pairs into those of the first and of the second images."""
     first, second = codes.chunk(2, dim=1)
     return first, second
+
+
+def between_classes(population: Population) -> Population:
+    """The same images, where an image of the same class is no other image; for ``partners`` and ``disjoint_pairs``.
+
+    Raises:
+        HoldfastError: The images have no labels, or groups that would be overruled.
+    """
+    if population.images.groups is not None:
+        raise Conflict("by_class", "groups of images", "images without groups")
+    images = copy.copy(population.images)
+    images.groups = tuple(map(str, population.labels.tolist()))
+    apart = copy.copy(population)
+    apart.images = images
+    for name in ("groups", "partners"):
+        apart.__dict__.pop(name, None)
+    return apart
 
 
 # A radius of its own for every image: ``delta -> f(clip(x + radius * delta))`` turns each ball into the unit ball.

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from time import perf_counter
 from typing import Literal, final
 
 import torch
@@ -43,6 +44,16 @@ from holdfast.measure.store import Store, provenance
 Status = Literal["CERTIFIED", "FALSIFIED", "UNKNOWN"]
 
 
+class PairValues(Record):
+    """What is known of an image and one negative: ``W f`` over the ball, as figure 6 of RVCL draws it pair by pair."""
+
+    negative: str
+    bound: Number
+    """Proved: ``W f`` is at least this."""
+    attacked: Number
+    """The least ``W f`` that attacks found."""
+
+
 class Certificate(Record):
     """Status of one image: certified, falsified or unknown, with the numbers behind it."""
 
@@ -62,6 +73,8 @@ class Certificate(Record):
     """``W f`` of the witness as read from its file, in the run's precision."""
     pixels: str = ""
     """Hash of the names and pixels in the proof; empty without a proof."""
+    pairs: tuple[PairValues, ...] = ()
+    """One entry per negative; empty for certificates by smoothing."""
 
 
 class CertificateRecord(Record):
@@ -107,7 +120,7 @@ class Certificates(Observation):
     pairs: PairBounds
     name = "certificates"
     uses_groups = True
-    version = PairBounds.version
+    version = PairBounds.version + 1
     """Versions of bounds and attacks are those of ``pairs``."""
 
     @classmethod
@@ -145,7 +158,10 @@ class Certificates(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pairs.pair_attack(population, rows)
         two = pair_attack.pairs
-        bound = self.pairs.bound(two)
+        began = perf_counter()
+        bound = self.pairs.bound(two).cpu()  # which waits for a device that is still computing
+        seconds = (perf_counter() - began) / bound.numel()
+        bound = bound.to(two.specifications.device)
         result = self.attack(pair_attack)
         attacked, points = result.values.reshape(two.shape), result.points.unflatten(0, two.shape)
         # The negative that the image is taken for, or else the one against which the bound is lowest.
@@ -158,13 +174,15 @@ class Certificates(Observation):
             "weakest": weakest,
             "point": points[each, weakest],
             "specification": two.specifications[each, weakest],
+            "seconds": torch.full((len(rows),), seconds, dtype=torch.float64),
         }
 
 
 # What ``holdfast certify`` leaves on disk: a verdict for every image, and a witness for every one that is refuted.
 #
-# certify.json           settings, and per image its status, the negative it is weakest against, bound and attacked
-# value witnesses/NAME.safetensors   pixels of the clean image, of the witness and of the negative, exactly
+# certify.json           settings, and per image its status, the negative it is weakest against, and for each pair bound
+# and attacked value; seconds per pair in its provenance
+# witnesses/NAME.safetensors   pixels of the clean image, of the witness and of the negative, exactly
 # witnesses/NAME.png           the same to look at (for inputs that are images)
 
 SHOWN = ("clean", "witness", "other")
@@ -201,11 +219,16 @@ def write_certificates(
         | arithmetic_of(population, observation.pairs.certification.arithmetic),
         certificates=tuple(certificates),
         missing=len(observation.rows(population)) - len(rows),
-        provenance=provenance(population.run, started),
+        provenance=provenance(population.run, started) | seconds_per_pair(observed),
     )
     if rows:
         write_record(record, store)
     return record
+
+
+def seconds_per_pair(observed: Observed) -> dict[str, str]:
+    """Return how long the bound of one pair took on average, as table E.3 of RVCL counts; nothing if none was computed."""
+    return {"seconds_per_pair": f"{float(observed['seconds'].mean()):.3g}"} if len(observed.get("seconds", ())) else {}
 
 
 def groups_of(population: Population, negatives: int) -> dict[str, str]:
@@ -247,6 +270,10 @@ def _certificate(
         contradictions=int(((bound > 0) & (attacked <= 0)).sum()),
         witness=witness,
         replayed=replayed,
+        pairs=tuple(
+            PairValues(negative=names[other], bound=proved, attacked=reached)
+            for other, proved, reached in zip(others, bound.tolist(), attacked.tolist(), strict=True)
+        ),
     )
 
 

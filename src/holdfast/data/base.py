@@ -19,6 +19,7 @@ from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.geometry import Geometry, Preprocessing
+from holdfast.core.images import Images
 from holdfast.core.noise import hashed
 from holdfast.core.old_names import OldName
 from holdfast.data.reading.scan_cache import ScanCache
@@ -120,6 +121,33 @@ def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0
         raise HoldfastError(f"{problem}; leave labels out of the reference to do without")
     warnings.warn(f"{problem}; they are ignored", HoldfastWarning, stacklevel=2)
     return None
+
+
+def evenly(images: Images, count: int, seed: int) -> list[int]:
+    """Choose ``count`` rows of each class, ascending; the choice does not depend on the order of ids.
+
+    Args:
+        images: Labelled images.
+        count: Images per class, 1 or more.
+        seed: Seed of the choice.
+
+    Raises:
+        HoldfastError: The images have no labels, or a class has fewer of them.
+    """
+    if images.labels is None:
+        raise HoldfastError(f"balanced: {images.name} has no labels to balance. Name them, as in ?labels=folders.")
+    if count < 1:
+        raise OutOfRange("balanced", count, "at least 1 image per class")
+    labels = torch.as_tensor(images.labels)
+    rows: list[int] = []
+    for label in labels.unique().tolist():
+        (own,) = torch.where(labels == label)
+        if len(own) < count:
+            raise HoldfastError(
+                f"balanced: class {label} of {images.name} has {len(own)} images, got {count}. Lower it."
+            )
+        rows += heapq.nsmallest(count, own.tolist(), key=lambda row: hashed(seed, "limit", images.ids[row]))
+    return sorted(rows)
 
 
 FORMS = "prefix (the name before the last underscore), folders, or a CSV file with a line id,group for each image"

@@ -12,10 +12,11 @@ from urllib.parse import parse_qsl
 
 from holdfast.core.discovery import sources
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.errors import Conflict, HoldfastError, did_you_mean
 from holdfast.core.geometry import Preprocessing
 from holdfast.core.images import Images
-from holdfast.data.base import Selection, groups_of
+from holdfast.core.settings import convert
+from holdfast.data.base import Selection, evenly, groups_of
 from holdfast.data.reading.scan_cache import ScanCache
 
 Loader = Callable[[str, dict[str, str], Selection], Images]
@@ -45,7 +46,7 @@ def load(
             tar shards), address such as ``s3://bucket/folder``, or ``source:name``. Settings follow a question mark:
             ``folder:photos?labels=folders``, ``data.npz?images=x_test``, ``hf:user/name@revision?split=test``,
             ``shards/{000..099}.tar``, ``builtin:digits``. ``?groups=`` names groups of images: ``prefix``, ``folders``
-            or a file of ``id,group``.
+            or a file of ``id,group``. ``?balanced=10`` keeps ten random images of each class.
         domain: Shape and range of the encoder's inputs.
         geometry: How the encoder's source resizes and crops; by default images are fitted to the domain.
         limit: Largest number of images, chosen at random by ``seed`` and the ids.
@@ -70,10 +71,14 @@ def load(
         source, name = "fsspec", body
     elif not colon or source not in loaders():
         source, name = kind(body), body
-    grouping = settings.pop("groups", None)
+    grouping, balanced = settings.pop("groups", None), settings.pop("balanced", None)
+    if balanced is not None and limit is not None:
+        raise Conflict("images", f"balanced={balanced} and limit={limit}", "one of the two")
     images = loaders()[source](
         name, settings, Selection(domain, geometry, limit, seed, max_unreadable, scan_cache or ScanCache())
     )
+    if balanced is not None:
+        images = images[evenly(images, convert(balanced, int, "balanced"), seed)]
     if grouping is not None:
         images.groups = groups_of(images.ids, grouping)
     return images

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
@@ -19,9 +19,19 @@ from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
+from holdfast.measure.evaluation import LATER
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, taught
-from holdfast.probes.linear import Linear, LinearScores, batches, linear_scores, logistic_regression
+from holdfast.probes.linear import (
+    CROPS,
+    Linear,
+    LinearScores,
+    batches,
+    check_recipe,
+    head,
+    linear_scores,
+    logistic_regression,
+)
 from holdfast.synthetic.accuracies import FEWEST, PER_FEATURE
 from holdfast.synthetic.score import SAMPLES, suggested_budget
 
@@ -109,27 +119,32 @@ class NoiseProbe(Probe):
     """Standard deviation of the noise, in pixel units."""
     draws: int = 1
     """Noisy copies per image of the reference set."""
+    recipe: str = field(default="lbfgs", metadata=LATER)
+    """As for `linear`."""
+    crop: bool = field(default=False, metadata=LATER)
+    """True to crop each copy at random and mirror half of them, before the noise."""
     name = "noise"
     version = 1
 
     def __post_init__(self) -> None:
         check_positive(self, "sigma", "draws")
+        check_recipe(self.name, self.recipe, 0)
 
     def forward_passes(self, population: Population) -> int:
         return self.draws * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
-        bank, labels = population.bank, taught(population.bank)
-        noisy = [self._codes(bank, draw) for draw in range(self.draws)]
-        return logistic_regression(torch.cat(noisy), labels.repeat(self.draws))
+        bank = population.bank
+        return head(bank, [self._codes(bank, draw) for draw in range(self.draws)], self.recipe, self.name)
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
         return linear_scores(population.encoder, learned, population.run.device)
 
     def _codes(self, bank: Population, draw: int) -> torch.Tensor:
         def encoded(rows: Sequence[int]) -> Observed:
-            pixels = bank.pixels(rows)
-            noise = bank.run.noise([bank.images.ids[row] for row in rows]).fork("noise probe", draw)
+            pixels, noise = bank.pixels(rows), bank.run.noise([bank.images.ids[row] for row in rows])
+            pixels = CROPS(pixels, noise.fork("crops", draw)) if self.crop else pixels
+            noise = noise.fork("noise probe", draw)
             return {"codes": bank.encode(pixels + self.sigma * noise.normal(pixels.shape[1:], pixels.dtype))}
 
         return bank.run.batches(range(len(bank.images)), encoded)["codes"]

@@ -10,20 +10,23 @@ al. 2020, https://arxiv.org/abs/1911.05722).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
+from holdfast.measure.evaluation import LATER
 from holdfast.measure.population import LooksAt, Population
 from holdfast.probes.base import FittedProbe, Probe, taught
+from holdfast.transforms.augmentations.cropping import HorizontalFlip, RandomResizedCrop
+from holdfast.transforms.base import Chain
 
 TOLERANCE = 1e-6
 """The largest entry of the mean loss's gradient at which the solver stops."""
@@ -73,26 +76,79 @@ class Linear(Probe):
 
     recipe: str = "lbfgs"
     """`lbfgs` (converged), `rvcl` or `moco` (recipes of two papers)."""
+    crops: int = field(default=0, metadata=LATER)
+    """Random crops, half of them mirrored, that stand for each image of the reference set; 0 for the image itself."""
     name = "linear"
     version = 1
 
     def __post_init__(self) -> None:
-        if self.recipe not in ("lbfgs", *RECIPES):
-            raise UnknownName("linear: recipe", self.recipe, ["lbfgs", *RECIPES])
+        check_recipe(self.name, self.recipe, self.crops)
 
     def looks_at(self) -> LooksAt:
-        return "codes"
+        return "encoder" if self.crops else "codes"
+
+    def forward_passes(self, population: Population) -> int:
+        return self.crops * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
         bank = population.bank
-        labels = taught(bank)
-        if self.recipe == "lbfgs":
-            return logistic_regression(bank.codes, labels)
-        noise = bank.run.noise(bank.images.ids).fork(self.name)
-        return descended(bank.codes, labels, RECIPES[self.recipe], noise)
+        copies = [bank.codes] if not self.crops else [copy_codes(bank, bank.encode, k) for k in range(self.crops)]
+        return head(bank, copies, self.recipe, self.name)
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
         return linear_scores(population.encoder, learned, population.run.device)
+
+
+def check_recipe(name: str, recipe: str, crops: int) -> None:
+    """Check the settings that linear heads share.
+
+    Raises:
+        HoldfastError: There is no such recipe, or a negative number of crops.
+    """
+    if recipe not in ("lbfgs", *RECIPES):
+        raise UnknownName(f"{name}: recipe", recipe, ["lbfgs", *RECIPES])
+    if crops < 0:
+        raise OutOfRange(f"{name}: crops", crops, "0 or more")
+
+
+CROPS = Chain((RandomResizedCrop(), HorizontalFlip()))
+"""Augmentation of linear heads in the literature, here of images at the encoder's resolution."""
+
+
+def copy_codes(bank: Population, encode: Callable[[Pixels], Codes], copy: int) -> Codes:
+    """Embeddings of one random crop of each image of a reference set, shape (n, d).
+
+    Args:
+        bank: Reference set.
+        encode: Encoder of the crops.
+        copy: Number of the crop.
+    """
+
+    def encoded(rows: Sequence[int]) -> Observed:
+        noise = bank.run.noise([bank.images.ids[row] for row in rows]).fork("crops", copy)
+        return {"codes": encode(CROPS(bank.pixels(rows), noise))}
+
+    return bank.run.batches(range(len(bank.images)), encoded)["codes"]
+
+
+def head(bank: Population, copies: Sequence[Codes], recipe: str, name: str) -> Observed:
+    """Fit a linear head to embeddings of one or several copies of a reference set.
+
+    ``lbfgs`` fits all copies at once; published recipes take one copy per epoch, in turn.
+
+    Args:
+        bank: Reference set.
+        copies: Embeddings of each copy, shape (n, d).
+        recipe: ``lbfgs`` or the name of a published recipe.
+        name: Probe whose random stream decides the batches.
+
+    Returns:
+        ``weight``, ``bias`` and ``classes``.
+    """
+    labels = taught(bank)
+    if recipe == "lbfgs":
+        return logistic_regression(torch.cat([*copies]), labels.repeat(len(copies)))
+    return descended(copies, labels, RECIPES[recipe], bank.run.noise(bank.images.ids).fork(name))
 
 
 @final
@@ -165,11 +221,11 @@ def logistic_regression(
     return {"weight": weight, "bias": bias, "classes": torch.tensor(fit.classes_)}
 
 
-def descended(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], recipe: Recipe, noise: Noise) -> Observed:
+def descended(copies: Sequence[Codes], labels: Int[Tensor, "n"], recipe: Recipe, noise: Noise) -> Observed:
     """Train a linear head from zero with a published schedule.
 
     Args:
-        codes: Embeddings, shape (n, d).
+        copies: Embeddings of each copy of the images, shape (n, d); epochs take them in turn.
         labels: Labels, shape (n,).
         recipe: Training schedule.
         noise: Random streams, one per embedding, which decide the batches.
@@ -178,12 +234,14 @@ def descended(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], recipe: Rec
         ``weight``, ``bias`` and ``classes``.
     """
     classes, places = labels.unique(return_inverse=True)
+    codes = copies[0]
     head = nn.Linear(codes.shape[1], len(classes), dtype=codes.dtype, device=codes.device)
     for weight in head.parameters():
         nn.init.zeros_(weight)  # the problem is convex: no start is better, and this one needs no draw
     optimiser = recipe.optimiser([*head.parameters()])
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [*recipe.drops], gamma=0.1)
     for epoch in range(recipe.epochs):
+        codes = copies[epoch % len(copies)]
         for batch in batches(noise, epoch, recipe.batch):
             optimiser.zero_grad()
             nn.functional.cross_entropy(head(codes[batch]), places[batch]).backward()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
@@ -14,11 +14,21 @@ from holdfast.core.copies import copied
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise
+from holdfast.core.optimised import codes_of
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
+from holdfast.measure.evaluation import LATER
 from holdfast.measure.population import Population, represent
 from holdfast.probes.base import Probe, taught
-from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression
+from holdfast.probes.linear import (
+    LinearScores,
+    batches,
+    check_recipe,
+    copy_codes,
+    head,
+    linear_scores,
+    logistic_regression,
+)
 from holdfast.transforms.filters import LowPass
 
 # Fine-tuning: a linear head and a copy of the encoder learn together.
@@ -127,23 +137,30 @@ class LowPassProbe(Probe):
 
     radius: float
     """Radius of the low-pass filter, in cycles per image."""
+    recipe: str = field(default="lbfgs", metadata=LATER)
+    """As for `linear`."""
+    crops: int = field(default=0, metadata=LATER)
+    """As for `linear`."""
     name = "low-pass"
     example = "8"
     version = 1
 
     def __post_init__(self) -> None:
         LowPass(self.radius)  # which says what a radius may be
+        check_recipe(self.name, self.recipe, self.crops)
 
     def forward_passes(self, population: Population) -> int:
-        return len(population.bank.images)
+        return max(1, self.crops) * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
-        bank, labels, encoder = population.bank, taught(population.bank), self._filtered(population)
+        bank, encoder = population.bank, self._filtered(population)
 
         def encoded(rows: Sequence[int]) -> Observed:
             return {"codes": represent(encoder, bank.images, rows, bank.run)}
 
-        return logistic_regression(bank.run.batches(range(len(bank.images)), encoded)["codes"], labels)
+        crops = [copy_codes(bank, lambda pixels: codes_of(encoder, pixels), k) for k in range(self.crops)]
+        copies = crops or [bank.run.batches(range(len(bank.images)), encoded)["codes"]]
+        return head(bank, copies, self.recipe, self.name)
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
         return linear_scores(self._filtered(population), learned, population.run.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import isfinite, isnan
 
 from holdfast.core.records import Estimate, Result
@@ -15,6 +16,7 @@ class Line:
     """One row of a paper's table: what the paper calls it, and which estimate it is."""
 
     name: str
+    """May hold ``{negatives}``, which the setting of the run replaces."""
     evaluation: str
     quantity: str
     conditions: Mapping[str, str] = field(default_factory=dict)
@@ -28,6 +30,11 @@ class Line:
                 if estimate.quantity == self.quantity and self.conditions.items() <= estimate.conditions.items():
                     return estimate
         return None
+
+    def said(self, results: Sequence[Result]) -> str:
+        """Return the name with the number of negatives that ``results`` were measured with."""
+        negatives = {str(each.settings.get("negatives")) for each in results if each.evaluation == self.evaluation}
+        return self.name.replace("{negatives}", "/".join(sorted(negatives)) or "?")
 
     def spelled(self, estimate: Estimate | None) -> str:
         """Return the number with its interval, as the paper writes such numbers."""
@@ -45,17 +52,22 @@ class Line:
 
 
 def _rvcl(test: str, *robust: str) -> tuple[Line, ...]:
+    accuracy = "instance accuracy, {} (table E.2), K = {{negatives}}"
     of_head = {"attack": "pgd at the probe", "probe": "linear:recipe=rvcl"}
     # Of the two attacks on pairs the paper's comes first; the steps in its name depend on the channels of the images.
     return (
-        Line("ACR (figure 3)", "certified-radius", "average_certified_radius"),
-        Line("radius under PGD", "certified-radius", "average_attacked_radius"),
+        Line("ACR (figure 3), K = {negatives}", "certified-radius", "average_certified_radius"),
+        Line("radius under PGD, K = {negatives}", "certified-radius", "average_attacked_radius"),
         Line("ACR_LE (figure 4)", "linear-radius", "average_linear_radius"),
         Line(
-            "instance accuracy, PGD (table E.2)", "instance-accuracy", "robust_instance_accuracy", {"ball": test}, True
+            accuracy.format("PGD"),
+            "instance-accuracy",
+            "robust_instance_accuracy",
+            {"ball": test},
+            True,
         ),
         Line(
-            "instance accuracy, CROWN (table E.2)",
+            accuracy.format("CROWN"),
             "instance-accuracy",
             "certified_instance_accuracy",
             {"ball": test},
@@ -77,17 +89,26 @@ def _petrov() -> tuple[Line, ...]:
     lines = [
         Line("top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "linear:recipe=moco"}, True),
         Line("top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "linear:recipe=moco"}, True),
-        Line("low-pass top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "low-pass:50.0"}, True),
-        Line("low-pass top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "low-pass:50.0"}, True),
+        Line(
+            "low-pass top-1 accuracy", "probe-accuracy", "top1_accuracy", {"probe": "low-pass:50.0,recipe=moco"}, True
+        ),
+        Line(
+            "low-pass top-5 accuracy", "probe-accuracy", "top5_accuracy", {"probe": "low-pass:50.0,recipe=moco"}, True
+        ),
     ]
     for kind, evaluation, quantity in (
-        ("targeted, RQ", "impersonation", "relative_quantile"),
-        ("untargeted, UQ", "displacement", "universal_quantile"),
+        ("targeted", "impersonation", "relative_quantile"),
+        ("untargeted", "displacement", "universal_quantile"),
     ):
-        for eps in ("0.05", "0.1"):
+        short = "RQ" if kind == "targeted" else "UQ"
+        measured = {f"l2 {short}": ("l2", quantity), f"linf {short}": ("linf", quantity)}
+        measured["cosine similarity"] = ("cosine", "cosine_similarity")
+        for eps, (said, (divergence, found)) in product(("0.05", "0.1"), measured.items()):
             for steps in (5, 10, 30, 50):
-                given = {"ball": f"linf:{eps}", "attack": attack(steps), "divergence": "l2"}
-                lines.append(Line(f"{kind}, eps = {eps}, {steps} iterations", evaluation, quantity, given, True))
+                of = attack(steps) if divergence == "l2" else f"{attack(steps)} at l2"
+                given = {"ball": f"linf:{eps}", "attack": of, "divergence": divergence}
+                name = f"{kind}, {said}, eps = {eps}, {steps} iterations"
+                lines.append(Line(name, evaluation, found, given, found == quantity))
     risky = {"ball": "linf:0.05", "divergence": "l2"}
     at = {"ball": "linf:0.1", "divergence": "l2", "probe": "linear:recipe=moco"}
     return (
@@ -234,9 +255,9 @@ def paper_table(results: Sequence[Result], suite: str) -> str:
     for line in TABLES[suite]:
         found = [line.found(mine) for mine in by_encoder.values()]
         if any(estimate is not None for estimate in found):
-            rows.append([line.name, *map(line.spelled, found)])
+            rows.append([line.said(results), *map(line.spelled, found)])
         else:
-            missing.append(line.name)
+            missing.append(line.said(results))
     if not rows:
         return ""
     lines = _markdown([suite, *(name.replace("|", r"\|") for name in by_encoder)], rows)

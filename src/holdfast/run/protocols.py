@@ -23,6 +23,8 @@ def _steps(count: int) -> str:
 
 
 UPGD = tuple(_steps(count) for count in (5, 10, 30, 50))
+OF_ONE_ATTACK = {"divergences": ["l2", "linf", "cosine"], "objective": "l2"}
+"""Tables 5 to 7: three distances after one attack on l2."""
 
 PROTOCOLS: dict[str, tuple[str, Settings]] = {
     "wang2022": (
@@ -69,13 +71,13 @@ PROTOCOLS: dict[str, tuple[str, Settings]] = {
     "petrov2022": (
         "robustness without labels (Petrov and Kwiatkowska 2022): quantiles, risks, impersonation, smoothing",
         {
-            "displacement": {"attacks": UPGD, "divergences": ["l2"]},
-            "impersonation": {"attacks": UPGD, "divergences": ["l2"], "probe": "linear:recipe=moco"},
+            "displacement": {"attacks": UPGD, **OF_ONE_ATTACK},
+            "impersonation": {"attacks": UPGD, **OF_ONE_ATTACK, "probe": "linear:recipe=moco"},
             "breakaway": {"attacks": [_steps(25)], "balls": ["linf:0.05"], "divergences": ["l2"]},
             "overlap": {"attacks": [_steps(10)], "balls": ["linf:0.05"], "divergences": ["l2"]},
             "center-smoothing": {"divergences": ["l2"]},
-            "randomized-smoothing": {"probes": ["noise"]},
-            "probe-accuracy": {"probes": ["linear:recipe=moco", "low-pass:50"]},
+            "randomized-smoothing": {"probes": ["noise:recipe=moco"]},
+            "probe-accuracy": {"probes": ["linear:recipe=moco", "low-pass:50,recipe=moco"]},
         },
     ),
     "zhong2022": (

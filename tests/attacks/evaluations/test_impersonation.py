@@ -13,8 +13,10 @@ from holdfast.attacks.attacked_codes import Targeted
 from holdfast.attacks.evaluations.impersonation import Impersonation
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
+from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
+from holdfast.measure.keys import key_of
 from holdfast.probes.neighbours import Knn
 from holdfast.probes.own_encoder import LowPassProbe
 from tests import tiny
@@ -49,6 +51,29 @@ def test_success_is_what_the_probe_says_of_both_ways() -> None:
     sheets = [picture for picture in result.findings.pictures if "taken for" in picture.caption]
     assert sheets
     assert {picture.labels for picture in sheets} == {("clean", "attacked", "target")}
+
+
+def test_pairs_between_classes_never_share_a_class() -> None:
+    images, bank = clouds(40, 2), clouds(60, 1)
+    asked = population(bank, images, RunSettings())
+    plain, apart = (Targeted(Linf(0.2), (ATTACK,), L2Distance(), 1024, by_class) for by_class in (False, True))
+    pairs = [(row, int(apart.paired(asked).partners[row])) for row in apart.rows(asked)]
+    assert len({row for pair in pairs for row in pair}) == 2 * len(pairs) > 20, "no image is in two pairs"
+    assert all(asked.labels[row] != asked.labels[other] for row, other in pairs)
+    assert any(asked.labels[row] == asked.labels[asked.partners[row]] for row in plain.rows(asked)), "vacuous"
+    moved, (ahead,) = apart.observe(asked, [pairs[0][0]]), apart.pixels(asked, [pairs[0][0]], [pairs[0][1]])
+    assert torch.equal(moved["0.ahead"], asked.encode(ahead))
+    found, before = (
+        Impersonation(**SMALL, by_class=by_class)(tiny.encoder(), images, RunSettings(), bank)
+        for by_class in (True, False)
+    )
+    rates = [result.estimate("impersonation_success_rate", probe="knn:k=9") for result in (found, before)]
+    share = [rate.n / len(result.findings.ids) for rate, result in zip(rates, (found, before), strict=True)]
+    assert share[0] > share[1]
+    assert "labels" in key_of(apart, tiny.encoder(), images, RunSettings()).settings
+    assert "labels" not in key_of(plain, tiny.encoder(), images, RunSettings()).settings
+    with pytest.raises(HoldfastError, match="labels"):
+        apart.rows(population(bank, Images(images.source, images.ids), RunSettings()))
 
 
 def test_without_a_labelled_bank_nothing_changes() -> None:

@@ -14,7 +14,7 @@ a search in it would return them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import final
 
@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.attacks.aims import aim_of, read_loss
 from holdfast.attacks.attacked_codes import (
     ATTACKS,
     BALLS,
@@ -48,7 +49,7 @@ from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import LATER, Evaluation, Sizes
 from holdfast.measure.findings import population_warnings, radius_curves
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
@@ -81,6 +82,8 @@ class Breakaway(Evaluation):
     """Attack on the event itself, at one other image and at the nearest ones."""
     rivals: int = 10
     """Nearest images that the attack at retrieval aims at."""
+    objective: str = field(default="", metadata=LATER)
+    """Distance (`l2`) or loss (`queue`) that `attacks` maximise; empty: each of `divergences`."""
     sizes = Sizes(
         SIZES.quick,
         SIZES.full,
@@ -109,8 +112,13 @@ class Breakaway(Evaluation):
         ),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if loss := aim_of(self.objective, self.divergences[0])[1]:
+            read_loss(loss)  # which says what is wrong with it
+
     def observation(self) -> Joint:
-        away = [self._away(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        away = dict.fromkeys(self._away(ball, divergence) for ball in self.balls for divergence in self.divergences)
         return Joint((*away, *map(self._pairwise, self._strongest())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -158,7 +166,7 @@ class Breakaway(Evaluation):
         return extremes(population, rows, findings, "breakaway_share", case, attack)
 
     def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences)
+        return cases(self.balls, self.attacks, self.divergences, self.objective)
 
     def _after(self, case: Case, observed: Observed) -> Observed:
         """Return the codes of images after the attack of ``case``."""
@@ -166,7 +174,8 @@ class Breakaway(Evaluation):
         return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
 
     def _away(self, ball: Ball, divergence: Divergence) -> Untargeted:
-        return Untargeted(ball, self.attacks, divergence, self.samples)
+        divergence, loss = aim_of(self.objective, divergence)
+        return Untargeted(ball, self.attacks, divergence, self.samples, loss)
 
     def _pairwise(self, case: Case) -> Pairwise:
         return Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples)

@@ -6,7 +6,7 @@ The effective rank of clean embeddings says in how many dimensions this can happ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from typing import final
 
@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.attacks.aims import aim_of, read_loss
 from holdfast.attacks.attacked_codes import (
     ATTACKS,
     BALLS,
@@ -29,7 +30,7 @@ from holdfast.attacks.attacked_codes import (
 )
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
-from holdfast.core.divergences import Divergence
+from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.counting import share_of_pairs_within, shares_within
 from holdfast.core.points.moments import far_out, moments, together
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, Series
@@ -37,7 +38,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import jackknife, jackknife_interval
 from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
-from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.evaluation import LATER, Evaluation
 from holdfast.measure.findings import collapsed, population_warnings, radius_curves
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
@@ -129,6 +130,8 @@ class Displacement(Evaluation):
     """Number of attacked images."""
     reference: int = 10_000
     """Number of images whose pairs give the scale of quantiles."""
+    objective: str = field(default="", metadata=LATER)
+    """Distance (`l2`) or loss (`queue`) that attacks maximise; empty: each of `divergences`."""
     sizes = SIZES
     name = "displacement"
     version = 5
@@ -149,8 +152,14 @@ class Displacement(Evaluation):
         ),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if loss := aim_of(self.objective, self.divergences[0])[1]:
+            read_loss(loss)  # which says what is wrong with it
+
     def observation(self) -> Joint:
-        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
+        attacks = [self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        return Joint(tuple(dict.fromkeys(attacks)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         clean = population.codes[list(rows)]
@@ -204,10 +213,20 @@ class Displacement(Evaluation):
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=(*quantiles, *influences, *moves),
-            estimates=(*estimates, rank_estimate(population)),
+            estimates=(*estimates, *(self._similarities(moved) if self.objective else ()), rank_estimate(population)),
             curves=radius_curves(estimates),
             warnings=population_warnings(population, self.divergences),
         )
+
+    def _similarities(self, moved: Sequence[Tensor]) -> list[Estimate]:
+        """Return the median cosine similarity to the clean embedding, as tables 5 to 7 of the paper have it."""
+        name, of, unit = "cosine_similarity", "smallest similarity to the clean embedding", "cosine similarity"
+        similarities = [
+            series_of(name, case.conditions, 1 - move, unit, Claim.UPPER, of, UNDEFINED)
+            for case, move in zip(self._cases(), moved, strict=True)
+            if case.divergence == Cosine()
+        ]
+        return [summarise(series, "median", "higher") for series in similarities]
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -239,10 +258,11 @@ class Displacement(Evaluation):
         return list(first.values())
 
     def _attacks(self, ball: Ball, divergence: Divergence) -> Untargeted:
-        return Untargeted(ball, self.attacks, divergence, self.samples)
+        divergence, loss = aim_of(self.objective, divergence)
+        return Untargeted(ball, self.attacks, divergence, self.samples, loss)
 
     def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences)
+        return cases(self.balls, self.attacks, self.divergences, self.objective)
 
     def _after(self, case: Case, observed: Observed) -> Observed:
         """Return the codes of images after the attack of ``case``."""

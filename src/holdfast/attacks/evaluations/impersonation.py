@@ -13,11 +13,13 @@ stays around the clean image (the authors' program centres it again at every rep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
+from holdfast.attacks.aims import aim_of
 from holdfast.attacks.attacked_codes import (
     ATTACKS,
     BALLS,
@@ -32,15 +34,15 @@ from holdfast.attacks.attacked_codes import (
 )
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
-from holdfast.core.divergences import Divergence
+from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.encoder import Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.points.counting import closer_counts
 from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.evaluation import LATER, Evaluation
 from holdfast.measure.findings import population_warnings, radius_curves
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Fit, Population
@@ -68,6 +70,10 @@ class Impersonation(Evaluation):
     """Largest number of pairs."""
     probe: Probe = Linear()
     """Probe that judges the pairs, if there is a labelled reference set."""
+    objective: str = field(default="", metadata=LATER)
+    """Distance to the target that attacks minimise, such as `l2`; empty: each of `divergences`."""
+    by_class: bool = field(default=False, metadata=LATER)
+    """True to pair images of different classes only, which needs labels."""
     sizes = SIZES
     name = "impersonation"
     version = 4
@@ -95,19 +101,30 @@ class Impersonation(Evaluation):
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*super().fits(), self.probe)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if aim_of(self.objective, self.divergences[0])[1]:
+            raise OutOfRange("impersonation: objective", self.objective, "a distance such as l2")
+
     def observation(self) -> Joint:
-        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
+        attacks = [self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        return Joint(tuple(dict.fromkeys(attacks)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        partners = population.partners[list(rows)]
+        partners = self._partners(population)[list(rows)]
         anchors, target = population.codes[list(rows)], population.codes[partners]
         kin = population.kin(partners.tolist(), population)  # images of the target's group do not stand in its way
         quantiles: list[Series] = []
         successes: list[Series] = []
+        similar: list[Series] = []
         for case in self._cases():
             divergence = population.fitted(case.divergence)
             moved = self._after(case, observed)["ahead"].to(anchors.device)
             left = divergence(moved.double(), target.double()) / divergence(anchors.double(), target.double())
+            if self.objective and case.divergence == Cosine():
+                near = 1 - divergence(moved.double(), target.double())
+                of, unit = "largest similarity to the target", "cosine similarity"
+                similar.append(series_of("cosine_similarity", case.conditions, near, unit, Claim.LOWER, of, UNDEFINED))
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
             left = left.masked_fill(~left.isfinite(), torch.nan)
             rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes, kin)
@@ -136,11 +153,12 @@ class Impersonation(Evaluation):
             )
         fooled, warned = self._fooled(population, rows, observed)
         estimates = [summarise(series, "median", "higher") for series in quantiles]
-        rates = [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
+        rates = [summarise(series, "median", "lower") for series in similar]
+        rates += [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
         rates += [summarise(series, "mean", "lower", "impersonation_success_rate") for series in fooled]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=(*quantiles, *successes, *fooled),
+            series=(*quantiles, *similar, *successes, *fooled),
             estimates=(*estimates, *rates),
             curves=radius_curves(estimates),
             warnings=(*population_warnings(population, self.divergences), *warned),
@@ -152,7 +170,7 @@ class Impersonation(Evaluation):
         case = shown_case(self._cases())
 
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:
-            targets = population.partners[shown].tolist()
+            targets = self._partners(population)[shown].tolist()
             pixels = self._moved(population, case, shown, targets)
             return {"attacked": pixels, "target": population.pixels(targets)}
 
@@ -169,7 +187,7 @@ class Impersonation(Evaluation):
             return [], (f"How a probe sees the attacks is not known: {error}",)
         if probe is None:
             return [], ()
-        partners = population.partners[list(rows)].tolist()
+        partners = self._partners(population)[list(rows)].tolist()
         anchors, other = population.labels[list(rows)], population.labels[partners]
         known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), anchors), (partners, other))]
         counted, successes = known[0] & known[1] & (anchors != other), []
@@ -181,7 +199,7 @@ class Impersonation(Evaluation):
             successes.append(
                 series_of(
                     "impersonation_success",
-                    Case(case.ball, case.attack, case.divergence, probe=str(self.probe)).conditions,
+                    replace(case, probe=str(self.probe)).conditions,
                     share.masked_fill(~counted, torch.nan),
                     "fraction of both ways",
                     Claim.LOWER,
@@ -212,7 +230,7 @@ class Impersonation(Evaluation):
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
         probe, pictures = population.learned(self.probe), []
-        targets = population.partners[chosen].tolist()
+        targets = self._partners(population)[chosen].tolist()
         ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
         sources, aims = [here for here, _ in ways], [there for _, there in ways]
         moved = self._moved(population, case, sources, aims)
@@ -227,14 +245,17 @@ class Impersonation(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
-        return Targeted(ball, self.attacks, divergence, self.samples)
+        return Targeted(ball, self.attacks, aim_of(self.objective, divergence)[0], self.samples, self.by_class)
+
+    def _partners(self, population: Population) -> Tensor:
+        return self._attacks(self.balls[0], self.divergences[0]).paired(population).partners
 
     def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
         attacks = self._attacks(case.ball, case.divergence)
         return attacks.pixels(population, rows, targets)[self.attacks.index(case.attack)]
 
     def _cases(self) -> list[Case]:
-        return cases(self.balls, self.attacks, self.divergences)
+        return cases(self.balls, self.attacks, self.divergences, self.objective)
 
     def _after(self, case: Case, observed: Observed) -> Observed:
         """Return the codes of both ways after the attack of ``case``."""
