@@ -24,7 +24,7 @@ from holdfast.core.encoder import Domain
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
-from holdfast.measure.evaluation import settings
+from holdfast.measure.evaluation import plain
 from holdfast.report.gate import parse
 from holdfast.report.overview.first_rows import KINDS
 from holdfast.run import catalog
@@ -55,7 +55,10 @@ def configurable() -> dict[str, dict[str, str]]:
 
 def evaluated() -> dict[str, Any]:
     """The settings of each evaluation, by its name."""
-    return {name: settings(kind()) for name, kind in catalog.evaluations().items()}
+    return {
+        name: {field.name: plain(getattr(kind(), field.name)) for field in fields(kind)}
+        for name, kind in catalog.evaluations().items()
+    }
 
 
 TABLES = {
