@@ -123,6 +123,21 @@ def changed(population: Population, rows: Sequence[int], transform: Transform, v
     return transform(population.pixels(rows), noise)
 
 
+def moved_back(maps: Map, change: Transform, size: tuple[int, int]) -> Map:
+    """Maps of shuffled images with each place where the original image has it; other maps stay.
+
+    Args:
+        maps: Map of each changed image, shape (b, h, w).
+        change: Edit of the images.
+        size: Height and width of the images in pixels.
+    """
+    wide = nn.functional.interpolate(maps[:, None], size, mode="nearest-exact")
+    back = change.undone(wide)
+    if back is wide:
+        return maps
+    return nn.functional.adaptive_avg_pool2d(back, (int(maps.shape[1]), int(maps.shape[2])))[:, 0]
+
+
 @final
 @dataclass(frozen=True)
 class Views(Observation):
@@ -171,22 +186,25 @@ class Lengths(Observation):
 @final
 @dataclass(frozen=True)
 class Maps(Observation):
-    """The maps of each image and of its changed version."""
+    """The maps of each image and of its changed version, with each place where the original image has it."""
 
     change: Transform
     """Edit to apply."""
     samples: int
     """Images to measure, chosen at random."""
     name = "grad-cam-maps"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         clean, towards = population.pixels(rows), population.codes[list(rows)]
-        pixels = {"clean": clean, "changed": changed(population, rows, self.change)}
-        return {name: gradcam(population.encoder, image, towards).cpu() for name, image in pixels.items()}
+        after = gradcam(population.encoder, changed(population, rows, self.change), towards)
+        return {
+            "clean": gradcam(population.encoder, clean, towards).cpu(),
+            "changed": moved_back(after, self.change, (int(clean.shape[2]), int(clean.shape[3]))).cpu(),
+        }
 
     def inputs(self, population: Population) -> int:
         return 6  # two forwards and two backwards, each as long as two

@@ -93,6 +93,16 @@ class Transform(TextSettings, OldNames):
             Changed images of the same shape.
         """
 
+    def undone(self, pixels: ImagePixels) -> ImagePixels:
+        """Put what belongs to the places of changed images back to those of the original images.
+
+        By default a transform moves nothing.
+
+        Args:
+            pixels: Images or maps of the size of the images, shape (b, channels, height, width).
+        """
+        return pixels
+
     def __call__(self, pixels: Tensor, noise: Noise) -> ImagePixels:
         """Return the changed images, shape (b, channels, height, width), in [0, 1] and in the precision of ``pixels``.
 
@@ -158,6 +168,11 @@ class Chain(Transform):
 
     def needs(self, shape: Sequence[int]) -> str | None:
         return next((needed for part in self.parts if (needed := part.needs(shape))), None)
+
+    def undone(self, pixels: ImagePixels) -> ImagePixels:
+        for part in reversed(self.parts):
+            pixels = part.undone(pixels)
+        return pixels
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         for position, part in enumerate(self.parts):

@@ -4,13 +4,15 @@
 each patch (what is global survives); Zhong et al. 2022, https://arxiv.org/abs/2206.05259. The labels of the paper,
 "G4x4" and "L8x8", count patches per side, as ``grid`` does. No pixel is lost: a permutation of all coordinates leaves
 every distance between raw images as it was. Its larger grid has patches of 4 pixels, ``patch=4``: as many per side as there
-are pixels over 4.
+are pixels over 4. Its "L128x128" of 224 pixels has patches of 1 and 2 pixels a side, for 128 does not divide 224: patch
+``i`` of a side of ``s`` pixels begins at ``floor(i s / grid)``, and all patches of one shape have one permutation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import gcd
 from typing import final
 
@@ -40,8 +42,15 @@ class GlobalShuffle(Transform):
         check_grid(self.grid, self.patch)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        patches = cut(pixels, grid_of(pixels, self.grid, self.patch))
-        return joined(patches[:, :, permutation(patches.shape[2], self.seed).to(pixels.device)], pixels)
+        return ordered(pixels, self.order(pixels))
+
+    def undone(self, pixels: ImagePixels) -> ImagePixels:
+        return ordered(pixels, self.order(pixels).argsort())
+
+    def order(self, pixels: ImagePixels) -> Int[Tensor, "pixels"]:
+        """Return where each pixel comes from."""
+        grid = grid_of(pixels, self.grid, self.patch)
+        return global_order(pixels.shape[-2], pixels.shape[-1], grid, self.seed)
 
 
 @final
@@ -61,8 +70,25 @@ class LocalShuffle(Transform):
         check_grid(self.grid, self.patch)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        patches = cut(pixels, grid_of(pixels, self.grid, self.patch))
-        return joined(patches[..., permutation(patches.shape[3], self.seed).to(pixels.device)], pixels)
+        return ordered(pixels, self.order(pixels))
+
+    def undone(self, pixels: ImagePixels) -> ImagePixels:
+        return ordered(pixels, self.order(pixels).argsort())
+
+    def order(self, pixels: ImagePixels) -> Int[Tensor, "pixels"]:
+        """Return where each pixel comes from."""
+        grid = grid_of(pixels, self.grid, self.patch)
+        return local_order(pixels.shape[-2], pixels.shape[-1], grid, self.seed)
+
+
+def ordered(pixels: ImagePixels, order: Int[Tensor, "pixels"]) -> ImagePixels:
+    """Images whose pixels come from other places.
+
+    Args:
+        pixels: Images, shape (b, channels, height, width).
+        order: Place that each pixel comes from, counted row by row, shape (height * width,).
+    """
+    return pixels.flatten(2)[..., order.to(pixels.device)].reshape(pixels.shape)
 
 
 def check_grid(grid: int, patch: int) -> None:
@@ -101,39 +127,53 @@ def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
     return side // patch
 
 
-def cut(pixels: ImagePixels, grid: int) -> Tensor:
-    """Cut images into patches.
+@cache
+def global_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "pixels"]:
+    """Order of the pixels when whole patches are permuted.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
+        height: Height in pixels.
+        width: Width in pixels.
         grid: Patches per side.
-
-    Returns:
-        Patches, shape (b, channels, grid * grid, pixels of a patch).
+        seed: Seed of the permutation.
 
     Raises:
-        HoldfastError: The sides are no multiples of ``grid``.
+        HoldfastError: The sides are no multiples of ``grid``, so that patches of different shapes would change places.
     """
-    batch, channels, height, width = pixels.shape
     if height % grid or width % grid:
         common = gcd(height, width)
         fits = [side for side in range(1, common + 1) if common % side == 0]
         raise OutOfRange(f"grid for images of {height} x {width}", grid, fits)
-    blocks = pixels.reshape(batch, channels, grid, height // grid, grid, width // grid)
-    return blocks.transpose(3, 4).reshape(batch, channels, grid * grid, -1)
+    places = torch.arange(height * width).reshape(grid, height // grid, grid, width // grid).transpose(1, 2)
+    patches = places.reshape(grid * grid, -1)[permutation(grid * grid, seed)]
+    return patches.reshape(grid, grid, height // grid, width // grid).transpose(1, 2).flatten()
 
 
-def joined(patches: Tensor, like: ImagePixels) -> ImagePixels:
-    """Join patches to images.
+@cache
+def local_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "pixels"]:
+    """Order of the pixels when those inside each patch are permuted, alike in all patches of one shape.
 
     Args:
-        patches: Patches, shape (b, channels, grid * grid, pixels of a patch).
-        like: Images whose shape the result takes.
+        height: Height in pixels.
+        width: Width in pixels.
+        grid: Patches per side, at most the pixels of the shorter side.
+        seed: Seed of the permutations.
+
+    Raises:
+        HoldfastError: There are more patches than pixels per side.
     """
-    batch, channels, height, width = like.shape
-    grid = round(patches.shape[2] ** 0.5)
-    blocks = patches.reshape(batch, channels, grid, grid, height // grid, width // grid)
-    return blocks.transpose(3, 4).reshape(like.shape)
+    if grid > min(height, width):
+        raise HoldfastError(
+            f"images of {height} x {width} pixels have no {grid} patches per side; choose a smaller grid"
+        )
+    places = torch.arange(height * width).reshape(height, width)
+    order = places.clone()
+    rows, columns = ([place * side // grid for place in range(grid + 1)] for side in (height, width))
+    for top, bottom in pairwise(rows):
+        for left, right in pairwise(columns):
+            patch = places[top:bottom, left:right]
+            order[top:bottom, left:right] = patch.flatten()[permutation(patch.numel(), seed)].reshape(patch.shape)
+    return order.flatten()
 
 
 @cache

@@ -13,6 +13,7 @@ from torch import nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.encoders.baseline import raw_pixels
@@ -198,6 +199,27 @@ def test_the_map_is_that_of_captum():
     layer = captum.LayerGradCam(lambda x: (encoder.module(x) * towards).sum(1), list(encoder.module.children())[3])
     expected = layer.attribute(pixels.requires_grad_(), relu_attributions=True)[:, 0].detach()
     assert gradcam(encoder, pixels, codes).flatten() == pytest.approx(expected.flatten(), abs=1e-6)
+
+
+@pytest.mark.parametrize("change", ["global-shuffle:grid=4", "local-shuffle:grid=2", "gamma:1 + global-shuffle:grid=2"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_maps_of_shuffled_images_are_moved_back(change, stride):
+    """Of a network that sees each block of pixels alone, the map of a shuffled image is the shuffled map."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 3, stride, stride), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    for weight in module.parameters():
+        weight.data.abs_()  # so that no map is zero
+    encoder = Encoder(module, "blocks", Domain((1, 8, 8)))
+    result = GradCam(change=Transform.read(change), samples=6)(encoder, digits(6), RunSettings())
+    (series,) = (each for each in result.series if each.quantity == "map_overlap")
+    if stride == 1 or "local" not in change:  # which mixes the pixels of a block with those of others
+        assert series.values == pytest.approx([1] * 6, abs=1e-5)
+    else:
+        assert max(series.values) < 0.99
+    pixels = digits(6).pixels(range(6))
+    moved = Transform.read(change)(pixels, Noise.of(0, [*"abcdef"]))
+    unmoved = overlap(gradcam(encoder, pixels, encoder(pixels)), gradcam(encoder, moved, encoder(pixels)))
+    assert float(unmoved.mean()) < 0.95
 
 
 class Residual(nn.Module):

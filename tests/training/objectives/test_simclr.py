@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from holdfast.core.errors import HoldfastError
@@ -77,3 +77,24 @@ def test_a_temperature_of_zero_is_refused() -> None:
 def test_a_batch_of_one_is_refused() -> None:
     with pytest.raises(HoldfastError, match="at least 2 on each process, got a batch of 1"):
         tiny.learner(OBJECTIVE, batch=1)
+
+
+def test_the_head_of_v2_has_three_layers_with_batch_norm() -> None:
+    learner = tiny.learner(SimCLR(v2=True)).double()
+    assert isinstance(learner, SimCLRLearner)
+    shapes = [tuple(part.weight.shape) for part in learner.head.modules() if isinstance(part, nn.Linear)]
+    assert shapes == [(tiny.WIDTH, tiny.WIDTH), (tiny.WIDTH, tiny.WIDTH), (128, tiny.WIDTH)]
+    data = tiny.batch(SimCLR(v2=True), dtype=torch.float64)
+    z = learner.encoder(torch.cat(data.views))
+    norms = [part for part in learner.head.modules() if isinstance(part, nn.BatchNorm1d)]
+    linear = [part for part in learner.head.modules() if isinstance(part, nn.Linear)]
+    for layer, norm in zip(linear, norms, strict=True):
+        z = z @ layer.weight.T
+        z = (z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt()
+        z = z if layer is linear[-1] else (z * norm.weight + norm.bias).relu()
+    tiny.assert_same(learner, learner(data), slow(list(z.chunk(2)), 0.5))
+
+
+def test_v2_is_a_head() -> None:
+    with pytest.raises(HoldfastError, match="v2"):
+        SimCLR(v2=True, head=False)

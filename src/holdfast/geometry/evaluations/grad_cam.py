@@ -1,7 +1,8 @@
 """Grad-CAM: where in an image its code comes from, and whether a change of the image moves that place.
 
 The maps are explained in ``activation_maps``. The overlap of two of them, each divided by its sum, is the sum of the smaller
-values: 1 where they are equal, 0 where they do not meet.
+values: 1 where they are equal, 0 where they do not meet. The map of a shuffled image is moved back first, so that an
+encoder that looks at the same parts wherever they lie has an overlap of 1.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class GradCam(Evaluation):
     """Number of images."""
     sizes = Sizes(quick={"samples": 25}, full={"samples": 1000}, large={"samples": 10})
     name = "grad-cam"
-    version = 2
+    version = 3
     changes = "change"
     partial = True
     needs_gradients = True
@@ -83,7 +84,7 @@ class GradCam(Evaluation):
         clean, moved = population.pixels(shown), changed(population, shown, self.change)
         maps = self.observation().observe(population, shown)
         parts = {"clean": clean, "its map": overlaid(clean, maps["clean"])}
-        parts |= {"changed": moved, "its map after": overlaid(moved, maps["changed"])}
+        parts |= {"changed": moved, "its map after": overlaid(self.change.undone(moved), maps["changed"])}
         pictures = [
             row(
                 f"{findings.ids[position]}: overlap {values[position]:.3g} ({self.change})",

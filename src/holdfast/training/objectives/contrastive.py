@@ -66,6 +66,9 @@ def info_nce(keys: Codes, temperature: float) -> ObjectiveFunction:
 # authors' program (https://github.com/Kim-Minseon/RoCL). Two departures from the program: gradients pass through both
 # sides of a product, where there the side that an anchor is compared with is held still; and its attack has the other
 # attacked images among the negatives, where this one is of each image alone.
+#
+# ``v2`` is the head of SimCLR v2 (Chen et al. 2020, https://arxiv.org/abs/2006.10029): linear layers without bias, each with
+# batch norm. The last norm has no weights, where theirs has a scale.
 
 EXTRA = 1 / 256
 """RoCL's weight of the additional term between the attacked view and the second one."""
@@ -98,21 +101,31 @@ class SimCLR(TrainingObjective):
     temperature: float = 0.5
     """Temperature of the cosines; 0.5 is the paper's best on CIFAR-10, and RoCL's."""
     hidden: int = 0
-    """Width of the projection's hidden layer; 0: embedding width + 200, as in RoCL."""
+    """Width of the projection's hidden layers; 0: embedding width + 200, as in RoCL, or embedding width with `v2`."""
     projection: int = 0
-    """Width of the projection; 0: that of the embeddings."""
+    """Width of the projection; 0: that of the embeddings, or 128 with `v2`."""
     head: bool = True
     """True for a projection; without one, the loss is on embeddings, as certified training needs."""
+    v2: bool = False
+    """True for SimCLR v2's projection: three layers, each with batch norm."""
     name = "simclr"
 
     def __post_init__(self) -> None:
         check_positive(self, "temperature")
         check_not_negative(self, "hidden", "projection")
+        if self.v2 and not self.head:
+            raise HoldfastError("simclr: v2 is a projection, got head=false. Leave one of them out.")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         check_two_images(self, setting)
-        hidden, out = self.hidden or setting.width + 200, self.projection or setting.width
-        head = mlp((setting.width, hidden, out)) if self.head else nn.Identity()
+        width = setting.width
+        if not self.head:
+            head: nn.Module = nn.Identity()
+        elif self.v2:
+            hidden = self.hidden or width
+            head = mlp((width, hidden, hidden, self.projection or 128), norm=True, last_norm=True)
+        else:
+            head = mlp((width, self.hidden or width + 200, self.projection or width))
         return SimCLRLearner(encoder, head, self.temperature)
 
 
