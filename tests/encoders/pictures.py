@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ SHAPES = ((300, 200), (200, 300), (97, 131), (224, 224), (500, 64), (33, 33), (2
 """Width and height."""
 
 
-def write_pictures(folder: Path, mode: str = "RGB") -> Path:
+def write_pictures(folder: Path, mode: str = "RGB", shapes: Sequence[tuple[int, int]] = SHAPES) -> Path:
     """Write one picture of each shape, with edges, colour gradients and noise, into ``folder``."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    for index, (width, height) in enumerate(SHAPES):
+    for index, (width, height) in enumerate(shapes):
         y, x = np.mgrid[:height, :width]
         planes = [255 * x / width, 255 * y / height, 127 + 120 * np.sin(x / 5 + y / 9)]
         values = np.stack(planes, -1) + rng.normal(0, 25, (height, width, 3))

@@ -73,6 +73,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures wider and taller, smaller and larger than most networks take, for classes one by one."""
+    return write_pictures(tmp_path_factory.mktemp("few"), shapes=((97, 131), (224, 224), (500, 64), (225, 301)))
+
+
+@pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A small network that takes images of any size."""
     with torch.random.fork_rng():
@@ -112,14 +118,14 @@ def test_a_step_that_cannot_be_followed_is_refused_by_name(case, network, photos
 
 @pytest.mark.slow  # minutes: default sizes, up to 2,560 x 1,920 pixels
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_every_image_processor_is_followed_or_refused(name, network, photos, tmp_path, record_property):
+def test_every_image_processor_is_followed_or_refused(name, network, few, tmp_path, record_property):
     try:
         processor = made(name, {})
     except TypeError:  # timm's, which has a test of its own
         assert name == "TimmWrapperImageProcessor"
         return
     try:
-        found: float | str = compared(processor, network, tmp_path, photos)
+        found: float | str = compared(processor, network, tmp_path, few)
     except HoldfastError as error:
         found = str(error)
     record_property("pixels", found)
@@ -132,7 +138,7 @@ def test_every_image_processor_is_followed_or_refused(name, network, photos, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PROCESSORS if name.endswith("Pil")][::3])
-def test_processors_without_torchvision_are_followed_or_refused(name, photos):
+def test_processors_without_torchvision_are_followed_or_refused(name, few):
     """A folder names none of these: they are chosen where torchvision is not installed. A third of them, for time."""
     processor = made(name, {})
     try:
@@ -140,21 +146,21 @@ def test_processors_without_torchvision_are_followed_or_refused(name, photos):
     except HoldfastError:
         return
     mean, std = torch.tensor(recipe.mean), torch.tensor(recipe.std)
-    for image in opened(photos):
+    for image in opened(few):
         ours = (torch.from_numpy(recipe.geometry(image)) / (1 if recipe.geometry.floats else 255) - mean) / std
         theirs = torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])[0]
         assert torch.allclose(ours[..., list(recipe.order)].permute(2, 0, 1), theirs, atol=1e-3)
 
 
-def test_the_law_sees_another_resizing(network, photos, tmp_path):
+def test_the_law_sees_another_resizing(network, few, tmp_path):
     processor = made(*CONFIGURED["squash"])
     network.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     encoder = load(f"hf:{tmp_path}")
     encoder.geometry = Geometry(48, (48, 48), "bilinear")
     with torch.no_grad():
-        hidden = [network(**processor(image, return_tensors="pt")).last_hidden_state for image in opened(photos)]
-    assert distance(embeddings(encoder, photos), [each.mean((2, 3)) for each in hidden]) > 10 * EQUAL
+        hidden = [network(**processor(image, return_tensors="pt")).last_hidden_state for image in opened(few)]
+    assert distance(embeddings(encoder, few), [each.mean((2, 3)) for each in hidden]) > 10 * EQUAL
 
 
 def test_grey_networks_get_grey_pictures(photos, tmp_path):
