@@ -62,7 +62,7 @@ def test_a_vision_transformer_can_be_certified(tmp_path):
     graph, double = trace(encoder), encoder.to("cpu", torch.float64)
     assert torch.allclose(graph(pixels), double.forward(pixels), rtol=1e-9, atol=1e-9)
     row = double.forward(pixels)[:, None]
-    radius = certified_radius(encoder, pixels, row, Linf(0.1))
+    radius = certified_radius(encoder, pixels, row, Linf(0.1), tolerance=5e-3)
     assert radius.min() > 0
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from studies.certified import rvcl
 from studies.certified.rvcl import Case, cases, conclude, main
 from studies.common import Results
 
@@ -33,7 +34,10 @@ def test_tables_name_what_is_proved_and_what_is_attacked(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_study_runs_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_study_runs_from_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rvcl, "K", 3)
     size = "--seeds 1 --epochs 1 --images 100 --measured 20 --certified 2 --batch 50 --size 8 --steps 2"
     named = "--architectures base --augmentation digits-view --strengths 0 0.1 --negatives 1 2 --dimensions 10 --tested 0.05"
     main(["builtin:digits-train", "builtin:digits", "--out", str(tmp_path), *size.split(), *named.split()])
