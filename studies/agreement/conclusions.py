@@ -119,9 +119,7 @@ def replicates(
     """Return the taus of every two of ``names`` over pairs within a group, and those of redrawn encoders and images."""
     found = resampled.found
     drawn = agreement.draw_families(found.family, REPLICATES, SEED)
-    both = np.concatenate(
-        [agreement.taus(values, group, drawn[rows], alike) for rows, values in resampled.components()]
-    )
+    both = np.concatenate([agreement.taus(values, group, drawn[rows], alike) for rows, values in resampled.pieces()])
     return agreement.taus(_values(resampled), group, alike=alike), both
 
 
@@ -154,9 +152,9 @@ def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
     found, made = resampled.found, dict[tuple[str, str], Agreement]()
     drawn, halves = agreement.draw_families(found.family, REPLICATES, SEED), _halves(resampled)
     values, group = _values(resampled), found.dataset
-    images = np.concatenate([agreement.taus(part, group) for _, part in resampled.components()])
+    images = np.concatenate([agreement.taus(part, group) for _, part in resampled.pieces()])
     seen, both = resampled.taus
-    encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.components()])
+    encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.pieces()])
     for reference in resampled.references:
         for headline in JUDGED:
             of = Compared(headline, reference.name, resampled.names, images, encoders, both)

@@ -10,7 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial, even, rivals_of
+from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial, even
+from holdfast.attacks.aims import rivals_of
 from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.black_box import SquareAttack
 from holdfast.attacks.files import replay, write_attack

@@ -163,9 +163,7 @@ def local_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "p
         HoldfastError: There are more patches than pixels per side.
     """
     if grid > min(height, width):
-        raise HoldfastError(
-            f"images of {height} x {width} pixels have no {grid} patches per side; choose a smaller grid"
-        )
+        raise OutOfRange(f"grid for images of {height} x {width}", grid, f"at most {min(height, width)}")
     places = torch.arange(height * width).reshape(height, width)
     order = places.clone()
     rows, columns = ([place * side // grid for place in range(grid + 1)] for side in (height, width))

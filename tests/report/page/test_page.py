@@ -307,6 +307,7 @@ def test_each_picture_is_stored_once():
     assert page.count("image/png;base64") == len(pngs)
     assert "aspect-ratio:" not in page.partition("</style>")[0].rpartition(".pictures")[2], "these are square"
     wide = png(torch.zeros(1, 2, 6), Domain((1, 2, 6)))
+    assert wide is not None
     picture = Picture(caption="wide", labels=("clean",), pngs=(wide,))
     found = one.model_copy(update={"findings": one.findings.model_copy(update={"pictures": (picture,)})})
     assert "aspect-ratio:6/2" in render(Contents([found], []))
