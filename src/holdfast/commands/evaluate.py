@@ -63,7 +63,7 @@ def evaluate(
             .2 and .8 of the images, else the evaluations' own.
         ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         baselines: what to measure beside the encoders: pixels, random.
-        bank_limit: at most so many images of the bank, chosen by ``seed``.
+        bank_limit: largest number of images of the reference set, chosen by ``seed``.
         attack_seed: decides what is random inside attacks and sampling.
         settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
         arch: ``package.module:factory``, which builds the module of a checkpoint; one for all, or one for each.
