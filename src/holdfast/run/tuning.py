@@ -83,7 +83,7 @@ def _timed(encoder: Encoder, count: int) -> float:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Have the C library keep what is freed, and return whether it does: glibc alone, and where nobody told it otherwise.
+    """Let glibc keep freed memory, and return whether it does; other C libraries and user settings stay as they are.
 
     By default glibc maps and unmaps every large tensor, or gives the end of the heap back, and the next operation waits for
     the same pages again: half of the time of a forward of many images.
