@@ -105,7 +105,7 @@ class CopiesShown:
         self.show.say(sentence)
 
     def heard(self, copies: int) -> None:
-        """Show that so many ``copies`` more are encoded, and that the time that was left has passed in part."""
+        """Show ``copies`` more encoded copies, and the time that is left."""
         doing, share, left = self.told
         passed = monotonic() - self.since
         self.copies += copies

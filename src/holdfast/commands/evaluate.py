@@ -63,7 +63,7 @@ def evaluate(
             .2 and .8 of the images, else the evaluations' own.
         ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         baselines: what to measure beside the encoders: pixels, random.
-        bank_limit: at most so many images of the bank, chosen by ``seed``.
+        bank_limit: largest number of reference images, sampled by ``seed``.
         attack_seed: decides what is random inside attacks and sampling.
         settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
         arch: ``package.module:factory``, which builds the module of a checkpoint; one for all, or one for each.
@@ -72,8 +72,8 @@ def evaluate(
         log: where the numbers, intervals, report and table are kept as well: ``mlflow``, ``wandb``, ``tensorboard`` or
             ``trackio``; a colon and an experiment, a project or a folder may follow, as in ``wandb:encoders``.
         seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
-        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; ``auto``: in this one,
-            and of small encoders soon in one for each core.
+        workers: number of processes of this machine, with ``cuda`` one per GPU; ``auto``: this process, and
+            for small encoders soon one process per core.
         out: folder of the run, with its report in the end; with the same folder an interrupted run continues. By default it
             is kept in memory, and ``run.report(folder)`` writes the report.
         **options: as other verbs take them.

@@ -71,7 +71,7 @@ class Files:
 PROBED = 12
 """Images on which a preprocessing is judged ..."""
 SIFTED = 4
-"""... if it is among the ``SHOWN`` nearest of its kind on so many of them, and the nearest of all or ``HOPEFUL`` there."""
+"""... if it is among the ``SHOWN`` nearest of its kind on this many of them, and the nearest of all or ``HOPEFUL`` there."""
 LOOKED_AT = 500
 """Files whose headers are read, those whose codes moved most, for some that are turned or transparent."""
 MATCHES = 0.25
