@@ -53,7 +53,7 @@ def evaluate(
     """Return what evaluations find of encoders on unlabelled images.
 
     Args:
-        encoders: one or several, at hand or by reference; by default the built-in ones.
+        encoders: one or several, in memory or by name; by default the built-in ones.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; the built-in encoders have their own.
             A list names several data sets; the report then has their mean and ranks.
         bank: other images, usually labelled, that probes learn from and retrieval searches.
@@ -158,13 +158,13 @@ def evaluate_one(encoder: NamedEncoder, images: NamedImages | None, **keywords: 
 
 @dataclass
 class FolderReport(AbstractContextManager["FolderReport"]):
-    """The report in the folder that somebody chose for a run: renewed while it goes on, and final however it ends.
+    """Report in the folder ``out`` of a run: renewed while the run goes on, and final however it ends.
 
     A run that a mistake ends before anything was computed leaves none.
     """
 
     folder: Path | None
-    """Nobody chose one: None."""
+    """Folder ``out``; None without."""
     page: Path | None = None
     """The page, if one was written."""
 

@@ -80,7 +80,7 @@ NEARER = 0.9
 """What a kind brings the distance down to before it is taken beside the others."""
 ROUNDS = 3
 SHOWN = 3
-"""So many of the nearest attempts are kept as numbers, and judged on all images."""
+"""Number of nearest attempts that are stored and judged on all images."""
 QUESTION = "Are images prepared alike?"
 
 Judged = tuple[Estimate, Attempt]

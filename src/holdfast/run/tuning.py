@@ -48,7 +48,7 @@ def attacked_together(encoder: Encoder) -> int:
 
 
 def fastest(seconds: Callable[[int], float]) -> int:
-    """Return the smallest of the batches than which none that was tried takes much less time for an image.
+    """Return the smallest of the tried batches whose time per image is near the best.
 
     ``seconds`` times a batch of the given number of images.
 
