@@ -93,7 +93,7 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     Args:
         encoder: in the precision in question.
         pixels: images, in the same.
-        embeddings: those that bounds are of, in any precision.
+        codes: those that bounds are of, in any precision.
         allowed: by how much they may differ, as a fraction of their size.
         largest: batch to try.
     """
