@@ -208,4 +208,4 @@ def test_smoothing_certifies_nothing_of_copies_of_one_image(capsys):
     np.save("same.npy", np.full((3, 8, 8), 0.5, dtype=np.float32))
     assert run(["certify", "builtin:digits-contrastive", "--images", "same.npy", "--out", "out", *SMOOTHED]) == 0
     assert {one.status for one in recorded().certificates} == {"UNKNOWN"}
-    assert {one.reason for one in recorded().certificates} == {"all others that it is told from are exact copies of it"}
+    assert all("exact copies" in one.reason for one in recorded().certificates)

@@ -100,9 +100,11 @@ def certified_radius(
     ``tolerance``.
 
     Args:
-        encoder, pixels, specifications, method, arithmetic: as for ``lower_bound``.
+        encoder, pixels, specifications: as for ``lower_bound``.
         ball: norm, and the largest radius of interest.
+        method: as for ``lower_bound``.
         tolerance: precision of the search.
+        arithmetic: as for ``lower_bound``.
 
     Returns:
         Radii in the norm of ``ball``, (b, s).

@@ -47,7 +47,7 @@ class OwnMatch:
     gallery: Float[Tensor, "n d"]
     """Clean embeddings of the gallery, (n, d)."""
     counted: Bool[Tensor, "b n"]
-    """Which images of the gallery are others: neither copies nor of the own group, and with a direction under cosine."""
+    """Mask of other images in the gallery: no copies, not of the own group, with a direction under cosine."""
 
     @classmethod
     def of(

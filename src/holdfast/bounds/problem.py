@@ -49,7 +49,7 @@ SEARCHING = 0.5
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of one query: ``unsat`` is proved, ``sat`` has a counterexample, ``unknown`` has a reason."""
+    """Answer to a query: ``unsat`` is proved, ``sat`` has a counterexample, ``unknown`` has a reason."""
 
     network: str
     query: str
@@ -60,7 +60,7 @@ class Answer:
     counterexample: Tensor | None = None
     """An input (*shape) of the box: in float32, or in float64 where the box holds no float32 input."""
     outputs: tuple[float, ...] = ()
-    """What the network computes of it in float32."""
+    """Output of the network for the counterexample, in float32."""
 
 
 class Deadline(TorchFunctionMode):

@@ -397,7 +397,7 @@ def _rounded(pairs: Pairs) -> Float[Tensor, "k d"]:
 
 
 def _values(pairs: Pairs, points: Float[Tensor, "k *pixels"], dtype: torch.dtype) -> Float[Tensor, "k"]:
-    """Return what the exported network computes of each pair's own point in ``dtype``, one input at a time."""
+    """Return the exported network's output for each pair's point in ``dtype``, one input at a time."""
     encoder = pairs.encoder.to("cpu", dtype)
     network = Specified(encoder.module, _rounded(pairs).to("cpu", dtype)).eval()
     with torch.no_grad():
@@ -406,7 +406,7 @@ def _values(pairs: Pairs, points: Float[Tensor, "k *pixels"], dtype: torch.dtype
 
 
 class Expected(NamedTuple):
-    """What is known of a query: unsat, sat or unknown, and why it is not more."""
+    """Expected answer to a query: unsat, sat or unknown, with the reason for unknown."""
 
     answer: str
     note: str = ""

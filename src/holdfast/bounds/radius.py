@@ -58,7 +58,7 @@ class BracketSearch:
     most: float
     tolerance: float
     stale: Int[Tensor, "b s"]
-    """How many evaluations in succession left more than half of the bracket."""
+    """Number of successive evaluations that left more than half of the bracket."""
     guess: Float[Tensor, "b s"]
     """The root that was predicted before the newest bound."""
     nested: bool = False
@@ -164,7 +164,7 @@ class BracketSearch:
         return torch.where(high.isinf() & ~(steady & (root <= GROWTH * low)), beyond, candidate).clamp_max(self.most)
 
     def root(self, low: Float[Tensor, "b s"], high: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-        """Return where the parabola of radius over bound through the three nearest points has bound zero."""
+        """Return the radius at which the parabola through the three nearest points has bound zero."""
         middle = torch.where(high.isinf(), low, (low + high) / 2)
         distance = (self.eps[:, None] - middle[..., None]).abs().masked_fill(~self.values.isfinite(), torch.inf)
         near = distance.argsort(2)[..., :3]
@@ -317,7 +317,7 @@ STEP = 1.02
 """Radii are rounded to powers of this where that is fine enough, so that specifications share intermediate bounds."""
 
 Prove = Callable[[Region, Int[Tensor, "o"], Int[Tensor, "o"], float], Bool[Tensor, "o"]]
-"""Which specifications are proved positive, from regions, indices of specifications, the region of each, and a deadline."""
+"""Function that proves specifications positive, from regions, indices, the region of each, and a deadline."""
 
 
 def bisect_radii(

@@ -33,7 +33,7 @@ class Region:
     eps: Float[Tensor, "b"]
     ball: type[Ball]
     nested: bool = False
-    """Whether the second half of the batch lies inside the first, entry by entry, so that what holds there serves it."""
+    """Whether the second half of the batch lies inside the first, entry by entry, so that bounds of the first hold."""
 
     def pick(self, image: int) -> Region:
         """Return the region of one image, or its two if they are nested."""
@@ -45,7 +45,7 @@ class Region:
 
     @property
     def distinct(self) -> int:
-        """How many regions need linear forms of their own: of two nested ones, only the outer."""
+        """Number of regions with their own linear forms; of two nested ones, only the outer."""
         return len(self.eps) // 2 if self.nested else len(self.eps)
 
     @property

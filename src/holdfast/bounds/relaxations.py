@@ -45,7 +45,7 @@ class LinearRelaxation:
     floor: Float[Tensor, "..."] | None
     ceiling: Float[Tensor, "..."] | None
     unstable: Bool[Tensor, "..."] | None = None
-    """Where any lower slope in [0, 1] through the origin is as sound: unstable ReLUs."""
+    """Mask of unstable ReLUs, where every lower slope in [0, 1] through the origin is sound."""
 
     def take(self, images: slice) -> LinearRelaxation:
         """Return the relaxation over the boxes of some images."""
@@ -56,13 +56,13 @@ class LinearRelaxation:
 
 @dataclass(frozen=True)
 class Rule:
-    """How bound propagation treats a nonlinear operation."""
+    """Rule of bound propagation for a nonlinear operation."""
 
     function: Callable[..., Tensor]
     interval: Callable[..., Box]
     relax: Callable[..., LinearRelaxation]
     nonlinear: Callable[[Box], Tensor]
-    """Where the operation is not affine over the box, so that a tighter box would change its linear relaxation."""
+    """Mask of entries that are not affine over the box, so that a tighter box changes their relaxation."""
 
 
 def relu_relaxation(box: Box) -> LinearRelaxation:
@@ -467,6 +467,6 @@ def lowest_point(
     centre: Float[Tensor, "*#f n"],
     t: Float[Tensor, "*#f 1"],
 ) -> tuple[Float[Tensor, "*f n"], Float[Tensor, "*f n"]]:
-    """Return where ``slope z + t/2 (z - c)^2`` is smallest between ``low`` and ``high``, and how small it is."""
+    """Return the minimiser of ``slope z + t/2 (z - c)^2`` between ``low`` and ``high``, and the minimum."""
     z = torch.minimum(torch.maximum(centre - slope / t, low), high)
     return z, slope * z + t / 2 * (z - centre) ** 2

@@ -36,7 +36,7 @@ from holdfast.measure.store import Store
 __all__ = ["Answer", "answers", "verify"]
 
 SECONDS = 60.0
-"""For a query in whose line no time stands."""
+"""Seconds of a query without a time in its line."""
 
 
 def verify(
@@ -51,13 +51,13 @@ def verify(
     """Answer each query of a benchmark of verifiers, as ``holdfast certify --vnnlib`` does.
 
     Args:
-        instances: a list of instances as competitions of verifiers have them (network, query, seconds), or its folder.
-        method: interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite or exact; a query's seconds are the most
-            that it takes.
-        attack: what looks for counterexamples.
-        neurons: networks with more nonlinear entries are not bounded.
-        seed: of what is random in attacks.
-        out: folder for ``results.csv`` and counterexamples; by default none are written.
+        instances: list of instances in the format of verification competitions (network, query, seconds), or its folder.
+        method: interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite or exact; takes at most the query's
+            seconds.
+        attack: search for counterexamples.
+        neurons: largest number of nonlinear entries; larger networks are not bounded.
+        seed: of random numbers in attacks.
+        out: folder for ``results.csv`` and counterexamples; by default nothing is written.
 
     Raises:
         HoldfastError: there is no such list.
@@ -127,7 +127,7 @@ def _text(path: Path) -> str:
 
 
 def _digest(folder: Path, *line: Any) -> str:
-    """Return a hash of a line and of the files that it names, as far as they exist."""
+    """Return a hash of a line and of the existing files that it names."""
     files = [_packed(folder / name) for name in line[:2]]
     contents = [file.read_bytes() if file.is_file() else b"" for file in files]
     return hashlib.sha256(
@@ -144,12 +144,12 @@ def _seconds(cells: list[str], path: Path) -> float:
 
 @dataclass
 class _Folder:
-    """What is kept of a benchmark: the answers so far, and those among them that need not be computed again."""
+    """Stored answers of a benchmark, and those among them that need no new computation."""
 
     store: Store
     asked: dict[str, Any]
     finished: dict[str, Answer]
-    """By the hash of what was asked."""
+    """Answers by the hash of the query."""
     answers: list[Answer]
 
     @classmethod

@@ -47,7 +47,7 @@ def attack(
         attack: how it searches, as in ``"pgd:steps=40"``, instead of the preset's.
         objective: what it climbs, away or toward for instance, instead of the preset's.
         divergence: what the objective measures with, as in ``"cosine"``.
-        limit: largest number of images, chosen by ``seed``; None: all.
+        limit: largest number of images, sampled by ``seed``; None for all.
         budget: seconds after which no new work begins; ``missing`` then says how many images are left.
         out: folder for the ``record`` and the files it names; with the same folder an interrupted attack continues. By
             default nothing is kept. Several encoders need one each.

@@ -38,7 +38,7 @@ from holdfast.smoothing.copies import listening
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
 
 COPIES = 32
-"""Bounds hold dozens of times an image's memory; a noisy copy takes what an image does, so a batch has so many more."""
+"""Ratio of batch sizes: bounds hold dozens of times an image's memory, a noisy copy only one image's."""
 
 
 @for_each_encoder
@@ -70,7 +70,7 @@ def certify(
         method: interval, crown, lipschitz, alpha, sdp-crown, branch, semidefinite or exact; or smoothing, as in
             ``"smoothing:sigma=0.25"``, which certifies noisy copies of any encoder in a l2 ball.
         attack: what tries to refute; smoothing runs none.
-        limit: largest number of images, chosen by ``seed``.
+        limit: largest number of images to certify, sampled by ``seed``.
         neurons: refuse encoders with more nonlinear entries.
         arithmetic: what is certified: real, the function of real numbers; or executed, whatever a machine may compute of it
             in ``precision``, rounding included. In half precision it is always the latter.

@@ -96,7 +96,7 @@ class CopiesShown:
         self.show, self.copies, self.since, self.told = show, 0, monotonic(), ("", 0.0, inf)
 
     def __call__(self, doing: str, share: float, left: float) -> None:
-        """Show what is told between images."""
+        """Show the progress between images."""
         self.copies, self.since, self.told = 0, monotonic(), (doing, share, left)
         self.show(doing, share, left)
 
@@ -105,7 +105,7 @@ class CopiesShown:
         self.show.say(sentence)
 
     def heard(self, copies: int) -> None:
-        """Show that so many ``copies`` more are encoded, and that the time that was left has passed in part."""
+        """Show ``copies`` more encoded copies, and the time that is left."""
         doing, share, left = self.told
         passed = monotonic() - self.since
         self.copies += copies
@@ -166,7 +166,7 @@ def _certificate(
     """Return the certificate of the image at ``row``, whose noisy copies keep it up to ``reach``; nan: unsure."""
     (ball,) = evaluation.radii
     if not told_apart(population, row, evaluation.others).any():
-        reach, reason = nan, "all others that it is told from are exact copies of it"
+        reach, reason = nan, "all other images are exact copies of it"
     elif reach > ball:
         reason = f"most of its noisy copies stay nearest to it after every change up to {reach:.3g}"
     elif reach > 0:

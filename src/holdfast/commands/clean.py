@@ -16,7 +16,7 @@ from holdfast.measure.store import Store
 from holdfast.run.engines.ranks import LEASES
 
 ABANDONED = 3600.0
-"""Seconds after which nobody writes a partial file or renews a lease any more, however wrong a clock may be."""
+"""Seconds after which no process still writes a partial file or renews a lease, even with wrong clocks."""
 
 
 class Removable(Record):

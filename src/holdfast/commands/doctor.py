@@ -20,7 +20,7 @@ def doctor(
     """Return what speaks against an encoder: does it load the same twice, ignore the batch, pass gradients ...?
 
     Args:
-        encoder: a reference, or one at hand, which is not loaded again.
+        encoder: a name, or an encoder in memory, which is not loaded again.
         images: to look at: the pixels of up to 1,000, chosen by the seed 0, and the codes of 4; by default noise.
         **options: as other verbs take them.
 

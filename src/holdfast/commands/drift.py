@@ -55,7 +55,7 @@ def drift(
     Args:
         before: the images that are as they should be: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
         after: the images to test, as ``before``; images that are in both sets stay in both.
-        encoder: whose embeddings are compared, at hand or by reference. None: both sets are stored embeddings (files,
+        encoder: its embeddings are compared; in memory or by name. None: both sets are stored embeddings (files,
             references ``embeddings:FILE``, ``Embeddings`` or tensors (n, d)), and no edit is tried.
         alpha: the share of false alarms among sets that are alike.
         sequential: let the test decide that may be looked at after every image, for a folder that grows: ``after`` is then

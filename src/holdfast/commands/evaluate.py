@@ -53,7 +53,7 @@ def evaluate(
     """Return what evaluations find of encoders on unlabelled images.
 
     Args:
-        encoders: one or several, at hand or by reference; by default the built-in ones.
+        encoders: one or several, in memory or by name; by default the built-in ones.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; the built-in encoders have their own.
             A list names several data sets; the report then has their mean and ranks.
         bank: other images, usually labelled, that probes learn from and retrieval searches.
@@ -63,7 +63,7 @@ def evaluate(
             .2 and .8 of the images, else the evaluations' own.
         ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         baselines: what to measure beside the encoders: pixels, random.
-        bank_limit: largest number of images of the reference set, chosen by ``seed``.
+        bank_limit: largest number of reference images, sampled by ``seed``.
         attack_seed: decides what is random inside attacks and sampling.
         settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
         arch: ``package.module:factory``, which builds the module of a checkpoint; one for all, or one for each.
@@ -72,8 +72,8 @@ def evaluate(
         log: where the numbers, intervals, report and table are kept as well: ``mlflow``, ``wandb``, ``tensorboard`` or
             ``trackio``; a colon and an experiment, a project or a folder may follow, as in ``wandb:encoders``.
         seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
-        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; ``auto``: in this one,
-            and of small encoders soon in one for each core.
+        workers: number of processes of this machine, with ``cuda`` one per GPU; ``auto``: this process, and
+            for small encoders soon one process per core.
         out: folder of the run, with its report in the end; with the same folder an interrupted run continues. By default it
             is kept in memory, and ``run.report(folder)`` writes the report.
         **options: as other verbs take them.
@@ -158,13 +158,13 @@ def evaluate_one(encoder: NamedEncoder, images: NamedImages | None, **keywords: 
 
 @dataclass
 class FolderReport(AbstractContextManager["FolderReport"]):
-    """The report in the folder that somebody chose for a run: renewed while it goes on, and final however it ends.
+    """Report in the folder ``out`` of a run: renewed while the run goes on, and final however it ends.
 
     A run that a mistake ends before anything was computed leaves none.
     """
 
     folder: Path | None
-    """Nobody chose one: None."""
+    """Folder ``out``; None without."""
     page: Path | None = None
     """The page, if one was written."""
 

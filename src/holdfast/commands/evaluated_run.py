@@ -38,9 +38,9 @@ class EvaluatedRun:
     failures: tuple[Failure, ...]
     """Evaluations that failed, each with the reason."""
     folder: Path
-    """Where the run is kept; if nobody chose it, for as long as this object lives."""
+    """Folder of the run; without ``out``, it lives as long as this object."""
     page: Path | None = None
-    """The page of the report in the folder that somebody chose."""
+    """Page of the report in the folder ``out``."""
     data_sets: Mapping[str, EvaluatedRun] = field(default_factory=dict)
     """The run of each data set by its name, where several were measured; each has a folder in ``folder``."""
 

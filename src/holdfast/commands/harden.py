@@ -177,7 +177,7 @@ def harden(
         budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
             it ends early, ``out`` holds the encoder so far, which is measured; the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
-        workers: measure in so many processes of this machine; ``auto``: in as many as pay.
+        workers: number of processes of this machine; ``auto``: as many as speed the run up.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
         **options: as other verbs take them.
 

@@ -86,7 +86,7 @@ def parity(
         bank: other images, which are searched instead of the images themselves.
         k: nearest images that are compared.
         divergence: what neighbours and distances go by: ``cosine``, as most indexes and ``threshold`` do, or ``l2``.
-        radii: attack so many images on every encoder, and compare the radii at which they give way; 0: none.
+        radii: number of images to attack on every encoder, to compare their attack radii; 0: none.
         black_box: attack without gradients, which quantised networks have none of.
         precision: float32, float64, bfloat16 or float16, of the reference and of candidates that name no other.
         budget: seconds after which no new work begins; results are then of fewer images than planned.

@@ -71,7 +71,7 @@ class Files:
 PROBED = 12
 """Images on which a preprocessing is judged ..."""
 SIFTED = 4
-"""... if it is among the ``SHOWN`` nearest of its kind on so many of them, and the nearest of all or ``HOPEFUL`` there."""
+"""... if it is among the ``SHOWN`` nearest of its kind on this many of them, and the nearest of all or ``HOPEFUL`` there."""
 LOOKED_AT = 500
 """Files whose headers are read, those whose codes moved most, for some that are turned or transparent."""
 MATCHES = 0.25
@@ -80,7 +80,7 @@ NEARER = 0.9
 """What a kind brings the distance down to before it is taken beside the others."""
 ROUNDS = 3
 SHOWN = 3
-"""So many of the nearest attempts are kept as numbers, and judged on all images."""
+"""Number of nearest attempts that are stored and judged on all images."""
 QUESTION = "Are images prepared alike?"
 
 Judged = tuple[Estimate, Attempt]

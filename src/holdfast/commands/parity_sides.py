@@ -186,7 +186,7 @@ def radii_of(side: Side, count: int, inputs: Inputs, run: Run) -> Result | Failu
 
 
 def change(reference: Result | Failure, candidate: Result | Failure) -> Estimate | str:
-    """Return how much the median attack radius moved, candidate less reference, or why nobody knows."""
+    """Return the change of the median attack radius (candidate minus reference), or the reason why it is unknown."""
     for outcome in (reference, candidate):
         if isinstance(outcome, Failure):
             return f"Whether robustness moved is not known: {outcome.encoder} could not be attacked ({outcome.reason})"

@@ -50,7 +50,7 @@ def threshold(
     """Return at which similarity copies still match and other images do not, as ``holdfast threshold`` does.
 
     Args:
-        encoder: at hand or by reference.
+        encoder: in memory or by name.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; exact copies count once. None for stored
             embeddings (``embeddings:FILE``), of which no copies are made: the threshold and its false matches alone.
         rate: the share of pairs of different images that may match, for which a threshold is recommended.

@@ -91,7 +91,7 @@ class _Fault(HoldfastError):
         return repr(self.got) if isinstance(self.got, str) else str(self.got)
 
     def _allowed(self, names: int, most: int) -> str:
-        """Return ``expected`` as the sentence shows it: at most so many names, or characters."""
+        """Return ``expected`` as the sentence shows it, cut to a few names or characters."""
         if isinstance(self.expected, list | tuple):
             return f"one of {listed(self.expected, names, most)}"
         return shortened(str(self.expected), most)

@@ -86,7 +86,7 @@ class EncoderState:
 
 
 PAUSE = 0.2
-"""Seconds between two forecasts that are told, each of which goes through everything that waits."""
+"""Seconds between two shown forecasts; each goes through all waiting work."""
 
 
 @dataclass
@@ -147,13 +147,13 @@ class Computing:
         first: Mapping[Observation, int] | None = None,
         whole: Collection[Observation] = (),
     ) -> Done:
-        """Compute what the store does not hold of observations, while there is time.
+        """Compute the missing shards of observations, while there is time.
 
         Args:
-            doing: the observations, with what progress calls them.
-            first: of these observations only so many rows, the first in random order; without a budget the whole shards
-                that hold them.
-            whole: these say nothing before all of those rows are seen.
+            doing: observations, with their names in the progress display.
+            first: number of rows per observation, the first in random order; without a budget the whole shards that
+                hold them.
+            whole: observations without a result before all of these rows are done.
         """
         called = {part: sentence for observation, sentence in doing.items() for part in parts(observation)}
         name = population.encoder.name

@@ -250,9 +250,9 @@ class Forecast:
             for rows in (sum(rows for rows, _ in timed[name]),)
         ]
         pairs.sort(key=lambda pair: pair[1] / pair[0])
-        reached = list(accumulate(foretold for foretold, _ in pairs))
-        foretold, took = pairs[bisect_left(reached, reached[-1] / 2)]
-        return min(max(took / foretold, 1 / FARTHEST), FARTHEST)
+        reached = list(accumulate(planned for planned, _ in pairs))
+        planned, took = pairs[bisect_left(reached, reached[-1] / 2)]
+        return min(max(took / planned, 1 / FARTHEST), FARTHEST)
 
     def _slower(self, name: str, other: str) -> float:
         """Return the time of this encoder relative to the ``other``; 1 if unknown."""
@@ -300,9 +300,9 @@ class Forecast:
 def _line(times: Sequence[tuple[int, float]], later: float | None, planned: float) -> tuple[float, float]:
     """Return the seconds that a first shard took beside its rows, and those of each row.
 
-    Where all there is are first shards, nobody knows which part was which. As much as ``SET_UP`` counts as the former, which
-    small networks take for every shard, however many rows it holds; but a row takes what is ``planned``. A fraction of the
-    whole, as other pieces have it, would make long shards seem short.
+    With first shards only, the two parts cannot be separated. Up to ``SET_UP`` counts as set-up, which small networks take
+    for every shard of any size, but a row takes at least what is ``planned``. A fraction of the whole would make long
+    shards seem short.
 
     Args:
         times: rows and seconds of each shard.

@@ -150,7 +150,7 @@ class Run:
         Args:
             observation: what to observe.
             population: of which encoder and images.
-            embeddings: whether clean embeddings of all images are needed first.
+            codes: whether clean embeddings of all images are needed first.
             doing: what progress calls the observation, by its name if empty.
 
         Raises:

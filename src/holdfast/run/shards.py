@@ -44,7 +44,7 @@ CLEAN_OPERATIONS = 1 << 37
 """Largest number of encoder operations per shard of clean embeddings on a CPU: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
-AGAIN = "check the disk, and run the same command again, which computes anew what is damaged"
+AGAIN = "check the disk, and run the same command again, which computes damaged files again"
 Waiting = Mapping[Observation, Sequence[Sequence[int]]]
 """Shards to compute per observation, each as its rows, in order."""
 Choose = Callable[[Waiting], Observation | None]
@@ -162,10 +162,10 @@ def compute(
 ) -> None:
     """Compute the shards that ``store`` does not hold, as ``choose`` says.
 
-    What fails is put into ``failed``, the caller's own, for ``on_progress`` may raise to stop the work.
+    Errors are put into the caller's ``failed``, because ``on_progress`` may raise to stop the work.
 
-    Of observations in ``first`` only so many rows, those that come first in random order: exactly those, cut again, or
-    the whole shards of an unbroken run that hold them. Ranks wait for each other as long as they are ``patient``.
+    ``first`` limits observations to a number of rows, the first in random order: exactly these rows, cut again, or the
+    whole shards of an unbroken run that hold them. Ranks wait for each other as long as they are ``patient``.
     """
     queue = _Queue(choose, failed)
     totals = {observation: len(rows) for observation, rows in pieces}

@@ -48,7 +48,7 @@ def attacked_together(encoder: Encoder) -> int:
 
 
 def fastest(seconds: Callable[[int], float]) -> int:
-    """Return the smallest of the batches than which none that was tried takes much less time for an image.
+    """Return the smallest of the tried batches whose time per image is near the best.
 
     ``seconds`` times a batch of the given number of images.
 
@@ -83,7 +83,7 @@ def _timed(encoder: Encoder, count: int) -> float:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Have the C library keep what is freed, and return whether it does: glibc alone, and where nobody told it otherwise.
+    """Let glibc keep freed memory, and return whether it does; other C libraries and user settings stay as they are.
 
     By default glibc maps and unmaps every large tensor, or gives the end of the heap back, and the next operation waits for
     the same pages again: half of the time of a forward of many images.

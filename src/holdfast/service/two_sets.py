@@ -175,7 +175,7 @@ def placed(codes: Codes, divergence: Divergence) -> Codes:
     """Points whose Euclidean distance grows with a divergence.
 
     Args:
-        embeddings: Embeddings, shape (n, d).
+        codes: Embeddings, shape (n, d).
         divergence: Distance between embeddings.
 
     Raises:

@@ -188,7 +188,7 @@ def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
 
     Args:
         probe: Fitted probe.
-        embeddings: Embeddings, shape (n, d).
+        codes: Embeddings, shape (n, d).
     """
     best, classes = probe.scores(codes).topk(2, dim=1)
     sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)

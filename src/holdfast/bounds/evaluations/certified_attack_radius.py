@@ -1,4 +1,4 @@
-"""Certified attack radius: how far an image may change while no other image becomes nearer than its own, proved.
+"""Certified attack radius: the ε up to which an image provably keeps its own match.
 
 The event is that of ``attack-radius``, on the same images, the same gallery and the same distance:
 

@@ -1,4 +1,4 @@
-"""Certified breakaway risk: how many other images can an image be carried past, proved from above, attacked from below.
+"""Certified breakaway risk: the fraction of other images that an image can be carried past, proved and attacked.
 
 Breakaway asks whether ``d(f(x^), f(x')) < d(f(x^), f(x))`` for an ``x^`` in the ball around ``x`` and another image ``x'``
 (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). Under l2 and cosine such embeddings fill a half-space. So a

@@ -1,4 +1,4 @@
-"""Certified displacement: how far can a change move the embedding at most, proved; and at least, attacked.
+"""Certified displacement: the largest movement of the embedding within ε, proved and attacked.
 
     attacked  <=  max over x^ in the ball of d(f(x^), f(x))  <=  tau
 

@@ -1,4 +1,4 @@
-"""Certified overlap: which pairs of images can no allowed changes bring past each other, proved and attacked.
+"""Certified overlap: pairs of images that no perturbations can bring past each other, proved and attacked.
 
 Two images overlap if ``d(f(x_i), f(x_j^)) < d(f(x_i), f(x_i^))`` for some ``x_i^`` and ``x_j^`` in their balls: the
 impostor looks more like ``x_i`` than ``x_i``'s own changed version does (Petrov and Kwiatkowska 2022,

@@ -1,4 +1,4 @@
-"""Certified radius: how far an image may change while it provably stays more similar to itself than to another.
+"""Certified radius: the ε up to which an image provably stays more similar to itself than to another.
 
 For an anchor ``x+`` and a negative ``x-``, with ``u`` the unit embedding and ``W = u(x+) - u(x-)``,
 

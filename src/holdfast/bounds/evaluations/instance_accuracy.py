@@ -1,4 +1,4 @@
-"""Instance accuracy: the fraction of pairs that are not confused at a given radius, certified and attacked.
+"""Instance accuracy: the fraction of pairs that are not confused within ε, certified and attacked.
 
 For an anchor ``x+``, a negative ``x-`` and ``W = u(x+) - u(x-)`` of unit embeddings ``u``, a pair is right at ``eps`` if
 ``W f(x') > 0`` for all ``x'`` within ``eps`` of ``x+``. A positive bound certifies it; an attack that makes ``W f(x')``

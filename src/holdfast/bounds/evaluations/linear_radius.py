@@ -1,6 +1,6 @@
-"""Linear radius: how far an image may change before a linear head predicts another class.
+"""Linear radius: the smallest ε at which a linear head predicts another class.
 
-The head is fitted on clean embeddings; its margins are what bounds and attacks are asked about.
+The head is fitted on clean embeddings; bounds and attacks are about its margins.
 """
 
 from __future__ import annotations

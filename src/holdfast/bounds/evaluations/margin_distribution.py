@@ -1,4 +1,4 @@
-"""Margin distribution: how near other images come, as a Weibull tail fit.
+"""Margin distribution: distances of the nearest other images, with a Weibull tail fit.
 
 Two theorems about these margins are put to the test with the same bounds and attacks.
 """

@@ -104,7 +104,7 @@ class Expression:
     matrix: Matrix
     constant: Vector
     error: Vector
-    """How far these values may lie, by the solver's tolerance, from what the network computes of the same pixels."""
+    """Largest difference of these values from the network's, due to the solver's tolerance."""
 
 
 @dataclass

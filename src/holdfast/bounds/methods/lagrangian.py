@@ -38,9 +38,9 @@ Multipliers = dict[tuple[int, str], Float[Tensor, "b ..."]]
 """Multipliers of each ReLU node, 0 where it is stable: ``square`` of y (y - z) = 0, ``above`` of y >= z, and so on."""
 KINDS = ("square", "above", "positive", "chord")
 RANGE = 0, "range"
-"""Where the multipliers of (x - l) (x - u) <= 0 are, in l2 balls."""
+"""Key of the multipliers of (x - l) (x - u) <= 0, in l2 balls."""
 COLUMNS = 64
-"""How many columns of the matrix are computed at a time."""
+"""Number of matrix columns computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Lagrangian:
 
     @cached_property
     def unstable(self) -> dict[int, Tensor]:
-        """Where each ReLU is unstable."""
+        """Masks of unstable ReLUs, per node."""
         return {n.index: (self._input(n).lower < 0) & (self._input(n).upper > 0) for n in self.relus}
 
     @cached_property
@@ -87,12 +87,12 @@ class Lagrangian:
 
     @property
     def pixels(self) -> slice:
-        """Where the pixels are among the entries of v."""
+        """Positions of the pixels among the entries of v."""
         return slice(1, 1 + self.spans[0][0][0].numel())
 
     @cached_property
     def weights(self) -> Float[Tensor, "n1"]:
-        """How much each entry of ``kappa`` counts: pixels of a ball share one."""
+        """Weight of each entry of ``kappa``; pixels of a ball share one."""
         weights = torch.ones_like(torch.cat([self.widths[:1, :1], self.widths[:1]], 1)[0])
         if self.ball is not None:
             weights[self.pixels] /= len(weights[self.pixels])
@@ -222,7 +222,7 @@ def _homogeneous(operation: Affine, inputs: list[Tensor], unit: Tensor) -> Tenso
 
 
 def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int) -> bool:
-    """Whether a matrix with ``kappa`` added to its diagonal is found positive definite, with room for rounding.
+    """Return whether a matrix plus ``kappa`` on its diagonal is positive definite, with room for rounding.
 
     Its variables are the constant, then ``pixels``, whose block is diagonal so that they are eliminated first, then the
     others. ``rows`` are the matrix rows of all but the pixels.
@@ -269,7 +269,7 @@ class Ascent:
     vectors: Float[Tensor, "b r n1"]
     rate: float
     problem: Lagrangian = field(init=False)
-    """The same in single precision, for the search."""
+    """Lagrangian in single precision, for the search."""
     velocity: Tensor = field(init=False)
     sizes: Tensor = field(init=False)
     means: Multipliers = field(init=False)

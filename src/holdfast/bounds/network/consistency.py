@@ -1,9 +1,9 @@
-"""Whether a module is the function that its traced graph says it is.
+"""Checks that a module is the function of its traced graph.
 
-Tracing runs a module once and writes down what happened: a draw, a count or a choice made meanwhile is frozen, and what
-is then proved of the graph is not true of the module. So before anything is proved, the module is called again, traced
-again and compared with its graph at images of many kinds. What shows rarely could hide from these, but not the state
-it needs: the module's own and that of the shared random generators are compared before and after a call.
+Tracing runs a module once and records its operations. A random draw, a count or a branch is then frozen, and a proof
+about the graph is false for the module. So the module is first called again, traced again and compared with its graph on
+many kinds of images. Rare effects could hide from these calls, but not their state: the module's own state and that of
+the global random generators are compared before and after a call.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def unlike(others: Codes, codes: Codes, slack: Float[Tensor, "d"]) -> Bool[Tenso
 
 
 def same_program(first: Any, second: Any) -> bool:
-    """Return whether two exported programs are one, with the same constants."""
+    """Return whether two exported programs are equal, with the same constants."""
     if first.graph_module.code != second.graph_module.code or first.constants.keys() != second.constants.keys():
         return False
     pairs = ((value, second.constants[key]) for key, value in first.constants.items())

@@ -21,7 +21,7 @@ Coefficients = Float[Tensor, "..."]
 
 @dataclass(frozen=True)
 class Windows:
-    """Where windows lie: that of position (y, x) < ``count`` has its corner at ``offset + stride * (y, x)``."""
+    """Places of windows: that of position (y, x) < ``count`` has its corner at ``offset + stride * (y, x)``."""
 
     offset: tuple[int, int]
     stride: tuple[int, int]
@@ -122,7 +122,7 @@ class Form:
 
     @property
     def wide(self) -> bool:
-        """Whether windows have grown as large as the node, so that dense forms are cheaper."""
+        """Whether windows are as large as the node, so that dense forms are cheaper."""
         return self.windows is not None and prod(self.coef.shape[1:3]) >= prod(self.shape[2:])
 
 

@@ -278,7 +278,7 @@ class Step:
 
     name: str
     place: str
-    """What the program calls its result."""
+    """Name of the result in the program."""
     arguments: tuple[Any, ...]
     settings: Mapping[str, Any]
     output: Var
@@ -306,7 +306,7 @@ class Graph:
     steps: tuple[Step, ...] = ()
     """The operations of the program as it is executed, where its rounding is to be accounted for."""
     arithmetic: Arithmetic | None = None
-    """What rounding bounds account for; None leaves it out."""
+    """Rounding that bounds account for; None for none."""
 
     @property
     def inputs(self) -> Format | None:
@@ -322,7 +322,7 @@ class Graph:
 
     @property
     def entries(self) -> int:
-        """How many numbers its nodes hold for one image."""
+        """Number of values in all nodes for one image."""
         return sum(prod(node.shape) for node in self.nodes)
 
     @cached_property
@@ -335,7 +335,7 @@ class Graph:
         return frozenset(pixelwise)
 
     def __call__(self, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
-        """Return what the network computes of (b, *pixels), without the axis of batch one."""
+        """Return the network's embeddings of (b, *pixels), without the axis of batch one."""
         return self.values(pixels)[-1][:, 0]
 
     def values(self, pixels: Float[Tensor, "b ..."]) -> list[Float[Tensor, "b ..."]]:
@@ -367,7 +367,7 @@ class Builder:
         self.dtype, self.device = dtype, device
         self.nodes = [Node(0, "input", shape)]
         self.softmaxes: dict[int, tuple[Var, Tensor | None]] = {}
-        """Of nodes that are a softmax over their last axis, the scores and which of these take part (None: all)."""
+        """Scores of softmax nodes (over the last axis), and the mask of scores that take part (None: all)."""
         self.naming = "input"
         """The traced operation that is being rewritten: nodes are named after it."""
         self.steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""How each traced operation becomes an operation of the graph, and graphs in other precisions.
+"""Translation of traced operations into operations of the graph, and graphs in other precisions.
 
 The names are those of ``torch.ops.aten``, and the lists are explicit.
 """

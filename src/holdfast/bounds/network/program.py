@@ -30,7 +30,7 @@ class _Held(nn.Module):
 
 
 def exported_program(encoder: Encoder, example: Tensor) -> Any:
-    """Return what ``torch.export`` makes of the module of ``encoder`` for one image, the ``example``.
+    """Return the ``torch.export`` program of an encoder's module for one image, the ``example``.
 
     Raises:
         HoldfastError: it cannot be traced, or is made of TorchScript.
@@ -79,7 +79,7 @@ def functional_program(name: str, exported: Any) -> Any:
 
 
 def _is_functional(exported: Any) -> bool:
-    """Return whether each operation can be rewritten as it is and changes nothing in place, as torch says of its own.
+    """Return whether no operation changes a value in place, by torch's own schemas.
 
     Most programs are so, and making functions of a program's operations takes torch longer than tracing it.
     """
@@ -97,7 +97,7 @@ def _is_functional(exported: Any) -> bool:
 
 
 def _updates(node: fx.Node) -> bool:
-    """Return whether a normalisation takes its input's own statistics, and then may change those it keeps."""
+    """Return whether a normalisation uses its input's statistics and may update its stored ones."""
     # In place, of which its schema says nothing.
     return operation_name(node.target) in ("batch_norm", "instance_norm") and node.args[5:6] != (False,)
 
@@ -135,7 +135,7 @@ IDLE = {"train": False, "training": False, "dropout_p": 0.0}
 
 
 def _draws(node: fx.Node) -> bool:
-    """Return whether an operation draws random numbers, as torch says of each of its own."""
+    """Return whether an operation draws random numbers, by torch's own tags."""
     operation: Any = node.target
     if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
         return False

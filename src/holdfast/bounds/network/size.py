@@ -1,4 +1,4 @@
-"""Whether an encoder is small enough to be bounded: known after one image, for tracing a large one takes a minute."""
+"""Size check of an encoder before bounds: one image suffices, while tracing a large encoder takes a minute."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Counter(TorchDispatchMode):
 
 
 def nonlinear_entries(encoder: Encoder) -> int:
-    """Return how many nonlinear entries an encoder has at least, from one call on one image; 0 where that fails.
+    """Return a lower bound of an encoder's nonlinear entries, from one call on one image; 0 if the call fails.
 
     Example:
         >>> from torch import nn

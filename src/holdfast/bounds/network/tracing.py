@@ -93,7 +93,7 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     Args:
         encoder: in the precision in question.
         pixels: images, in the same.
-        embeddings: those that bounds are of, in any precision.
+        codes: those that bounds are of, in any precision.
         allowed: by how much they may differ, as a fraction of their size.
         largest: batch to try.
     """
@@ -108,7 +108,7 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
 
 
 def calls_one_by_one(module: nn.Module) -> bool:
-    """Return whether a network inside wrappers of Holdfast is called with one image at a time, whatever the batch."""
+    """Return whether a network inside wrappers of Holdfast gets one image at a time, for any batch."""
     while type(module).__module__.startswith("holdfast."):
         if getattr(module, "one_by_one", False):
             return True
@@ -214,7 +214,7 @@ MODES: dict[str, Execute] = {
 # random one, whatever it draws from: its result would be frozen into a constant.
 
 _GRAPHS: WeakKeyDictionary[Encoder, dict[tuple[torch.dtype, torch.device], tuple[State, Graph]]] = WeakKeyDictionary()
-"""Of each encoder its graphs, each with the weights and attributes that it was traced with."""
+"""Graphs of each encoder, with the weights and attributes they were traced with."""
 
 CASTS = frozenset(("_to_copy", "to", "type_as"))
 """Operations that change the type alone."""
@@ -446,7 +446,7 @@ def _check(result: Any, traced: Any) -> None:
 
 
 def _constant(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
-    """Return what does not depend on the input; memory that nothing has set yet is unknown."""
+    """Return a value that does not depend on the input; uninitialised memory is unknown."""
     value = function(*args, **kwargs)
     if "empty" in name:
         value.fill_(torch.nan if value.is_floating_point() else torch.iinfo(value.dtype).max)

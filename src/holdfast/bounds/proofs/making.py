@@ -108,7 +108,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a proof of an image holds beside its pixels."""
+    """Content of an image's proof besides its pixels."""
 
     claims: dict[int, Claim]
     slopes: dict[int, NDArray[Any]]
@@ -124,7 +124,7 @@ def check_provable(method: Method) -> None:
 
 
 def choices(graph: Graph, region: Region, specifications: Float[Tensor, "1 s d"], method: Method) -> Choices:
-    """Return what proves that all ``specifications`` of a single image are positive over ``region``, as far as is found.
+    """Return choices that prove all ``specifications`` of a single image positive over ``region``, as far as found.
 
     Whether it does is for the program that checks proofs to say.
 

@@ -68,7 +68,7 @@ def size(low: Array, high: Array) -> Array:
 
 Arrays = Mapping[str, NDArray[Any]]
 PARTS = ("data", "indices", "indptr")
-"""Of a sparse matrix, as it is kept."""
+"""Stored fields of a sparse matrix."""
 
 
 def floats(arrays: Arrays, name: str) -> Array:
@@ -142,7 +142,7 @@ class PlainNetwork:
         object.__setattr__(self, "relus", tuple(relus))
 
     def codes(self, pixels: Array) -> Array:
-        """Return what the network computes of the rows of ``pixels`` (b, n), in float64."""
+        """Return the network's embeddings of the rows of ``pixels`` (b, n), in float64."""
         values: list[Array] = []
         for step in self.steps:
             inputs = [values[i] for i in step.inputs]
@@ -240,14 +240,14 @@ class Leaves:
 
 @dataclass(frozen=True)
 class EncoderState:
-    """What a proof is about, by hashes (sha256, in hex)."""
+    """Subject of a proof, as hashes (sha256, in hex)."""
 
     network: str
-    """Of the file of the network."""
+    """Hash of the network's file."""
     pixels: str
-    """Of the names and pixels of the image and its negatives, as ``Proof.hashed_pixels`` returns it."""
+    """Hash of the names and pixels of the image and its negatives, from ``Proof.hashed_pixels``."""
     run: Mapping[str, str]
-    """What the run's record says of encoder, images and settings."""
+    """Encoder, images and settings in the run's record."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Proof:
     negatives: Array
     claims: Mapping[int, Claim]
     slopes: Mapping[int, Array]
-    """Of each ReLU the lower slopes that are shared by all bounds without slopes of their own."""
+    """Lower slopes per ReLU, shared by all bounds without their own slopes."""
     leaves: Leaves
     subject: EncoderState | None = None
     """None in proofs that were written before there were hashes."""

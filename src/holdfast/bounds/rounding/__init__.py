@@ -1,1 +1,1 @@
-"""What floating-point rounding may change of a bound."""
+"""Bounds on floating-point rounding."""

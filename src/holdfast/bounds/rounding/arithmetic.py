@@ -38,7 +38,7 @@ OUTWARD = 1 + 2.0**-20
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What rounding bounds account for: their own, and that of the inputs and of the steps of a graph."""
+    """Rounding that bounds account for: their own, of the inputs, and of the steps of a graph."""
 
     inputs: Format | None = None
     """The type that inputs are converted to; None: they are numbers of the bound's own type."""
@@ -99,7 +99,7 @@ def rigorous(graph: Graph) -> Graph:
 def own_rounding(
     graph: Graph, node: Node, region: Region, boxes: Sequence[Box], relaxation: LinearRelaxation | None = None
 ) -> tuple[Values, Values]:
-    """Return by how much rounding of the bound itself may falsify the box of ``node``, and a form, by unit coefficient."""
+    """Return the bound's own rounding error, for the box of ``node`` and for a form per unit coefficient."""
     unit = torch.finfo(graph.dtype).eps / 2
     count = prod(node.shape) + sum(prod(graph.nodes[i].shape) for i in node.inputs) + SPARE
     # Twice, for the sizes are computed in floating point.

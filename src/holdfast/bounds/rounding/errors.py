@@ -1,4 +1,4 @@
-"""How far each operation, as executed, may differ from exact arithmetic.
+"""Bounds on the difference of each executed operation from exact arithmetic.
 
 Sums and products have a priori bounds; single functions are as accurate as torch's are tested to be.
 """
@@ -84,12 +84,12 @@ def kernel_of_transposed(x: Execution) -> int:
 
 
 def entries_of(x: Execution) -> int:
-    """How many entries each result of a sum or mean is made of."""
+    """Return the number of entries in each sum or mean."""
     return prod(x.argument(0).shape) // prod(x.step.output.shape)
 
 
 def pooled(axes: int) -> Callable[[Execution], int]:
-    """How many entries a window holds."""
+    """Return the number of entries of a window."""
 
     def count(x: Execution) -> int:
         kernel = x.argument(1, "kernel_size")
@@ -117,7 +117,7 @@ def add(x: Execution) -> Values:
 
 
 def _inexact(x: Execution, values: Tensor | Number) -> Tensor | Number:
-    """Return those of the values that are no numbers of the result's type, others as zero; a little larger."""
+    """Return the values that the result's type cannot hold (a little larger), and zero for others."""
     if not isinstance(values, Tensor):
         values = torch.tensor(float(values), dtype=x.values.dtype, device=x.values.device)
     return torch.where(x.result.holds(values), 0.0, values.abs() * 1.01)
@@ -186,7 +186,7 @@ For functions whose factor ``alpha`` scales what is below zero, and whose ``beta
 BETWEEN = ("rsqrt", "pow")
 """Functions whose intermediate results torch rounds to half precision in some of its loops."""
 ROOM = 16
-"""How many times the largest number a function may hold on the way to its result."""
+"""Largest intermediate value of a function, as a multiple of its result's limit."""
 
 
 def function(x: Execution) -> Values:
@@ -366,7 +366,7 @@ NARROW = {
 
 
 NORMS = frozenset(("batch_norm", "_native_batch_norm_legit_no_training", "layer_norm", "group_norm"))
-"""They compute in the wider of the types that they are given."""
+"""Operations that compute in the wider of their argument types."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -400,7 +400,7 @@ def rounds(name: str, owner: str, place: str, sources: Sequence[torch.dtype], dt
 
 
 def local_error(graph: Graph, step: Step, boxes: Sequence[Box], sums: Format) -> Values:
-    """Return how far each entry of what ``step`` computes may be from the same operation of real numbers.
+    """Return the largest difference of each entry of ``step`` from exact arithmetic.
 
     Infinite where rounding may lose everything, or a value may exceed the largest of its type.
     """

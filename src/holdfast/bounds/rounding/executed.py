@@ -35,7 +35,7 @@ from holdfast.core.run_settings import factors_are_rounded
 _EXECUTED: WeakKeyDictionary[
     Encoder, dict[tuple[torch.dtype, torch.device, torch.dtype | None], tuple[State, ExecutedEncoder]]
 ] = WeakKeyDictionary()
-"""Of each encoder what is known of its execution, with the weights and attributes that it was traced with."""
+"""Executed programs of each encoder, with the weights and attributes they were traced with."""
 DETERMINED = frozenset(("add", "sub", "rsub", "mul", "div", "sqrt", "reciprocal"))
 """Operations of constants alone that every machine rounds alike: once, to the nearest number."""
 ARITHMETICS = ("real", "executed")
@@ -59,7 +59,7 @@ class ExecutedEncoder:
     format: Format
 
     def forward(self, pixels: Pixels) -> Codes:
-        """Return what this machine computes of ``pixels``, converted first, as float64."""
+        """Return this machine's embeddings of ``pixels``, converted first, as float64."""
         return self.encoder.forward(pixels.to(self.format.dtype)).double()
 
     def codes(self, pixels: Pixels) -> Box:
@@ -135,7 +135,7 @@ def stated(precision: torch.dtype, sums: torch.dtype | None = torch.float32) -> 
 
 
 def executes(arithmetic: str, precision: torch.dtype) -> bool:
-    """Return whether an encoder is certified as executed: where that is asked for, and always in half precision.
+    """Return whether an encoder is certified as executed: on request, and always in half precision.
 
     Raises:
         HoldfastError: nothing is called so.

@@ -29,7 +29,7 @@ NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "f
 
 @dataclass(frozen=True)
 class Format:
-    """The numbers of a torch type, rounded to nearest; results below the smallest normal number may be taken for zero."""
+    """Numbers of a torch type, rounded to nearest; results below the smallest normal number may become zero."""
 
     dtype: torch.dtype
 
@@ -161,4 +161,4 @@ class Execution:
 
 
 Rule = Callable[[Execution], Values]
-"""How far what is executed may be from the same operation of real numbers, entry by entry."""
+"""Largest difference of the executed operation from exact arithmetic, entry by entry."""

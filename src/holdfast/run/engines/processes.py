@@ -53,9 +53,9 @@ def cores() -> int:
 @final
 @dataclass(frozen=True)
 class Processes:
-    """Computes in ``count`` processes of so many ``threads``; each sees one of ``gpus``, if there are.
+    """Engine with ``count`` processes of ``threads`` threads each; each process sees one of ``gpus``, if any.
 
-    GPUs are named as in ``CUDA_VISIBLE_DEVICES``. There are no more processes than those. By default processes share this
+    GPUs are named as in ``CUDA_VISIBLE_DEVICES`` and limit the number of processes. By default processes share this
     machine's cores evenly.
     """
 
@@ -106,7 +106,7 @@ class Processes:
                 idle.append(worker)
                 finished.append((shard, value))
         finally:
-            for worker, _ in waiting.values():  # nobody wants it any more
+            for worker, _ in waiting.values():  # not needed any more
                 _stop({worker: self._pools.pop(worker)})
 
     def send(self, context: object) -> list[Future[None]]:
@@ -190,7 +190,7 @@ def _end_with(parent: int) -> None:
         while os.getppid() == parent:
             sleep(BEAT)
         with suppress(OSError):
-            Path(_FILE[0] if _FILE else "").unlink()  # which nobody else will
+            Path(_FILE[0] if _FILE else "").unlink()  # no other process will
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()
@@ -225,7 +225,7 @@ def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:
 #
 # Starting a worker takes seconds, because it imports torch; small work is over by then. Each process has one
 # thread: threads that wake each other for every operation cost more than they save in small networks, and leave cores
-# idle in those of a billion operations. Networks of which the memory would not hold so many copies stay in this
+# idle in those of a billion operations. Networks without memory for all copies stay in this
 # process, with all its threads.
 
 PATIENCE = 1.5

@@ -141,7 +141,7 @@ class Ranks:
         return path
 
     def _abandoned(self, path: Path) -> bool:
-        """Return whether nobody has renewed a lease for so long that its owner must be dead.
+        """Return whether a lease was not renewed for a time that only a dead owner explains.
 
         This process's clock tells how long its time has not changed, so machines need not agree about the time.
         """
