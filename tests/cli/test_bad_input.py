@@ -98,7 +98,7 @@ def test_good_input_is_measured(capsys):
         (lambda x: x - 0.5, "divide by 255, do not normalise"),
         (lambda x: put(x, np.nan), "image 3 of bad.npy must be finite"),
         (lambda x: put(x, np.inf), "image 3 of bad.npy must be finite"),
-        (lambda x: (x * 9).astype(np.int32), "got int32; convert them"),
+        (lambda x: (x * 9).astype(np.int32), "got 'int32'"),
     ],
     ids=["flat", "channels", "empty", "range", "normalised", "nan", "infinite", "integers"],
 )
@@ -376,7 +376,7 @@ def test_a_ball_of_everything_is_refused_before_anything_is_computed(command, tm
         (["--only", ""], "--only is empty, as an unset variable would be"),
         (
             ["--only", "breakaway", "--set", "breakaway.samples=0"],
-            "breakaway: samples, the number of images to look at",
+            "breakaway: samples",
         ),
     ],
 )

@@ -220,17 +220,17 @@ def _print(run: EvaluatedRun, suite: str) -> int:
     if contents.first_screens and notes:
         print(f"Notes: {counted(len(notes), 'note')}, in the report")
     if screens and (command := _next(contents, page.parent)):
-        print(f"Next: {command}")
+        print(command)
     print(f"Report: {page}")
     return 1 if run.failures or run.partial else 0
 
 
 def _next(contents: Contents, folder: Path) -> str:
-    """Return the command that notices if the advised encoder gets worse."""
+    """Return what to do next: the command that notices if the advised encoder gets worse."""
     from holdfast.report.overview.advice import gate_command
 
-    _, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.screen)
-    return command
+    name, command = gate_command(contents.tables[0], contents.groups, contents.failures, [str(folder)], contents.screen)
+    return f"Next, to notice when {name} gets worse: {command}" if command else ""
 
 
 def _folder(images: str | Sequence[str] | None, suite: str) -> str:

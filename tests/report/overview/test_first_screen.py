@@ -62,7 +62,7 @@ def test_proof_and_attack_share_a_cell_at_the_radius_where_encoders_differ_most(
     assert [cell.best for cell in row.cells] == [True, False]
     assert [cell.ends for cell in row.cells] == [(88.0, 92.0), (24.0, 36.0)]
     assert first.verdict[0].startswith("a ")
-    assert "1 of 1" in first.verdict[0]
+    assert says(first.verdict[0], "one robustness row")
 
 
 @pytest.mark.parametrize("field", ["event", "images", "gallery", "ball", "divergence"])
@@ -213,6 +213,28 @@ def test_terminal_lines_hold_every_encoder_and_its_number():
     assert len(printed) <= 15
     assert "10 – 95%" in printed[1]
     assert "90 – 95%*" in printed[1]
+
+
+def test_the_terminal_says_by_how_much_what_is_proved_and_what_signs_mean():
+    shares = [kept(name, {"linf:0.05": (0.1 + 0.8 * k, 0.95)}) for k, name in enumerate("ab")]
+    found = screen(*shares)
+    said = lines(found)
+    assert found.verdict[1] in said
+    assert says(found.verdict[1], "90%", "10%", "12.75/255")
+    (signs,) = [line for line in said if "*" in line and "95%)" in line]
+    assert says(signs, "proved", "attacked")
+    assert "≤" not in signs, "no cell has it"
+    full = replace(
+        found, rows=found.rows * 9, red="Violated.", amber="Small.", verdict=("Best.", "By much.", "And more.")
+    )
+    assert len(lines(full)) + len(("notes", "next", "report")) <= 15
+
+
+def test_the_first_section_of_the_page_says_what_to_do_next():
+    found = [kept(name, {"linf:0.05": (0.1 + 0.8 * k, 0.95)}) for k, name in enumerate("ab")]
+    page = render(Contents(found, ()), ["runs/demo"])
+    first = page[page.index('class="first"') : page.index("</section>")]
+    assert says(first, "holdfast check runs/demo", "encoder=b", 'href="#advice"')
 
 
 def test_results_without_a_row_have_no_first_screen_but_a_page():

@@ -170,7 +170,8 @@ def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ..
         return "", (f"No encoder leads throughout: {each} of {len(compared)} robustness rows.",)
     name, rest = leaders[0], len(compared) - most
     tied = "" if not rest else ", tied on the other" if rest == 1 else f", tied on the other {_word(rest)}"
-    first = f"{name} is the most robust of {among}: best on {most} of {len(compared)} robustness rows{tied}."
+    rows_compared = "the one robustness row" if len(compared) == 1 else f"{most} of {len(compared)} robustness rows"
+    first = f"{name} is the most robust of {among}: best on {rows_compared}{tied}."
     return name, (first, *_lead(rows, name, ranked))
 
 
@@ -280,7 +281,7 @@ def _checks(part: Sequence[Group], whole: Table) -> str:
 
 
 def lines(screen: FirstScreen, most: int = 5) -> list[str]:
-    """Return the screen as lines for a terminal: ``most`` rows, the verdict and the amber line."""
+    """Return the screen as lines for a terminal: ``most`` rows, what signs mean, the verdict and the amber line."""
     names = list(screen.encoders)[:8]
     rows = _told(screen.rows, most)
     heads = [name if len(name) < 20 else f"{name[:18]}…" for name in names]
@@ -293,9 +294,15 @@ def lines(screen: FirstScreen, most: int = 5) -> list[str]:
         "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]).rstrip()
         for line in grid
     ]
-    if any(cell.best for row in rows for cell in row.cells):
-        printed.append("* better than all others (95%)".rjust(sum(widths) + 2 * len(heads)))
-    return [*printed, "", *filter(None, (screen.verdict[0], screen.red, screen.amber))]
+    shown = [cell for row in rows for cell in row.cells if cell.encoder in names]
+    signs = (
+        ("a – b: proved – attacked", any(" – " in cell.said for cell in shown)),
+        ("≤ ≥: found by attacks", any(cell.said.startswith(("≤", "≥")) for cell in shown)),
+        ("* better than all others (95%)", any(cell.best for cell in shown)),
+    )
+    if said := " · ".join(sign for sign, used in signs if used):
+        printed.append(said.rjust(sum(widths) + 2 * len(heads)))
+    return [*printed, "", *screen.verdict[:2], *filter(None, (screen.red, screen.amber))]
 
 
 def _told(rows: Sequence[FirstRow], most: int) -> list[FirstRow]:
