@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import holdfast as hf
+from holdfast.cli.app import run as cli
 from holdfast.measure.evaluation import settings
 from holdfast.report.papers import TABLES, Line, paper_table
 from holdfast.run.catalog import SUITES
@@ -60,6 +61,37 @@ def test_every_row_of_a_papers_table_is_measured(name: str, tmp_path: Path) -> N
     assert len([line for line in table.splitlines() if line.startswith("|")]) == 2 + len(TABLES[name])
     run.report()
     assert (run.folder / f"{name}.md").read_text() == table
+
+
+def test_the_command_line_ends_with_the_papers_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path / "run"), "--limit", "60", "--only", "geometry"]
+    assert cli(["evaluate", "builtin:digits-random", "--images", "builtin:digits", "--suite", "zhong2022", *out]) == 0
+    assert (tmp_path / "run/zhong2022.md").read_text() in capsys.readouterr().out
+    assert (
+        cli(
+            [
+                "evaluate",
+                "builtin:digits-random",
+                "--suite",
+                "zhong2022",
+                "--only",
+                "geometry",
+                "--limit",
+                "60",
+                "--images",
+                "builtin:digits",
+                "--images",
+                "builtin:digits-train",
+                "--out",
+                str(tmp_path / "both"),
+            ]
+        )
+        == 0
+    )
+    table = (tmp_path / "both/sets.md").read_text()
+    assert {line.split("|")[2].strip() for line in table.splitlines()[3:] if line.startswith("|")} >= {"mean of 2"}
+    shown = [line.quantity for line in TABLES["zhong2022"] if line.evaluation == "geometry"]
+    assert len(list(filter(lambda line: "mean of 2" in line, table.splitlines()))) == len(shown)
 
 
 def test_settings_of_a_protocol_are_those_of_the_paper() -> None:
