@@ -93,18 +93,33 @@ class FineTuned(Probe):
                 nn.functional.cross_entropy(head(codes.to(bank.codes.dtype)), places[batch]).backward()
                 optimiser.step()
             schedule.step()
-        tuned = {f"{ENCODER}{name}": value.detach().clone() for name, value in module.state_dict().items()}
         tensors = {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": plain["classes"]}
-        return tuned | tensors
+        return with_weights(tensors, module)
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
-        encoder = population.encoder
+        return restored(population, learned, str(self))
+
+
+def with_weights(learned: Observed, module: nn.Module) -> Observed:
+    """Add the weights of a tuned copy of the encoder to what was learned of its head."""
+    return {f"{ENCODER}{name}": value.detach().clone() for name, value in module.state_dict().items()} | learned
+
+
+def restored(population: Population, learned: Observed, name: str) -> LinearScores:
+    """Load a linear head with the tuned encoder that ``learned`` holds, or else with the measured one.
+
+    Args:
+        population: Images of the run with their clean embeddings.
+        learned: ``weight``, ``bias`` and ``classes``, and weights of the encoder if it was tuned.
+        name: Probe, which names the tuned encoder.
+    """
+    encoder = population.encoder
+    weights = {key.removeprefix(ENCODER): value for key, value in learned.items() if key.startswith(ENCODER)}
+    if weights:
         module = copied(encoder.module)
-        module.load_state_dict(
-            {name.removeprefix(ENCODER): value for name, value in learned.items() if name.startswith(ENCODER)}
-        )
-        tuned = Encoder(module, f"{encoder.name}, {self}", encoder.domain, caution=encoder.caution)
-        return linear_scores(tuned, learned, population.run.device)
+        module.load_state_dict(weights)
+        encoder = Encoder(module, f"{encoder.name}, {name}", encoder.domain, caution=encoder.caution)
+    return linear_scores(encoder, learned, population.run.device)
 
 
 # The low-pass probe: a linear head that learns, and is asked, behind a low-pass filter.
