@@ -80,12 +80,12 @@ def train(
         transform: what the images are changed by before anything else, the same in every epoch: ``fog-c:3``.
         channels: 3, or 1 for gray images, where images are files.
         device: cpu or cuda; processes of torchrun take a GPU each.
-        keep_epochs: keep the weights after every so many epochs, for ``trained:OUT?epoch=N``; 0 keeps none.
+        keep_epochs: keep the weights after every Nth epoch, for ``trained:OUT?epoch=N``; 0 keeps none.
         resume: insist that there is something in ``out`` to go on from. Without it, too, training goes on if there is.
         settings: settings of the recipe by name, instead of its own.
         watch: measures the module in training before the first and after each epoch: numbers by name, kept with the others.
         size: height and width of the inputs; needed where images are files of any size.
-        limit: at most so many images, chosen by the recipe's seed.
+        limit: largest number of images, chosen by the recipe's seed.
         subset: subset by labels, as in ``long-tail:most=5000,least=50``, of the images that ``limit`` leaves.
         budget: seconds from now after which training stops at the end of a step, with a checkpoint in ``out``.
         out: folder for the encoder and the checkpoints; by default nothing is kept.
