@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from itertools import pairwise
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -708,3 +709,25 @@ def test_training_on_a_subset(digits: Images, tmp_path: Path) -> None:
         images = json.loads((tmp_path / name / "card.json").read_text())["images"]
         assert count[0] <= images["count"] <= count[1]
         assert images["name"].endswith(f"({asked or recipe['subset']})")
+
+
+def test_fluctuation_and_all_epochs(digits: Images, tmp_path: Path) -> None:
+    """The fluctuation is that of the accuracies of the classes, from the first trained epoch on."""
+    out = tmp_path / "made"
+    train(
+        {**SMALL, "epochs": 4}, digits[range(100)], bank=digits[range(100, 150)], out=out, keep_epochs=2, progress=False
+    )
+    curve = json.loads((out / "card.json").read_text())["curve"]
+    names = [name for name in curve[0] if name.startswith("knn_accuracy_")]
+    assert len(names) > 5
+    assert [("semantic_fluctuation" in epoch) for epoch in curve] == [False, False, True, True, True]
+    for before, after in pairwise(curve[1:]):
+        changes = [abs(after[name] - before[name]) for name in names]
+        assert after["semantic_fluctuation"] == pytest.approx(sum(changes) / len(names))
+    assert len({epoch["knn_accuracy"] for epoch in curve}) > 1, "a training that changes nothing"
+    mean = sum(epoch["semantic_fluctuation"] for epoch in curve[2:]) / 3
+    assert f"{mean:.4f}" in (out / "training.html").read_text()
+    run = hf.evaluate(f"trained:{out}?epoch=all", digits[:40], only="geometry", suite="quick", progress=False)
+    assert [result.encoder.name for result in run.results] == ["made-0", "made-2", "made-4"]
+    uniformity = [result.estimate("uniformity").value for result in run.results]
+    assert len({*uniformity}) == 3

@@ -18,6 +18,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.options import EvaluateOptions, takes
 from holdfast.core.settings import listed, names_of
+from holdfast.encoders.trained import every_epoch
 from holdfast.measure.store import Store
 from holdfast.report.contents import RunState
 from holdfast.run.engines.requested import check_cluster
@@ -102,8 +103,12 @@ def evaluate(
         "log": tuple(trackers),
     }
 
+    of_epochs = [
+        each for given in listed(encoders) for each in (every_epoch(given) if isinstance(given, str) else [given])
+    ]
+
     def measured(data_set: NamedImages | None, **changes: Any) -> EvaluatedRun:
-        return _measured(listed(encoders), data_set, bank, {**asked, **changes})
+        return _measured(of_epochs, data_set, bank, {**asked, **changes})
 
     several = isinstance(images, (list, tuple))
     run = each_data_set(measured, listed(images), asked) if several else measured(cast(NamedImages | None, images))

@@ -68,6 +68,21 @@ class Settings:
             raise Conflict("head", f"head={self.head} with tokens or epoch", "head alone, for the last epoch")
 
 
+def every_epoch(reference: str) -> list[str]:
+    """References of all epochs whose weights are kept, if one has ``epoch=all``; else the reference alone.
+
+    Raises:
+        HoldfastError: There is no trained encoder.
+    """
+    name, rest = named(reference)
+    place, _, query = rest.removeprefix(f"{SOURCE}:").partition("?")
+    if not rest.startswith(f"{SOURCE}:") or "epoch=all" not in query.split("&"):
+        return [reference]
+    card = read_card(Path(place).expanduser())
+    epochs = sorted({*card.epochs_sha256, card.epochs})
+    return [f"{name or card.name}-{epoch}={rest.replace('epoch=all', f'epoch={epoch}')}" for epoch in epochs]
+
+
 class Card(Record):
     """How an encoder was trained, and everything but its weights that is needed to load it."""
 

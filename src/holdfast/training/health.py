@@ -37,6 +37,8 @@ from holdfast.training.processes import processes
 COLLAPSED = 0.01
 """Below this spread all images have one code, up to noise."""
 NEIGHBOURS = 20
+CLASSES = 100
+"""Classes up to which each has an accuracy of its own after each epoch."""
 TOGETHER = 256
 """Images encoded at once."""
 LOST = 0.5
@@ -86,26 +88,38 @@ def lost(measured: Mapping[str, float]) -> bool:
     return not (measured.get("agreement", 1.0) >= LOST and measured.get("relative_distance", 0.0) <= 1)
 
 
-def neighbour_accuracy(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], k: int = NEIGHBOURS) -> float:
-    """Fraction of embeddings whose nearest others, by weighted vote, have the same class.
+def neighbour_accuracy(
+    codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], before: Mapping[str, float], k: int = NEIGHBOURS
+) -> dict[str, float]:
+    """Fraction of embeddings whose nearest others, by weighted vote, have the same class; of all and of each class.
 
-    The weight of a neighbour is exp(cos / 0.1).
+    The weight of a neighbour is exp(cos / 0.1). ``semantic_fluctuation`` is the mean change of the accuracy of a class
+    since the epoch before: its mean over the epochs is that of Zhong et al. 2022 (https://arxiv.org/abs/2206.05259),
+    mean over classes c and epochs t of |Acc_{t+1}^c - Acc_t^c|.
 
     Args:
         codes: Embeddings, shape (n, d).
         labels: Labels, shape (n,).
+        before: Numbers of the epoch before, by name; none before the second epoch.
         k: Neighbours that vote.
 
     Example:
-        >>> neighbour_accuracy(torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]), torch.tensor([0, 0, 1, 1]), k=1)
-        1.0
+        >>> codes = torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]])
+        >>> neighbour_accuracy(codes, torch.tensor([0, 0, 1, 1]), {"knn_accuracy_0": 0.5, "knn_accuracy_1": 1.0}, k=1)
+        {'knn_accuracy': 1.0, 'knn_accuracy_0': 1.0, 'knn_accuracy_1': 1.0, 'semantic_fluctuation': 0.25}
     """
     units = normalize(codes.double(), dim=1)
     cosines, neighbours = (units @ units.T).fill_diagonal_(-torch.inf).topk(min(k, len(units) - 1))
     classes, columns = labels.unique(return_inverse=True)
     votes = torch.zeros(len(units), len(classes), dtype=units.dtype, device=units.device)
     votes.scatter_add_(1, columns[neighbours], (cosines / 0.1).exp())
-    return float((votes.argmax(1) == columns).double().mean())
+    right = (votes.argmax(1) == columns).double()
+    found = {"knn_accuracy": float(right.mean())}
+    if len(classes) > CLASSES:
+        return found
+    by_class = {f"knn_accuracy_{label}": float(right[labels == label].mean()) for label in classes.tolist()}
+    changes = [abs(accuracy - before[name]) for name, accuracy in by_class.items() if name in before]
+    return found | by_class | ({"semantic_fluctuation": sum(changes) / len(changes)} if changes else {})
 
 
 @torch.no_grad()

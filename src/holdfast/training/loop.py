@@ -379,7 +379,9 @@ class Training:
         if self.bank is not None:
             pixels, labels = self.bank
             codes = eval_codes(self.encoder, pixels.to(self.fabric.device, self.dtype))
-            numbers["knn_accuracy"] = neighbour_accuracy(codes, labels.to(codes.device))
+            # An untrained encoder says nothing of how steadily training goes.
+            before = self.curve[-1] if self.epoch > 1 else {}
+            numbers |= neighbour_accuracy(codes, labels.to(codes.device), before)
         return numbers
 
     def _check_finite(self, total: Tensor) -> None:

@@ -17,6 +17,7 @@ SAID = {
     "uniformity": "Uniformity of the embeddings: larger is more spread out",
     "spread": "Spread of the embeddings: near 0 they have collapsed",
     "knn_accuracy": "Fraction of bank images whose nearest others show their class",
+    "semantic_fluctuation": "Semantic fluctuation: mean change of a class's accuracy since the epoch before",
     "images_per_second": "Images per second",
     "agreement": "Mean cosine similarity to the embeddings of the original encoder",
     "relative_distance": "Distance to the embeddings of the original encoder, beside the spread of these",
@@ -43,6 +44,7 @@ def page(card: Card) -> str:
         "parameters": f"{card.parameters:,}",
         "epochs": str(card.epochs),
         "finished": card.finished,
+        **_fluctuation(card),
         **{name: str(value) for name, value in card.recipe.items() if value not in ("none", [])},
     }
     rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in facts.items())
@@ -51,6 +53,12 @@ def page(card: Card) -> str:
         f"<title>{escape(card.name)}</title><style>{STYLE}</style><h1>{escape(card.name)}</h1><main>{plots}</main>"
         f"<h2>How it was trained</h2><table>{rows}</table></html>\n"
     )
+
+
+def _fluctuation(card: Card) -> dict[str, str]:
+    """Return the mean semantic fluctuation over all epochs, if it was measured."""
+    changes = [epoch["semantic_fluctuation"] for epoch in card.curve if "semantic_fluctuation" in epoch]
+    return {"mean semantic fluctuation": f"{sum(changes) / len(changes):.4f}"} if changes else {}
 
 
 def _plot(card: Card, name: str) -> str:
