@@ -105,6 +105,8 @@ if TYPE_CHECKING:
     from holdfast.probes.evaluations.probe_radius import ProbeRadius as ProbeRadius
     from holdfast.probes.evaluations.robust_accuracy import RobustAccuracy as RobustAccuracy
     from holdfast.probes.text import TextProbe as TextProbe
+    from holdfast.service.adapter import Adapter as Adapter
+    from holdfast.service.adapter import load_adapter as load_adapter
     from holdfast.service.canary import Canary as Canary
     from holdfast.service.canary import CanaryCheck as CanaryCheck
     from holdfast.service.evaluations.drift import Drift as Drift
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
+    "Adapter": "service.adapter",
     "AgreementLostError": "core.errors",
     "Alignment": "geometry.evaluations.alignment",
     "Attack": "attacks.base",
@@ -213,6 +216,7 @@ _HOMES = {
     "drift": "commands.drift",
     "evaluate": "commands.evaluate",
     "harden": "commands.harden",
+    "load_adapter": "service.adapter",
     "load_encoder": "commands.inputs",
     "load_images": "commands.inputs",
     "parity": "commands.parity",

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.warned import may_warn
-from holdfast.core.options import INPUT, MEASURED, LocalOptions
+from holdfast.core.options import INPUT, MEASURED, OUTPUT, LocalOptions
 
 if TYPE_CHECKING:
     from holdfast.commands.parity import Parity
@@ -49,6 +49,14 @@ def command(
             help="Attack N images per encoder and compare attack radii.", metavar="N", rich_help_panel=MEASURED
         ),
     ] = 0,
+    adapter: Annotated[
+        str | None,
+        typer.Option(
+            help="Write a map from the old embeddings to the new space here.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     *,
     options: LocalOptions,
     black_box: flags.BlackBox[bool] = False,
@@ -72,11 +80,14 @@ def command(
             divergence=divergence,
             radii=radii,
             black_box=black_box,
+            adapter=adapter,
             **options,
         )
     _print(answer)
     for failure in answer.failures:
         print(f"{failure.encoder} has no result: {failure.reason}", file=sys.stderr)
+    if adapter:
+        print(f"Adapter: {adapter}")
     if answer.page:
         print(f"Report: {answer.page}")
     return 1 if answer.failures or any(result.planned is not None for result in answer.results) else 0

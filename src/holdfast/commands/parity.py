@@ -75,6 +75,7 @@ def parity(
     divergence: str = "cosine",
     radii: int = 0,
     black_box: bool = False,
+    adapter: str | Path | None = None,
     **options: Unpack[LocalOptions],
 ) -> Parity:
     """Return whether each candidate still has the space of the reference, as ``holdfast parity`` does.
@@ -88,6 +89,7 @@ def parity(
         divergence: what neighbours and distances go by: ``cosine``, as most indexes and ``threshold`` do, or ``l2``.
         radii: number of images to attack on every encoder, to compare their attack radii; 0: none.
         black_box: attack without gradients, which quantised networks have none of.
+        adapter: file for a map from the reference's embeddings to the space of the only candidate, for ``load_adapter``.
         precision: float32, float64, bfloat16 or float16, of the reference and of candidates that name no other.
         budget: seconds after which no new work begins; results are then of fewer images than planned.
         out: folder of the run; with the same folder an interrupted one continues, and ``check`` reads it. By default nothing
@@ -109,6 +111,14 @@ def parity(
         raise UnknownName("divergence", divergence, DIVERGENCES)
     if radii < 0:
         raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
+    if adapter is not None:
+        adapter = Path(adapter)
+        if adapter.suffix != ".safetensors":
+            raise HoldfastError(f"adapter: a safetensors file, got {adapter}. Name one that ends in .safetensors")
+        if len(listed(candidates)) != 1:
+            raise HoldfastError(
+                f"adapter: one candidate, got {len(listed(candidates))}. Name one, or leave adapter out"
+            )
     (images_name, loaded), (bank_name, loaded_bank) = named_images(images), named_images(bank)
     with Run.open("parity", options, mark=REQUEST) as run:
         first, *others = sides_of(reference, listed(candidates), run.settings, loading_of(options))
@@ -129,7 +139,7 @@ def parity(
         named = images_reference(request, encoders) if loaded is None else loaded
         scan_cache = ScanCache.at(run.store.folder / FILE)
         inputs = Inputs(request, encoders, named, bank_name if loaded_bank is None else loaded_bank, scan_cache)
-        conclusion = Conclusion(coded(first, inputs, run), k, divergence, inputs, run)
+        conclusion = Conclusion(coded(first, inputs, run), k, divergence, inputs, run, adapter)
         conclusion.check_sense()
         results, failures = _compared(conclusion, first, others, radii)
         page = write(results, failures, run.store.folder)["report.html"] if run.kept else None

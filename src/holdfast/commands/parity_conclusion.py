@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from holdfast.commands.parity_adapter import ADAPTER_VERSION, adapted
 from holdfast.commands.parity_preprocessing import preprocessing
 from holdfast.commands.parity_sides import Coded, Side, change, coded
 from holdfast.core.errors import HoldfastError
@@ -51,6 +53,8 @@ class Conclusion:
     """What neighbours and distances go by, ``cosine`` or ``l2``."""
     inputs: Inputs
     run: Run
+    adapter: Path | None = None
+    """File of the map from the reference's embeddings to the candidate's space; None: fit none."""
 
     def check_sense(self) -> None:
         """Raise if nothing could be compared with the reference: too few images, or one code for all of them."""
@@ -76,7 +80,7 @@ class Conclusion:
         """
         key = self.key(side, before, after)
         known = self.run.store.result(key)
-        if known is not None and known.planned is None:
+        if known is not None and known.planned is None and self.adapter is None:
             return known
         self.run.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
         candidate = coded(side, self.inputs, self.run)
@@ -84,6 +88,14 @@ class Conclusion:
         conclusion, answers = findings(pair, self.k)
         conclusion = self.explained(conclusion, pair, candidate)
         conclusion = _with_radii(conclusion, before, after)
+        if self.adapter is not None:
+            estimates, found = adapted(pair, self.k, self.reference.side, side.name, before, self.inputs, self.run)
+            found.adapter.save(self.adapter)
+            verdicts = (*conclusion.verdicts, found.verdict(self.adapter))
+            warnings = (*conclusion.warnings, *([found.warning] if found.warning else ()))
+            conclusion = conclusion.model_copy(
+                update={"estimates": (*conclusion.estimates, *estimates), "verdicts": verdicts, "warnings": warnings}
+            )
         conclusion = conclusion.model_copy(update={"pictures": self.pictures(conclusion, pair, answers)})
         result = self.record(candidate, conclusion)
         self.run.store.finish(key, result)
@@ -102,6 +114,7 @@ class Conclusion:
                 "bank": None if bank is None else bank.fingerprint,
                 "groups": self.reference.population.images.groups_fingerprint,
                 "radii": radii,
+                **({} if self.adapter is None else {"adapter": ADAPTER_VERSION}),
             },
             encoder=side.encoder.fingerprint,
             images=self.reference.population.images.fingerprint,

@@ -89,7 +89,7 @@ def to_bytes(header: Header, arrays: dict[str, np.ndarray]) -> bytes:
     content: bytes = save(arrays, {"canary": header.model_dump_json()})
     if len(content) > LARGEST:
         raise OutOfRange("size of the canary", f"{len(content)} bytes", f"at most {LARGEST}", fix="lower --limit")
-    _header_length("canary", content)
+    header_length("canary", content)
     return content
 
 
@@ -103,7 +103,7 @@ def from_bytes(name: str, content: bytes) -> tuple[Header, dict[str, np.ndarray]
 
     fix = "copy the file again, or make a new one with holdfast canary make"
     try:
-        stated = json.loads(content[8 : 8 + _header_length(name, content)])
+        stated = json.loads(content[8 : 8 + header_length(name, content)])
         metadata = stated.pop("__metadata__", {})
         if not isinstance(metadata, dict) or set(metadata) != {"canary"}:
             raise ValueError("it is not a canary")
@@ -124,7 +124,7 @@ def from_bytes(name: str, content: bytes) -> tuple[Header, dict[str, np.ndarray]
     return header, arrays
 
 
-def _header_length(name: str, content: bytes) -> int:
+def header_length(name: str, content: bytes) -> int:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(LARGEST_HEADER, len(content) - 8):
         raise Unreadable(name, "it is truncated or no canary", fix="copy the file again")

@@ -152,6 +152,7 @@ MAPPED = 2000
 """Largest number of images, chosen at random, for maps and the CKA."""
 DIVERGENCES: dict[str, Divergence] = {"cosine": Cosine(), "l2": L2Distance()}
 """Divergences of neighbours and distances; the default is cosine, as in most indexes and ``threshold``."""
+ANSWERS = "answers of a search that stay"
 INFLUENCE = "_influence"
 """End of the name of a series whose mean, and interval, are those of the series called so without it."""
 MAPS = {"as it is": "as_it_is", "shift and scale": "scaled", "rotation": "rotated"}
@@ -316,19 +317,38 @@ def _kept(pair: Pair, kept: Answers, k: int) -> Iterator[Series]:
         ("nearest_kept", among, kept.nearest),
         ("neighbours_kept_mixed", {"k": str(k), **among}, kept.mixed),
     ]
-    of = "answers of a search that stay"
     for quantity, conditions, both in columns:
         if both is not None:
-            yield series_of(quantity, conditions, both.values, "share", Claim.ESTIMATE, of, "")
-            name, influences = f"{quantity}{INFLUENCE}", both.influences
-            limits = (0.0, 1.0)
-            if not pair.gallery.is_bank:
-                limits = min(UNSEEN[0], float(influences.min())), max(UNSEEN[1], float(influences.max()))
-            series = series_of(name, conditions, influences, "share", Claim.ESTIMATE, of, "")
-            yield series.model_copy(update={"limits": limits})
+            yield from _with_influences(quantity, conditions, both, pair.gallery.is_bank)
     missing = "fewer than three images to put in order, or all equally far"
-    series = series_of("ranks_kept", among, kept.ranks, "correlation", Claim.ESTIMATE, of, missing)
+    series = series_of("ranks_kept", among, kept.ranks, "correlation", Claim.ESTIMATE, ANSWERS, missing)
     yield series.model_copy(update={"limits": (-1.0, 1.0)})
+
+
+def _with_influences(quantity: str, conditions: Conditions, kept: Kept, is_bank: bool) -> tuple[Series, Series]:
+    """Return what is kept of the answers of a search, and the influence of each image on its mean."""
+    influences, limits = kept.influences, (0.0, 1.0)
+    if not is_bank:
+        limits = min(UNSEEN[0], float(influences.min())), max(UNSEEN[1], float(influences.max()))
+    series, influence = (
+        series_of(name, conditions, values, "share", Claim.ESTIMATE, ANSWERS, "")
+        for name, values in ((quantity, kept.values), (f"{quantity}{INFLUENCE}", influences))
+    )
+    return series, influence.model_copy(update={"limits": limits})
+
+
+def kept_estimate(quantity: str, conditions: Conditions, kept: Kept, is_bank: bool) -> Estimate:
+    """Mean of what is kept of the answers of a search, with the interval of its influences.
+
+    Args:
+        quantity: Name of the number.
+        conditions: Conditions of the number.
+        kept: Fraction kept of the answers to each question.
+        is_bank: True if another set than the questions is searched.
+    """
+    series, influence = _with_influences(quantity, conditions, kept, is_bank)
+    estimate = _in_range(summarise(influence, "mean", "higher"), series)
+    return estimate.model_copy(update={"quantity": quantity, "series": None, "statistic": "other"})
 
 
 def _unexplained(pair: Pair) -> Iterator[Series]:
