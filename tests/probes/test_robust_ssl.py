@@ -76,7 +76,9 @@ def test_the_loss_of_alf_is_that_of_attacked_images_and_of_aff_trades() -> None:
     alf, aff = ALF(ball=BALL), AFF(ball=BALL)
     moved = alf.attack(bank.encoder, pixels, cross_entropy(head, places), BALL, noise)
     adversarial = alf.loss(bank.encoder, head, pixels, places, noise)
-    assert float(adversarial) == pytest.approx(float(functional.cross_entropy(head(bank.encode(moved)), places)), rel=1e-4)
+    assert float(adversarial) == pytest.approx(
+        float(functional.cross_entropy(head(bank.encode(moved)), places)), rel=1e-4
+    )
     assert adversarial > clean
     apart = (aff.loss(bank.encoder, head, pixels, places, noise) - clean) / 6
     by_chance = divergence(
