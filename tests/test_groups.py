@@ -119,7 +119,7 @@ class Spy:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.pairs, self.searches = list[tuple[str, str]](), list[str]()
-        for name in ("others", "nearest"):
+        for name in ("random_others", "nearest"):
             patch.setattr(Population, name, self._handing_out(getattr(Population, name), name))
         chosen = Population.__dict__["partners"].func
 
@@ -143,7 +143,7 @@ class Spy:
     def _handing_out(self, original: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
         def wrapped(people: Population, *args: Any, **rest: Any) -> Tensor:
             found = original(people, *args, **rest)
-            rows, gallery = (args[0], people) if name == "others" else (args[2], (*args[4:], people.gallery)[0])
+            rows, gallery = (args[0], people) if name == "random_others" else (args[2], (*args[4:], people.gallery)[0])
             self._note(people, rows, gallery, found)
             return found
 

@@ -256,7 +256,7 @@ def test_methods_survive_a_round_trip_through_text() -> None:
 def test_misfit_rows_and_images_are_refused() -> None:
     encoder, x = build("linear"), torch.rand(2, 2, 6, 6)
     for call in (lower_bound, certified_radius):
-        with pytest.raises(HoldfastError, match="3 columns"):
+        with pytest.raises(HoldfastError, match="must be 3"):
             call(encoder, x, torch.zeros(2, 1, 4), Linf(0.1))
         with pytest.raises(HoldfastError, match="no axis empty"):
             call(encoder, x, torch.zeros(2, 0, 3), Linf(0.1))

@@ -398,7 +398,7 @@ untyped: Any = hf
             lambda: untyped.attack(encoder(), images(), cluster=3),
             "cluster is text: auto, local, ranks or an address, got 3",
         ),
-        (lambda: untyped.attack(encoder(), images(), workers="x"), "workers must be a number of processes.*; got 'x'"),
+        (lambda: untyped.attack(encoder(), images(), workers="x"), "workers must be .* got 'x'"),
         (lambda: untyped.parity(encoder(), encoder(), images(), k="a"), "k must be a whole number, got 'a'"),
         (lambda: untyped.parity(encoder(), encoder(), images(), radii=0.5), "radii must be a whole number, got 0.5"),
     ],

@@ -131,7 +131,7 @@ def test_rivals_are_other_images_whatever_the_batch(objective):
 def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):
     among = population()
     assert_others(rivals_of(among, range(11), Queue()), among, 10)
-    monkeypatch.setattr("holdfast.attacks.adversarial.RANDOM", 4)
+    monkeypatch.setattr("holdfast.attacks.aims.RANDOM", 4)
     assert_others(rivals_of(among, range(11), Queue()), among, 4)
 
 

@@ -95,7 +95,7 @@ def test_smoothing_certifies_encoders_at_hand() -> None:
         ({"eps": 0.1, "ball": "l2:1"}, "eps and ball contradict each other"),
         ({"eps": 0.1, "size": 4}, "size.*tiny"),
         ({"eps": 0.1, "cluster": "ranks"}, "name it as out"),
-        ({"eps": 0.1, "workers": 0}, "workers must be a number of processes, at least 1, or 'auto'; got 0"),
+        ({"eps": 0.1, "workers": 0}, "workers must be .* got 0"),
     ],
 )
 def test_what_does_not_fit_together_is_said(change: dict[str, Any], sentence: str) -> None:

@@ -158,7 +158,7 @@ class Population:
 
     def __getstate__(self) -> dict[str, Any]:
         """Hand a worker what was learned, but not what each process makes of it."""
-        state = {name: value for name, value in vars(self).items() if name not in ("double", "arranged", "_working")}
+        state = {name: value for name, value in vars(self).items() if name not in ("double", "optimised", "_working")}
         return {**state, "_restored": {}, "_placed": {}}
 
     def at_work(self) -> Population:

@@ -50,7 +50,7 @@ FOR_COMPARISON = Question(
 
 
 def to_another(anchors: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
-    """Return the cosine of each image's unit embedding to that of the image before it; nan where there is none.
+    """Return the cosine of each image's unit embedding to that of the row before it; nan where there is none.
 
     Example:
         >>> to_another(torch.eye(2)), to_another(torch.ones(1, 1))
@@ -129,8 +129,10 @@ class FeatureSmoothing(Evaluation):
             "noisy_copies_drawn", {"noise": f"{self.sigma:g}"}, noisy["copies"].double(), "copies", Claim.ESTIMATE,
             DRAWN, NOTHING,
         )  # fmt: skip
+        order = population.order_of[list(rows)].argsort().to(noisy["anchor"].device)  # that of the rows says nothing
+        similar = to_another(noisy["anchor"][order])[order.argsort()]
         apart = series_of(
-            "cosine_similarity_of_different_images", {"noise": f"{self.sigma:g}"}, to_another(noisy["anchor"]), "cosine",
+            "cosine_similarity_of_different_images", {"noise": f"{self.sigma:g}"}, similar, "cosine",
             Claim.ESTIMATE, "cosine similarity of the smoothed embeddings of an image and of another one", ALONE,
         )  # fmt: skip
         series = [drawn, apart]
