@@ -209,6 +209,11 @@ SIGNED |= {("local-shuffle", "seed"), ("sparsified", "seed"), ("supervised", "un
 """Numbers that may be below zero: directions, seeds, and a weight that may pull either way."""
 
 
+def filler(kinds: Any) -> Any:
+    """A sound value of a setting that has no default."""
+    return 0.05 if float in kinds else 1 if int in kinds else Linf(0.05)
+
+
 def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:
     """Return every number among the settings that have a text form, with what its class needs besides."""
     catalog.everything()
@@ -229,7 +234,7 @@ def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:
         and kind is not EachOfTwo
     )
     return [
-        (kind, name, {key: 0.05 if float in members(types[key]) else Linf(0.05) for key in needed})
+        (kind, name, {key: filler(members(types[key])) for key in needed})
         for kind in kinds
         if not isabstract(kind)
         for types, needed in [(types_of(kind), [field.name for field in fields(kind) if field.default is MISSING])]

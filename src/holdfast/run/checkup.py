@@ -56,7 +56,7 @@ def image_checks(images: Images, domain: Domain) -> Check:
         >>> import torch
         >>> image_checks(Images(torch.tensor([[0.5], [float("nan")]])), Domain((1,)))
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: images '1' ... must be finite and lie in [0, 1], got values from nan to nan; ...
+        holdfast.core.errors.OutOfRange: images '1' ... must be finite and lie in [0, 1], got values from nan to nan. ...
     """
     step = max(1, BLOCK // prod(domain.shape))
     for start in range(0, len(images), step):
