@@ -26,7 +26,7 @@ import numpy as np
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed
-from holdfast.core.settings import TextSettings, read
+from holdfast.core.settings import TextSettings, check_positive, read
 
 PROFILES = ("pareto", "exponential")
 MANY, FEW = 100, 20
@@ -228,6 +228,9 @@ class LongTailed(Subset):
     name = "long-tail"
     example = "most=5000,least=50"
 
+    def __post_init__(self) -> None:
+        check_positive(self, "most", "least")
+
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         return self.tail(images, seed).images
 
@@ -246,6 +249,9 @@ class Uniform(Subset):
     name = "uniform"
     example = "total=12400"
 
+    def __post_init__(self) -> None:
+        check_positive(self, "total")
+
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         return uniform_subset(images, self.total, seed)
 
@@ -259,6 +265,9 @@ class SomeClasses(Subset):
     """Number of classes."""
     name = "classes"
     example = "count=100"
+
+    def __post_init__(self) -> None:
+        check_positive(self, "count")
 
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         sizes = Counter(labels_of(images))
