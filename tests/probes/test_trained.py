@@ -38,6 +38,9 @@ EVERY = (
     "robust:linf:0.05,epochs=2",
     "fine-tune:epochs=2",
     "synbench-robust:epochs=2,samples=64",
+    "slf:epochs=2",
+    "alf:epochs=2,ball=linf:0.05,steps=2",
+    "aff:epochs=2,ball=linf:0.05,steps=2",
 )
 
 

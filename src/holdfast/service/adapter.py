@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from holdfast.core.errors import HoldfastError, Unreadable
+from holdfast.core.errors import HoldfastError, Unreadable, check_not_blank
 from holdfast.core.files import write_whole
 from holdfast.service.canary_file import Text, header_length, read
 
@@ -136,6 +136,7 @@ def load_adapter(path: str | Path) -> Adapter:
     """
     from safetensors.numpy import load
 
+    check_not_blank("path", path)
     name, content = str(path), read(Path(path))
     fix = "copy the file again, or write a new one with holdfast parity --adapter"
     try:
