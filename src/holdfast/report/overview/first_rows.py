@@ -72,7 +72,7 @@ KINDS = (
         "another image becomes the nearest, median over images", attack=("attack-radius", "attack_radius"),
     ),
     Kind(
-        "Attacked", "Images that can be made to match a chosen other image", "made to match a chosen image",
+        "Attacked", "Images that can be made to match one image chosen in advance", "made to match a chosen image",
         "impersonation", ("impersonation_rate",), "percent", "a chosen other image is matched",
         "one chosen other image", counts="pairs",
     ),
@@ -82,7 +82,7 @@ KINDS = (
         "one other image", "1 = nothing lost, below 0 = the two are confused", "pairs",
     ),
     Kind(
-        "Proved and attacked", "Images that keep their own nearest neighbour", "keep their own match",
+        "Proved and attacked", "Images that stay closest to their own original", "stay closest to their original",
         "certified-breakaway", ("certified_nearest_neighbour_accuracy", "attacked_nearest_neighbour_accuracy"),
         "percent", "no other image becomes nearer",
     ),

@@ -182,11 +182,11 @@ def _lead(rows: Sequence[FirstRow], name: str, ranked: Sequence[str]) -> list[st
         ("attack-radius", "Half of its images match another image after a change of {} (next best: {})."),
         (
             "certified-attack-radius",
-            "Up to a change of {}, half of its images provably keep their own nearest neighbour (next best: {}).",
+            "Up to a change of {}, half of its images provably stay closest to their own original (next best: {}).",
         ),
         (
             "certified-breakaway",
-            "At {where}, {} of its images provably keep their own nearest neighbour (next best: {}).",
+            "At {where}, {} of its images provably stay closest to their own original (next best: {}).",
         ),
     ):
         row = next((row for row in rows if row.kind.evaluation == evaluation), None)
@@ -275,7 +275,8 @@ def _checks(part: Sequence[Group], whole: Table) -> str:
         ]
         usable = f"no, of {text.listed(bad)}" if bad else "yes"
         parts.append(
-            f"Gradients usable for attacks: {usable}{f'; inconclusive for {text.listed(unsure)}' if unsure else ''}."
+            f"Gradients usable for attacks: {usable}"
+            + (f"; not certain for {text.listed(unsure)}, where attacks may find too little." if unsure else ".")
         )
     return " ".join(parts)
 
