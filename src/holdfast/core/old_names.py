@@ -42,7 +42,7 @@ class OldNames:
             if isinstance(inherited, OldName):
                 warn_of_old_name(f"{cls.__name__}.{name}", inherited.new)
                 setattr(cls, inherited.new, value)
-                delattr(cls, name)  # or whoever reads the old name would be given this without a warning
+                delattr(cls, name)  # else reading the old name would not warn
 
 
 def warn_of_old_name(old: str, new: str) -> None:

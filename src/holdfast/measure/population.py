@@ -151,9 +151,8 @@ class Population:
         other_encoders: Sequence[Encoder] = (),
     ) -> None:
         self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
-        self._bank = bank
         self._other_encoders, self._placed = tuple(other_encoders), dict[str, Encoder]()
-        self._codes = codes
+        self._bank, self._codes = bank, codes
         self._known, self._restored = dict(known or {}), dict[Fit[Any], Any]()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -332,7 +332,7 @@ class Training:
         pixels = pixels.to(self.dtype)
         labels = None if self.labels is None else self.labels[rows].to(pixels.device)
         views = views_of(pixels, recipe, noise)
-        whole = views[0] if recipe.native else pixels  # an image without augmentation would be read once more
+        whole = views[0] if recipe.native else pixels  # an image without augmentation would be read twice
         batch = Batch(rows.to(pixels.device), whole, views, labels, noise, progress=progress)
         if recipe.adversary is not None and recipe.adversary.attacks:
             # Nothing scales an attack's gradients, and in half precision those of well fitted images would be 0.

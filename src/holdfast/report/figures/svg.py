@@ -199,7 +199,7 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
     frame = _frame(lines, y_label, share)
     body = "".join(part for line in lines for part in _drawn(line, frame))
     opening = f'<svg role="img" aria-label="{escape(alt)}" viewBox="0 0 {WIDTH:g} {HEIGHT:g}">'
-    # Marks are drawn in whole tenths of a point, which take less room than points; what all lines share is said once.
+    # Marks are drawn in whole tenths of a point, which take less room; what all lines share is written once.
     marks = f'<g transform="scale(.1)" style="fill:none;stroke-width:14">{_grid(frame)}{body}</g>'
     return f"{opening}{marks}{_words(frame, x_label, y_label, share)}</svg>"
 
