@@ -11,6 +11,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
+from tests import tiny
 from tests.samples import builtin, digits
 
 
@@ -62,3 +63,10 @@ def test_one_group_has_no_others() -> None:
     for wanted in ("partners", "groups", "fewest_others"):
         with pytest.raises(HoldfastError, match="'a'"):
             getattr(population(["a"] * 3), wanted)
+
+
+def test_workers_are_not_handed_what_each_makes_itself() -> None:
+    people = Population(tiny.encoder(), tiny.images(), RunSettings())
+    made = {"double": people.double, "optimised": people.optimised}
+    assert made.keys() <= vars(people).keys()
+    assert not made.keys() & people.__getstate__().keys()
