@@ -19,7 +19,7 @@ from typing import Any, get_origin
 
 from holdfast.bounds.methods.base import methods
 from holdfast.cli.app import application
-from holdfast.cli.helping import GROUPS, OTHER, meaning, signature
+from holdfast.cli.terminal import GROUPS, OTHER, meaning, signature
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.options import INPUT, PANELS

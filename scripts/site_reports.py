@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from holdfast.commands.stored_runs import read
+from holdfast.commands.runs import read
 from holdfast.core.files import sealed, unsealed
 from holdfast.core.records import Result
 from holdfast.measure.store import REQUEST

@@ -10,7 +10,7 @@ import pytest
 from scripts.site_reference import MARKED, PARTS, defaults, families, rows_of, written
 
 from holdfast.cli.app import application
-from holdfast.cli.helping import meaning, signature
+from holdfast.cli.terminal import meaning, signature
 from holdfast.run import catalog
 from holdfast.run.catalog import SUITES
 from tests.pages import DOCS, section

@@ -20,9 +20,9 @@ from holdfast.core.images import Images
 from holdfast.core.points import counting
 from holdfast.core.records import Result
 from holdfast.measure.evaluation import Evaluation, fits_of, parts, regards_groups, with_bank
-from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Joint, Observation, joined
 from holdfast.measure.population import Fit, Population
+from holdfast.measure.store import key_of
 from tests.test_laws import DOUBLE, EVALUATIONS, bank, builtin, every
 from tests.test_laws import digits as labelled
 

@@ -27,10 +27,9 @@ from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import members, types_of
 from holdfast.measure.evaluation import Evaluation, components, fits_of, parts, settings, with_bank
-from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Joint, Observation, joined
 from holdfast.measure.population import Fit, Population
-from holdfast.measure.store import Store
+from holdfast.measure.store import Store, key_of
 from holdfast.report import text
 from holdfast.report.contents import Contents
 from holdfast.report.overview.first_rows import KINDS

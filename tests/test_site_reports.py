@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.commands.stored_runs import read
+from holdfast.commands.runs import read
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import sealed
 from holdfast.core.records import Picture, Result

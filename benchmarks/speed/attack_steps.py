@@ -16,7 +16,7 @@ from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.objective import AttackContext, ObjectiveFunction
-from holdfast.run.tuning import keep_freed_memory
+from holdfast.run.plan import keep_freed_memory
 
 STEPS = 20
 

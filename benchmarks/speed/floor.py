@@ -23,7 +23,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.objective import AttackContext, ObjectiveFunction
 from holdfast.core.optimised import codes_of, optimisation, optimised
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer
-from holdfast.run.tuning import attacked_together, keep_freed_memory
+from holdfast.run.plan import attacked_together, keep_freed_memory
 
 STEPS = 5
 CLEAN = 27

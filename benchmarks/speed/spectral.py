@@ -20,10 +20,8 @@ from benchmarks import published
 from holdfast.core.points import points
 from holdfast.core.points.neighbours import ROWS, nearest_neighbours
 from holdfast.spectral.eigen import spectrum
-from holdfast.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.spectral.graphs import KNN
-from holdfast.spectral.resistance import hops, resistances
-from holdfast.spectral.solve import one_thread
+from holdfast.spectral.graph_pair import KNN, GraphPair, checked, draw
+from holdfast.spectral.resistance import hops, one_thread, resistances
 
 FEATURES, CODES, LATENT, K = 784, 100, 12, 10
 ENCODERS = ("mnist_base", "mnist_cnn_4layer_a")

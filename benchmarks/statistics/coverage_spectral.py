@@ -38,7 +38,7 @@ from holdfast.spectral.eigen import SCORES, spectrum
 from holdfast.spectral.evaluations.clever import Clever
 from holdfast.spectral.evaluations.spade import Spectral
 from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.solve import one_thread
+from holdfast.spectral.resistance import one_thread
 from holdfast.spectral.spade_findings import assembled
 from holdfast.spectral.stability import Subsets, subsets
 

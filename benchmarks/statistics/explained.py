@@ -17,8 +17,8 @@ from torch import Tensor
 
 from benchmarks.statistics.false_alarms import UNCHANGED, Changed, two_sets
 from holdfast.core.records import Estimate
-from holdfast.service.closest_edit import explained
 from holdfast.service.drift_findings import compare
+from holdfast.service.edited_codes import explained
 from holdfast.transforms.base import Transform
 
 EDITS = ("contrast:0.8", "contrast:0.6", "contrast:0.4", "rotation:5.0", "rotation:10.0", "blur:0.5", "blur:1.0")

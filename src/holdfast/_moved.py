@@ -1,4 +1,4 @@
-"""Where the modules of version 0.2 are now: their old names work, with one warning each, until version 0.4."""
+"""Where the modules of versions 0.2 and 0.3 are now: their old names work, with one warning each, until version 0.5."""
 
 from __future__ import annotations
 
@@ -71,18 +71,21 @@ bounds.rounding.errors: bounds.rounding.catalogue bounds.rounding.functions boun
 bounds.rounding.executed: bounds.rounding.executed_encoder
 bounds.rounding.formats: bounds.rounding.steps
 bounds.verify: commands.certify.instances
-cli.terminal: cli.terminal.console cli.terminal.one_result cli.terminal.output cli.terminal.parsing
-commands.certify_by_copies: commands.certify.smoothing
+cli.terminal: cli.helping cli.terminal.console cli.terminal.one_result cli.terminal.output cli.terminal.parsing
+cli.terminal: cli.warned
+commands.canary: commands.canary_make
+commands.certify: commands.certify.smoothing commands.certify_by_copies
 commands.harden: commands.harden.budget
-commands.parity_conclusion: commands.parity.conclusion
+commands.parity: commands.parity.conclusion commands.parity_conclusion
 commands.parity_preprocessing: commands.parity.files commands.parity.preprocessing
 commands.parity_sides: commands.parity.radii commands.parity.sides
 commands.parity_trials: commands.parity.trials
 commands.recheck: commands.certify.recheck
-commands.runs: commands.inventory
-commands.train_folder: commands.train.folder commands.train.inputs
+commands.runs: commands.inventory commands.stored_runs
+commands.train: commands.train.folder commands.train.inputs commands.train_folder
 core.checks: core.arguments
 core.clock: core.stopwatch
+core.discovery: core.old_names
 core.fingerprint: core.fingerprint.named_code
 core.objective: objectives.base
 core.optimised: core.arrangement core.operations
@@ -107,16 +110,19 @@ corruptions.findings: evaluations.corrupted.findings evaluations.corrupted.pictu
 data.base: data.reading.groups
 data.huggingface: data.huggingface.streamed
 data.reading.decode: data.reading.content
-data.reading.stores: data.reading.endings
 data.reading.scan: data.reading.encoded
+data.reading.stores: data.reading.endings
 data.remote: data.remote.stored_arrays
+encoders.architectures.base: encoders.architectures.loaded
 encoders.architectures.plain: encoders.architectures.digits encoders.architectures.rvcl
 encoders.exported.program: encoders.exported.archive
 encoders.exported.rules: encoders.exported.expressions
-encoders.huggingface.files: encoders.huggingface.images
+encoders.huggingface.files: encoders.huggingface.images encoders.huggingface.texts
 encoders.loading.factory: encoders.loading.torchvision_operators
 encoders.loading.library_transform: encoders.loading.stated
 encoders.loading.weights: encoders.loading.weight_files encoders.loading.zipped
+encoders.onnx.files: encoders.onnx.inputs
+encoders.onnx.operators: encoders.onnx.attributes
 encoders.onnx.shapes: encoders.onnx.call
 geometry.classes: evaluations.geometry.classes evaluations.geometry.hubs evaluations.geometry.margins
 geometry.evaluations.alignment: evaluations.geometry.alignment
@@ -128,15 +134,12 @@ geometry.spectrum: evaluations.geometry.spectrum
 geometry.sphere: evaluations.geometry.fluctuation evaluations.geometry.pairs evaluations.geometry.sphere
 geometry.sphere: evaluations.geometry.tags evaluations.geometry.warnings
 geometry.views: evaluations.geometry.activation_maps evaluations.geometry.observations
-measure.applicable: protocol.applicable
 measure.bank: protocol.bank
-measure.evaluation: protocol.evaluation protocol.sizes
-measure.findings: protocol.curves protocol.names protocol.warnings
-measure.keys: store.keys
-measure.observation: protocol.observation
+measure.evaluation: measure.applicable protocol.applicable protocol.evaluation protocol.sizes
+measure.observation: measure.findings protocol.curves protocol.names protocol.observation protocol.warnings
 measure.packs: store.mapped store.packs
 measure.population: protocol.fits protocol.population
-measure.store: store.provenance store.store
+measure.store: measure.keys store.keys store.provenance store.store
 probes.base: probes.chance
 probes.evaluations.probe_accuracy: evaluations.probed.probe_accuracy
 probes.evaluations.probe_radius: evaluations.probed.probe_radius
@@ -153,9 +156,10 @@ report.elsewhere: report.hub report.tracked
 report.figures.plots: report.figures.charts
 report.figures.svg: report.figures.axis
 report.overview.alerts: report.overview.saturation
-report.overview.tally: report.overview.scorecard
+report.overview.tally: report.overview.asked report.overview.scorecard
 report.page.page: report.page.blocks
-run.catalog: execution.request.catalog execution.request.suites
+run.catalog: execution.request.catalog execution.request.suites run.protocols
+run.checkup: execution.examination
 run.computing: execution.computing execution.computing.fitting execution.computing.one_observation
 run.computing: execution.computing.subject
 run.conclusions: execution.table.cells execution.table.conclusions
@@ -164,31 +168,28 @@ run.engines.processes: execution.engines.automatic execution.engines.processes
 run.engines.ranks: execution.engines.ranks
 run.engines.ray: execution.engines.ray
 run.engines.requested: execution.engines.requested
-run.checkup: execution.examination
-run.health_checks: execution.examination.inputs execution.examination.questions
 run.folder: commands.output_folder
 run.forecast: execution.computing.cost execution.computing.deadline
+run.health_checks: execution.examination.inputs execution.examination.questions
 run.inputs: execution.request.loading
-run.plan: execution.request.plan
+run.plan: execution.computing.tuning execution.request.plan run.tuning
 run.progress: execution.computing.progress
 run.radii: execution.request.informative_radii
 run.request: execution.request
-run.scheduler: execution.table.interim execution.table.rounds execution.table.steps
 run.run: execution.session
+run.scheduler: execution.table.interim execution.table.rounds execution.table.steps
 run.shards: execution.computing.shards execution.computing.turns
 run.table: execution.table execution.table.duration execution.table.preparation
-run.tuning: execution.computing.tuning
-service.closest_edit: evaluations.deployed.closest_edit
 service.conformal: twosample.betting twosample.support
 service.drift_findings: evaluations.deployed.comparison evaluations.deployed.moved evaluations.deployed.new_images
-service.edited_codes: evaluations.deployed.observations
-service.energy: twosample.energy twosample.linearised twosample.taken_away
+service.edited_codes: evaluations.deployed.closest_edit evaluations.deployed.observations service.closest_edit
+service.energy: service.permutations twosample.classifier twosample.directions twosample.energy twosample.linearised
+service.energy: twosample.permutations twosample.taken_away
 service.evaluations.drift: evaluations.deployed.drift
 service.evaluations.threshold: evaluations.deployed.threshold
 service.false_matches: evaluations.deployed.false_matches evaluations.deployed.pairs
 service.parity: evaluations.parity.findings evaluations.parity.verdict
 service.parity_maps: evaluations.parity.maps evaluations.parity.retrieval
-service.permutations: twosample.classifier twosample.directions twosample.permutations
 service.two_sets: evaluations.deployed.two_sets
 smoothing.copies: evaluations.smoothed.copies evaluations.smoothed.stopping evaluations.smoothed.votes
 smoothing.evaluations.center_smoothing: evaluations.smoothed.center_smoothing
@@ -196,10 +197,10 @@ smoothing.evaluations.feature_smoothing: evaluations.smoothed.feature_smoothing
 smoothing.evaluations.randomized_smoothing: evaluations.smoothed.randomized_smoothing
 smoothing.evaluations.smoothed_retrieval: evaluations.smoothed.smoothed_retrieval
 smoothing.index: evaluations.smoothed.center evaluations.smoothed.index
-smoothing.noisy_codes: evaluations.smoothed.observations
-smoothing.plan: evaluations.smoothed.plan
-smoothing.shared: evaluations.smoothed.base evaluations.smoothed.findings evaluations.smoothed.sizes
-smoothing.unit_codes: evaluations.smoothed.betting evaluations.smoothed.unit_codes
+smoothing.noisy_codes: evaluations.smoothed.betting evaluations.smoothed.observations evaluations.smoothed.unit_codes
+smoothing.noisy_codes: smoothing.unit_codes
+smoothing.plan: evaluations.smoothed.base evaluations.smoothed.findings evaluations.smoothed.plan
+smoothing.plan: evaluations.smoothed.sizes smoothing.shared
 spectral.analysis: spectral.scores
 spectral.arrays: evaluations.spectral.features
 spectral.eigen: spectral.lanczos spectral.lobpcg
@@ -207,30 +208,29 @@ spectral.evaluations.clever: evaluations.clever.clever evaluations.clever.observ
 spectral.evaluations.clever: evaluations.clever.reverse_weibull
 spectral.evaluations.spade: evaluations.spectral.embedding evaluations.spectral.observations
 spectral.evaluations.spade: evaluations.spectral.spade
-spectral.graph: spectral.components
-spectral.graphs: spectral.graphs.base spectral.graphs.cknn spectral.graphs.knn spectral.graphs.pca
-spectral.graphs: spectral.graphs.sparsified
-spectral.neighbours: spectral.graphs.approximate
-spectral.resistance: spectral.hops
+spectral.graph: spectral.components spectral.graphs.approximate spectral.neighbours
+spectral.graph_pair: spectral.graphs spectral.graphs.base spectral.graphs.cknn spectral.graphs.knn spectral.graphs.pca
+spectral.graph_pair: spectral.graphs.sparsified
+spectral.resistance: spectral.hops spectral.solve
 spectral.spade_findings: evaluations.spectral.findings evaluations.spectral.samples evaluations.spectral.warnings
 spectral.stability: spectral.tensors
 synthetic.evaluations.synbench: evaluations.synthetic.curves evaluations.synthetic.synbench
-synthetic.mixture: synthetic.bayes synthetic.moments synthetic.rules
+synthetic.mixture: synthetic.bayes synthetic.linf synthetic.moments synthetic.rules
 synthetic.score: synthetic.reference synthetic.suggestion
 synthetic.synbench_findings: evaluations.synthetic.findings evaluations.synthetic.uncertainty
 synthetic.synbench_findings: evaluations.synthetic.warnings
 training.adversaries.attacks: training.adversaries.loss training.adversaries.noise training.adversaries.targeted
 training.adversaries.attacks: training.adversaries.untargeted
 training.adversaries.base: training.adversary
-training.feed: training.loop.feed
+training.feed: training.loop.feed training.native
 training.harden_recipe: commands.harden.recipe
 training.health: training.loop.checkpoints training.loop.health training.loop.interruption
 training.learner: training.components.heads
 training.loop: training.loop.beginning training.loop.training
 training.objectives.clustering: training.components.prototypes training.objectives.deepcluster_v2
 training.objectives.clustering: training.objectives.swav
-training.objectives.contrastive: training.components.info_nce training.objectives.moco_v2
-training.objectives.contrastive: training.objectives.moco_v3 training.objectives.simclr training.objectives.supcon
+training.objectives.contrastive: training.components.info_nce training.objectives.moco_v2 training.objectives.moco_v3
+training.objectives.contrastive: training.objectives.simclr training.objectives.supcon
 training.objectives.decorrelation: training.objectives.barlow_twins training.objectives.vicreg
 training.objectives.siamese: training.components.siamese training.objectives.byol training.objectives.simsiam
 training.objectives.teachers: training.objectives.distillation training.objectives.supervised
@@ -242,13 +242,11 @@ transforms.augmentations.colour: transforms.augmentations.luma transforms.augmen
 transforms.augmentations.cropping: transforms.augmentations.horizontal_flip transforms.augmentations.random_affine
 transforms.augmentations.cropping: transforms.augmentations.random_crop transforms.augmentations.random_resized_crop
 transforms.everyday: transforms.blur transforms.brightness transforms.contrast transforms.crop transforms.gamma
-transforms.everyday: transforms.hue_saturation transforms.jpeg transforms.noise transforms.resize
-transforms.everyday: transforms.rotation
+transforms.everyday: transforms.hue_saturation transforms.jpeg transforms.noise transforms.resize transforms.rotation
 transforms.filters: transforms.sampling transforms.smoothing
 transforms.imagenet_c.base: transforms.imagenet_c.severity
-transforms.imagenet_c.digital: transforms.imagenet_c.colour transforms.imagenet_c.edges
-transforms.imagenet_c.digital: transforms.imagenet_c.elastic transforms.imagenet_c.jpeg
-transforms.imagenet_c.digital: transforms.imagenet_c.pixelate
+transforms.imagenet_c.digital: transforms.imagenet_c.colour transforms.imagenet_c.edges transforms.imagenet_c.elastic
+transforms.imagenet_c.digital: transforms.imagenet_c.jpeg transforms.imagenet_c.pixelate
 transforms.imagenet_c.noise_and_blur: transforms.imagenet_c.blur transforms.imagenet_c.glass_blur
 transforms.imagenet_c.noise_and_blur: transforms.imagenet_c.motion_blur transforms.imagenet_c.noise
 transforms.imagenet_c.noise_and_blur: transforms.imagenet_c.zoom_blur

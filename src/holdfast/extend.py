@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.old_names import warn_of_old_name
+from holdfast.core.discovery import warn_of_old_name
 
 if TYPE_CHECKING:
     from holdfast.attacks.adaptive import AdaptiveAttack as AdaptiveAttack
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from holdfast.encoders.loading.reference import split as split
     from holdfast.measure.evaluation import Evaluation as Evaluation
     from holdfast.measure.evaluation import Sizes as Sizes
-    from holdfast.measure.findings import population_warnings as population_warnings
     from holdfast.measure.observation import Observation as Observation
+    from holdfast.measure.observation import population_warnings as population_warnings
     from holdfast.measure.population import Fit as Fit
     from holdfast.measure.population import LooksAt as LooksAt
     from holdfast.measure.population import Population as Population

@@ -12,8 +12,7 @@ from holdfast.core.points import points
 from holdfast.probes.neighbours import Knn
 from holdfast.spectral.analysis import riemannian
 from holdfast.spectral.eigen import spectrum
-from holdfast.spectral.graph_pair import draw
-from holdfast.spectral.graphs import KNN
+from holdfast.spectral.graph_pair import KNN, draw
 from studies.claims.answers import robustly_right
 from studies.claims.certificates import kept, radii_attacked
 from studies.claims.claim import ABOVE, BELOW, Claim, Range

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.records import Failure, Result
-from holdfast.measure.keys import Key
-from holdfast.measure.store import Store
+from holdfast.measure.store import Key, Store
 from holdfast.run.request import Request
 from tests.report import synthetic
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.app import application, run
-from holdfast.cli.helping import GROUPS
+from holdfast.cli.terminal import GROUPS
 from holdfast.core.options import PANELS
 
 COMMANDS: dict[str, Any] = dict(application().commands)

@@ -10,8 +10,7 @@ import pytest
 from holdfast.cli import app
 from holdfast.cli.app import run
 from holdfast.cli.evaluate import _print
-from holdfast.cli.terminal import show_result
-from holdfast.cli.warned import MOST, limited
+from holdfast.cli.terminal import MOST, limited, show_result
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.core.errors import HoldfastWarning
 from holdfast.core.records import Result, Warned

@@ -19,7 +19,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.cli.app import run
-from holdfast.commands.canary_make import PROBED, library_versions
+from holdfast.commands.canary import PROBED, library_versions
 from holdfast.commands.parity_trials import Attempt, of_pixels, usual_resizings
 from holdfast.core.errors import Conflict, HoldfastError, OutOfRange, UnknownName, Unreadable
 from holdfast.core.geometry import Preprocessing

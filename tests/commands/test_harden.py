@@ -17,7 +17,7 @@ from holdfast.commands import harden
 from holdfast.commands import harden as budget
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.harden import agreement, agreement_of, parted
-from holdfast.commands.stored_runs import read
+from holdfast.commands.runs import read
 from holdfast.commands.train import train
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning

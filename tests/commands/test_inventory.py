@@ -10,8 +10,7 @@ from holdfast.commands.clean import removable, remove
 from holdfast.commands.runs import inventory, runs
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
-from holdfast.measure.keys import key_of
-from holdfast.measure.store import Store
+from holdfast.measure.store import Store, key_of
 from holdfast.run.engines import ranks
 from holdfast.run.request import Request
 from tests import tiny

@@ -20,7 +20,7 @@ import holdfast as hf
 from holdfast.cli.app import run
 from holdfast.commands import parity_sides as sides
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.parity_conclusion import Conclusion, _made_from
+from holdfast.commands.parity import Conclusion, _made_from
 from holdfast.commands.parity_trials import AS_IT_IS, EFFICIENTNET, REVERSAL, of_pixels, variants
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -142,7 +142,7 @@ def test_a_gate_reads_the_run_and_repeating_it_computes_nothing(
     def again(*_: object) -> None:
         raise AssertionError("it was computed already")
 
-    monkeypatch.setattr("holdfast.commands.parity_conclusion.findings", again)
+    monkeypatch.setattr("holdfast.commands.parity.findings", again)
     assert hf.parity(encoder(network(), "reference"), encoder(network(), "same"), str(files), out=run).verdicts == {
         "same": "same to rounding"
     }

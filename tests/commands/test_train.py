@@ -480,7 +480,7 @@ def test_weights_of_an_epoch_are_kept_before_its_checkpoint(
 
 
 def test_two_trainings_do_not_share_a_folder(digits: Images, tmp_path: Path) -> None:
-    from holdfast.commands.train_folder import alone
+    from holdfast.commands.train import alone
 
     with alone(tmp_path), pytest.raises(HoldfastError, match="another training is writing"):
         train(SMALL, digits, out=tmp_path)

@@ -22,7 +22,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.settings import TextSettings, convert, members, number, read, to_text, types_of
 from holdfast.run import catalog
-from holdfast.spectral.graphs import GraphConstruction
+from holdfast.spectral.graph_pair import GraphConstruction
 
 if TYPE_CHECKING:
     from holdfast.core.balls import Ball as Missing

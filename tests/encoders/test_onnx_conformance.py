@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.onnx.attributes import ATTRIBUTES
 from holdfast.encoders.onnx.graph import OnnxModule, parse
-from holdfast.encoders.onnx.operators import OPERATORS
+from holdfast.encoders.onnx.operators import ATTRIBUTES, OPERATORS
 
 onnx = pytest.importorskip("onnx")
 node = pytest.importorskip("onnx.backend.test.case.node")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.records import Claim, Estimate
-from holdfast.measure.findings import radius_curves
+from holdfast.measure.observation import radius_curves
 
 
 def estimate(ball: Ball | None, value: float, attack: str = "pgd", quantity: str = "breakaway_risk") -> Estimate:

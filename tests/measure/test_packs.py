@@ -11,9 +11,8 @@ import torch
 
 from holdfast.core.files import write_whole
 from holdfast.measure import packs
-from holdfast.measure.keys import Key
 from holdfast.measure.packs import HEAD, ShardFolder
-from holdfast.measure.store import Store
+from holdfast.measure.store import Key, Store
 
 KEY = Key(kind="seen", version=1, settings={}, encoder="e", images="i", seed=0, precision="float32")
 MANY = packs.LOOSE + 6

@@ -12,8 +12,7 @@ from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.core.divergences import L2Distance
 from holdfast.core.records import Failure
 from holdfast.core.run_settings import RunSettings
-from holdfast.measure.keys import Key, key_of
-from holdfast.measure.store import Cell, Store, StoreError, load
+from holdfast.measure.store import Cell, Key, Store, StoreError, key_of, load
 from tests import tiny
 
 KEY = Key(kind="seen", version=1, settings={}, encoder="e", images="i", seed=0, precision="float32")

@@ -21,8 +21,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.trained import Card, architecture_of, write
-from holdfast.measure.keys import key_of
 from holdfast.measure.population import Population
+from holdfast.measure.store import key_of
 from holdfast.probes.base import Probe
 from holdfast.probes.evaluations.probe_accuracy import ProbeAccuracy
 from holdfast.probes.evaluations.probe_radius import ProbeRadius

@@ -16,9 +16,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.measure.keys import key_of
 from holdfast.measure.population import Population
-from holdfast.measure.store import Store
+from holdfast.measure.store import Store, key_of
 from holdfast.probes.base import Probe, probes
 from holdfast.probes.hardened import NoiseProbe, RobustProbe
 from holdfast.probes.linear import Linear, LinearScores, logistic_regression

@@ -15,8 +15,7 @@ from holdfast.corruptions.evaluations.common_corruptions import CommonCorruption
 from holdfast.corruptions.evaluations.common_perturbations import CommonPerturbations
 from holdfast.corruptions.evaluations.corruption_error import CorruptionError
 from holdfast.geometry.evaluations.alignment import Alignment
-from holdfast.measure.applicable import inapplicable, without
-from holdfast.measure.evaluation import Evaluation
+from holdfast.measure.evaluation import Evaluation, inapplicable, without
 from holdfast.report.comparison.comparable import relative_to
 from holdfast.run.catalog import evaluations
 from holdfast.run.plan import drop_inapplicable

@@ -18,10 +18,9 @@ from holdfast.commands.runs import inventory
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Joint, Observation
 from holdfast.measure.population import Population
-from holdfast.measure.store import Store
+from holdfast.measure.store import Store, key_of
 from holdfast.report.overview import alerts
 from holdfast.run import computing, conclusions, shards, table
 from holdfast.run import computing as learning

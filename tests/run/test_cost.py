@@ -28,7 +28,7 @@ from holdfast.measure.store import Store
 from holdfast.run import computing, table
 from holdfast.run.engines.base import Local
 from holdfast.run.forecast import CONCLUSION, SET_UP, Deadline, Forecast, seconds_per_forward
-from holdfast.run.tuning import fastest, gradient_seconds
+from holdfast.run.plan import fastest, gradient_seconds
 from holdfast.smoothing.index import NoisyIndex
 from tests import tiny
 from tests.filled import Told, fill_table

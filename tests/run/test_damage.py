@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import holdfast as hf
-from holdfast.commands.stored_runs import read, unfinished
+from holdfast.commands.runs import read, unfinished
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.records import Failure
 from holdfast.core.run_settings import RunSettings

@@ -21,10 +21,9 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.statistics import summarise
 from holdfast.encoders import load
 from holdfast.measure.evaluation import Evaluation, fits_of
-from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
-from holdfast.measure.store import Store
+from holdfast.measure.store import Store, key_of
 from holdfast.run.engines.base import Context, Engine, Output, Unit
 from tests import tiny
 from tests.filled import fill_table

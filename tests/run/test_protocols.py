@@ -12,8 +12,7 @@ import holdfast as hf
 from holdfast.cli.app import run as cli
 from holdfast.measure.evaluation import settings
 from holdfast.report.papers import TABLES, Line, paper_table
-from holdfast.run.catalog import SUITES
-from holdfast.run.protocols import PROTOCOLS
+from holdfast.run.catalog import PROTOCOLS, SUITES
 from holdfast.run.request import Request, planned
 from tests.marks import rest_slow
 

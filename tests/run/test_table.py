@@ -21,9 +21,8 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.measure.evaluation import Evaluation
-from holdfast.measure.keys import key_of
 from holdfast.measure.population import represent
-from holdfast.measure.store import Store, StoreError
+from holdfast.measure.store import Store, StoreError, key_of
 from holdfast.run import catalog, shards
 from holdfast.run.engines.base import Context, Engine, Local, Output, Unit
 from holdfast.run.request import build

@@ -8,14 +8,14 @@ import pytest
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.run import tuning
-from holdfast.run.tuning import keep_freed_memory
+from holdfast.run import plan
+from holdfast.run.plan import keep_freed_memory
 from tests.samples import builtin
 
 
 def test_small_networks_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "gradient_seconds", lambda *_: pytest.fail("measured"))
-    assert tuning.attacked_together(builtin("digits-random")) == 1
+    monkeypatch.setattr(plan, "gradient_seconds", lambda *_: pytest.fail("measured"))
+    assert plan.attacked_together(builtin("digits-random")) == 1
 
 
 def test_large_networks_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,8 +27,8 @@ def test_large_networks_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> No
         batches.append(count)
         return 0.02 + 0.01 * count
 
-    monkeypatch.setattr(tuning, "gradient_seconds", seconds)
-    assert tuning.attacked_together(encoder) == tuning.attacked_together(encoder) == 8
+    monkeypatch.setattr(plan, "gradient_seconds", seconds)
+    assert plan.attacked_together(encoder) == plan.attacked_together(encoder) == 8
     assert batches == [1, 2, 4, 8]
 
 
@@ -36,7 +36,7 @@ def test_an_encoder_that_cannot_be_measured_is_attacked_one_by_one() -> None:
     def fail(count: int) -> float:
         raise RuntimeError("no gradient")
 
-    assert tuning.fastest(fail) == 1
+    assert plan.fastest(fail) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is of Linux")

@@ -11,9 +11,9 @@ from holdfast.core.noise import Noise
 from holdfast.core.statistics.intervals import bounded_interval
 from holdfast.service import conformal as betting
 from holdfast.service import conformal as support
-from holdfast.service import energy, permutations
-from holdfast.service import permutations as classifier
-from holdfast.service import permutations as directions
+from holdfast.service import energy
+from holdfast.service import energy as classifier
+from holdfast.service import energy as directions
 
 
 def drawn(count: int, features: int, name: str = "") -> torch.Tensor:
@@ -25,7 +25,7 @@ def names(count: int) -> list[str]:
 
 
 def weights_of(count: int, total: int, draws: int = 40, groups: list[str] | None = None) -> torch.Tensor:
-    return permutations.assignments(count, names(total), groups or names(total), draws, 0)
+    return energy.assignments(count, names(total), groups or names(total), draws, 0)
 
 
 def slow_energy(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -71,7 +71,7 @@ def test_assignments_keep_sizes_and_groups_and_follow_names() -> None:
     assert len({tuple(side.tolist()) for side in (weights > 0).T}) == 41, "vacuous: the draws are alike"
     assert torch.allclose(weights.sum(0), torch.zeros(41), atol=1e-6)
     order = [*range(9, -1, -1), *range(29, 9, -1)]
-    shuffled = permutations.assignments(10, [names(30)[k] for k in order], [names(30)[k] for k in order], 40, 0)
+    shuffled = energy.assignments(10, [names(30)[k] for k in order], [names(30)[k] for k in order], 40, 0)
     assert torch.equal(shuffled, weights[order])
     groups = [f"group-{k // 5}" for k in range(30)]
     together = weights_of(10, 30, groups=groups)
@@ -80,7 +80,7 @@ def test_assignments_keep_sizes_and_groups_and_follow_names() -> None:
 
 
 def test_every_division_of_four_samples_is_as_likely() -> None:
-    weights = permutations.assignments(2, list("abcd"), list("abcd"), 6000, 0)[:, 1:]
+    weights = energy.assignments(2, list("abcd"), list("abcd"), 6000, 0)[:, 1:]
     counts = np.unique((weights > 0).int().T.numpy(), axis=0, return_counts=True)[1]
     assert len(counts) == 6
     assert stats.chisquare(counts).pvalue > 1e-3
@@ -145,7 +145,7 @@ def test_a_classifier_sees_a_shift_of_half_that_it_was_not_taught() -> None:
 
 
 def test_holm_is_that_of_statsmodels_by_hand() -> None:
-    assert permutations.holm([0.04, 0.001, 0.03]) == pytest.approx([0.06, 0.003, 0.06])
+    assert energy.holm([0.04, 0.001, 0.03]) == pytest.approx([0.06, 0.003, 0.06])
 
 
 def test_conformal_p_values_are_exact_and_discoveries_keep_their_rate() -> None:

@@ -22,7 +22,7 @@ from holdfast.smoothing.copies import kept_ranks
 from holdfast.smoothing.evaluations.center_smoothing import CenterSmoothing
 from holdfast.smoothing.index import BETA, Smoothing, abstains, central_sample, deviation, mass, quantile
 from holdfast.smoothing.noisy_codes import NoisyCodes
-from holdfast.smoothing.shared import certified_distance
+from holdfast.smoothing.plan import certified_distance
 from tests.samples import linear
 
 ENCODERS = ("mnist_base", "mnist_base_adv1", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1")

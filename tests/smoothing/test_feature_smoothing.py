@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
-from holdfast.smoothing.unit_codes import certified_cosine, least_mean, predicted_bets, similarities, unit
+from holdfast.smoothing.noisy_codes import certified_cosine, least_mean, predicted_bets, similarities, unit
 from tests.marks import rest_slow
 from tests.samples import digits
 

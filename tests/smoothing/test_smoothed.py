@@ -104,7 +104,7 @@ def test_a_wider_ball_is_certified_to_move_codes_farther(centred: Result):
 
 def test_a_contradiction_is_said(monkeypatch: pytest.MonkeyPatch):
     """Were the certificate a tenth of what it is, attacks would refute it, and the reader would hear of it."""
-    monkeypatch.setattr("holdfast.smoothing.shared.BETA", -0.99)
+    monkeypatch.setattr("holdfast.smoothing.plan.BETA", -0.99)
     found = CenterSmoothing(divergences=(L2Distance(),), **FEW)(builtin("digits-robust"), digits(40), FAST)
     assert any(warning.startswith("CONTRADICTION") for warning in found.findings.warnings)
 

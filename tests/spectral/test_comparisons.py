@@ -12,8 +12,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.spectral.analysis import TOP, scored, spade
 from holdfast.spectral.comparisons import compared_edges, normalised, of_one_graph, over_k, reverse_score
 from holdfast.spectral.graph import Graph
-from holdfast.spectral.graph_pair import checked
-from holdfast.spectral.graphs import KNN
+from holdfast.spectral.graph_pair import KNN, checked
 from tests.spectral.graphs import graph_pair
 
 X = np.random.default_rng(0).normal(size=(300, 3))

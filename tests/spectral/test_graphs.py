@@ -12,7 +12,7 @@ from holdfast.core.points import points
 from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.spectral.analysis import spade
 from holdfast.spectral.graph import Graph, bridged, crossing, split, union
-from holdfast.spectral.graphs import CKNN, KNN, PCA, GraphConstruction, Sparsified, sparsified
+from holdfast.spectral.graph_pair import CKNN, KNN, PCA, GraphConstruction, Sparsified, sparsified
 from tests.spectral.graphs import folded, oracle, random_graph
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.core.points import neighbours as exact
 from holdfast.core.points import points
 from holdfast.core.points.neighbours import nearest_neighbours
-from holdfast.spectral import neighbours as approximate
+from holdfast.spectral import graph as approximate
 
 
 def brute(x: np.ndarray, k: int) -> np.ndarray:

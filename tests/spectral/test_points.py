@@ -11,8 +11,7 @@ import torch
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points import distinct, points
 from holdfast.spectral.analysis import spade
-from holdfast.spectral.graph_pair import _enough
-from holdfast.spectral.graphs import CKNN, PCA
+from holdfast.spectral.graph_pair import CKNN, PCA, _enough
 from tests.spectral.graphs import folded
 
 

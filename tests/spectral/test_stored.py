@@ -8,8 +8,7 @@ import pytest
 import safetensors.torch
 
 from holdfast.spectral.analysis import scored
-from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.graphs import KNN
+from holdfast.spectral.graph_pair import KNN, checked, draw
 from holdfast.spectral.stability import spade_of, tensors_of
 
 

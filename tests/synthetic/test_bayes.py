@@ -16,8 +16,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.synthetic import mixture as bayes
-from holdfast.synthetic.linf import homotopy
-from holdfast.synthetic.mixture import accuracy, secular
+from holdfast.synthetic.mixture import accuracy, homotopy, secular
 from holdfast.synthetic.score import expected_bound
 from tests.synthetic.isotropic import isotropic_rule
 

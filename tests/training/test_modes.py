@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.commands.harden import agreement_of, parted
-from holdfast.commands.train import train
-from holdfast.commands.train_folder import mode_of
+from holdfast.commands.train import mode_of, train
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

@@ -15,8 +15,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.data import by_name as data
-from holdfast.training.feed import Feed
-from holdfast.training.native import as_stored, crops, first_crop
+from holdfast.training.feed import Feed, as_stored, crops, first_crop
 from holdfast.training.recipe import Recipe, views_of
 from holdfast.transforms.augmentations.cropping import RandomResizedCrop
 from holdfast.transforms.base import Transform, transformed, transforms

@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.balls import Ball, column
+from holdfast.core.discovery import OldName, OldNames
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.old_names import OldName, OldNames
 from holdfast.core.settings import Searching, TextSettings, check_positive
 
 Gain = Float[Tensor, "b"]

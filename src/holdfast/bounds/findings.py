@@ -33,8 +33,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run_settings import Observed, without_tf32
 from holdfast.core.statistics.summaries import Better, Scale, over_scale, series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import radius_curves
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint, Observation, radius_curves
 from holdfast.measure.population import Population
 
 QUESTION = "Does every certificate withstand attack?"

@@ -12,7 +12,7 @@ import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.warned import may_warn
+from holdfast.cli.terminal import may_warn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, Arch, EvaluateOptions, Limit, Out
 from holdfast.core.settings import listed, names_of
@@ -151,7 +151,7 @@ def command(
 def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning, evaluate
-    from holdfast.commands.stored_runs import data_sets
+    from holdfast.commands.runs import data_sets
     from holdfast.run.request import keywords
 
     merged = keywords(chosen, config)

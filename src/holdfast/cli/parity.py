@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import flags
-from holdfast.cli.warned import may_warn
+from holdfast.cli.terminal import may_warn
 from holdfast.core.options import INPUT, MEASURED, OUTPUT, LocalOptions
 
 if TYPE_CHECKING:

@@ -1,4 +1,9 @@
-"""The terminal: tables as wide as it is, output that may be cut off, parsing of commands, one result in print."""
+"""The terminal: tables as wide as it is, output that may be cut off, parsing of commands, one result in print.
+
+Layout of ``--help``: commands in groups, flags in panels, every default stated once.
+
+Warnings of a command: each once, and at most three.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import codecs
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from io import TextIOWrapper
 from math import isnan
 from shutil import get_terminal_size
@@ -16,12 +23,105 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from holdfast.cli.helping import signature, write_commands, write_parameters
-from holdfast.cli.warned import may_warn
 from holdfast.core.errors import HoldfastError, check_not_blank
+from holdfast.core.options import INPUT, PANELS
 
 if TYPE_CHECKING:
     from holdfast.core.records import Result
+
+
+OTHER = "More"
+"""Group of commands that ``GROUPS`` does not name, such as those of other packages."""
+GROUPS = {
+    "Measure": ("evaluate", "compare", "check", "doctor"),
+    "Attack and prove": ("attack", "certify"),
+    "Improve": ("harden", "train"),
+    "Deploy": ("parity", "canary", "drift", "threshold"),
+    "Data and runs": ("corrupt", "spade", "runs", "clean", "publish", "list"),
+}
+"""Groups of commands in ``holdfast --help``, in their order."""
+Rows = list[tuple[str, str]]
+
+
+def write_commands(formatter: Any, commands: dict[str, str]) -> None:
+    """Write the first line of each command's help, group by group."""
+    rest = [name for name in commands if not any(name in group for group in GROUPS.values())]
+    width = max(map(len, commands))  # equal in all groups, so that the texts align
+    for title, names in {**GROUPS, OTHER: rest}.items():
+        rows = [(name.ljust(width), commands[name]) for name in names if name in commands]
+        _write(formatter, title, rows)
+
+
+def write_parameters(formatter: Any, parameters: Sequence[Any], titles: Iterable[str] = PANELS) -> None:
+    """Write a line per argument and flag, panel by panel; flags without a panel go to the last one."""
+    panels: dict[str, Rows] = {title: [] for title in titles}
+    last = list(panels)[-1]
+    for parameter in parameters:
+        title = INPUT if parameter.param_type_name == "argument" else parameter.rich_help_panel or last
+        panels.setdefault(title, []).append((signature(parameter), meaning(parameter)))
+    for title, rows in panels.items():
+        _write(formatter, title, rows)
+
+
+def _write(formatter: Any, title: str, rows: Rows) -> None:
+    if rows:
+        formatter.write(f"\n{title}\n")
+        formatter.indent()
+        formatter.write_dl(rows, col_max=28)
+        formatter.dedent()
+
+
+def signature(parameter: Any) -> str:
+    """Return how an argument or flag is typed, as in ``--limit N``."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper().rstrip("_"))
+    names = " / ".join([max(parameter.opts, key=len), *parameter.secondary_opts])
+    return names if parameter.is_flag else f"{names} {parameter.metavar or 'VALUE'}"
+
+
+def meaning(parameter: Any) -> str:
+    """Return the help of an argument or flag, with its default unless the text states one."""
+    words = (parameter.help or "").strip()
+    shown = parameter.show_default if isinstance(parameter.show_default, str) else _default(parameter)
+    if shown and "(default" not in words:
+        words = f"{words.removesuffix('.')} (default: {shown})."
+    return f"{words} Required." if parameter.required else words
+
+
+def _default(parameter: Any) -> str:
+    value = None if callable(parameter.default) else parameter.default
+    if value is None or parameter.required or isinstance(value, (bool, list, tuple)):
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+MOST = 3
+"""Warnings that a command prints; a reader of more acts on none."""
+_printed: ContextVar[dict[str, None] | None] = ContextVar("printed", default=None)
+
+
+@contextmanager
+def limited(debug: bool) -> Iterator[None]:
+    """Let a command print ``MOST`` warnings, and at its end how many more there are; all of them with ``debug``."""
+    sentences: dict[str, None] = {}
+    token = _printed.set(None if debug else sentences)
+    try:
+        yield
+    finally:
+        _printed.reset(token)
+        if not debug and len(sentences) > MOST:
+            print(f"holdfast: {len(sentences) - MOST} more: add --debug to see them", file=sys.stderr)
+
+
+def may_warn(sentence: str) -> bool:
+    """Return whether a command may print this warning; outside of a command it always may."""
+    sentences = _printed.get()
+    if sentences is None:
+        return True
+    if sentence in sentences:
+        return False
+    sentences[sentence] = None
+    return len(sentences) <= MOST
 
 
 UNLIMITED = 10_000

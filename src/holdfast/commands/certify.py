@@ -1,41 +1,208 @@
-"""Certify images, one by one: that no change makes one more similar to others, or a change that does."""
+"""Certify images, one by one: that no change makes one more similar to others, or a change that does.
+
+What ``holdfast certify --method smoothing`` leaves on disk: for every image, up to which change its noisy copies keep it.
+
+certify.json    settings, and per image its status, the radius certified less that of the ball, and why it is unknown
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Unpack
+from datetime import datetime
+from math import inf, nan
+from time import monotonic
+from typing import Unpack, final
+
+import torch
 
 from holdfast.attacks.base import Attack
-from holdfast.bounds.certificates import CertificateRecord, Certificates, write_certificates
+from holdfast.bounds.certificates import Certificate, CertificateRecord, Certificates, groups_of, write_certificates
 from holdfast.bounds.lower_bounds import Method
 from holdfast.bounds.pair_bounds import arithmetic_of
 from holdfast.bounds.pairs import check_few_neurons
 from holdfast.bounds.proofs.files import check_proofs, check_proofs_fit, write_proofs
 from holdfast.bounds.queries import check_queries, check_query_encoder, write_queries
 from holdfast.bounds.rounding.executed import executes
-from holdfast.commands.certify_by_copies import (
-    DOING,
-    SMOOTHING,
-    CopiesShown,
-    noisy_codes,
-    plan,
-    read_smoothing,
-    write_smoothed_certificates,
-)
 from holdfast.commands.inputs import ball_of, for_each_encoder
-from holdfast.core.balls import Ball
+from holdfast.core.balls import L2, Ball
 from holdfast.core.checks import check_whole
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.options import CertifyOptions, takes
-from holdfast.core.run_settings import RunSettings
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.settings import pairs
+from holdfast.measure.evaluation import settings
 from holdfast.measure.population import Population
+from holdfast.measure.store import Store, provenance
+from holdfast.report.text import about
 from holdfast.run.forecast import seconds_per_forward
 from holdfast.run.inputs import NamedEncoder, NamedImages
+from holdfast.run.progress import Display
+from holdfast.run.request import build
 from holdfast.run.run import Run
-from holdfast.smoothing.copies import listening
+from holdfast.smoothing.copies import Stopping, least_share, listening, radius
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
+from holdfast.smoothing.index import told_apart
+from holdfast.smoothing.noisy_codes import NoisyCodes
+from holdfast.smoothing.plan import Plan
+
+SMOOTHING = "smoothing"
+LEAST = 250
+"""Copies that are drawn before anything is looked at."""
+SELECTION = 1
+"""Copies that choose a centre, by default: certificates are of votes for the image itself, which need none."""
+DOING = "noisy copies of images"
+ALMOST = 0.99
+"""The share of all work that is shown as done within an image at most, however short the forecast was."""
+
+
+def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> SmoothedRetrieval:
+    """Return what ``method``, as in ``smoothing:sigma=0.25,copies=10000``, asks for in ``ball``.
+
+    Raises:
+        HoldfastError: it cannot certify anything there.
+
+    Example:
+        >>> read_smoothing("smoothing:copies=10000", L2(0.25), 50, 9).copies
+        10000
+    """
+    if not isinstance(ball, L2):
+        raise HoldfastError(f"smoothing certifies l2 balls, got {ball}; give one as in --ball l2:0.25")
+    takes = "smoothing takes sigma, selection, copies, alpha and divergences, as in smoothing:sigma=0.25"
+    settings_of_text = pairs([part for part in method.partition(":")[2].split(",") if part], takes)
+    if unknown := set(settings_of_text) - {"sigma", "selection", "copies", "alpha", "divergences"}:
+        raise HoldfastError(f"{takes}; got {min(unknown)!r}")
+    fixed = {"radii": ball.radius, "samples": anchors, "others": others}
+    evaluation = build(SmoothedRetrieval, {"divergences": "l2", "selection": SELECTION, **settings_of_text, **fixed})
+    assert isinstance(evaluation, SmoothedRetrieval)
+    return evaluation
+
+
+def noisy_codes(evaluation: SmoothedRetrieval) -> NoisyCodes:
+    """Return what must be seen of each image."""
+    return NoisyCodes(evaluation.smoothing, evaluation.divergences[:1], (), stopping(evaluation))
+
+
+def stopping(evaluation: SmoothedRetrieval) -> Stopping:
+    """Return when enough copies are drawn: as soon as it is decided whether most stay nearest to the image in the ball."""
+    return Stopping(evaluation.radii, evaluation.alpha, LEAST, ("kept",))
+
+
+def plan(evaluation: SmoothedRetrieval, pace: float) -> str:
+    """Return what it will cost, at ``pace`` seconds for a copy, and can certify at best, as a sentence."""
+    smoothing = evaluation.smoothing
+    expected = Plan(smoothing, evaluation.slack, evaluation.alpha, stopping(evaluation))
+    takes = f"an image takes {about(pace * smoothing.forward_passes)} here{' at most' if expected.ends_early else ''}"
+    centre = (
+        f"2 x {smoothing.selection:,} of the copies choose a centre, which no certificate needs: leave selection out"
+    )
+    return (
+        f"{expected.drawn}; l2 radii up to {expected.farthest:.3g} can be certified, "
+        f"each with confidence {1 - evaluation.alpha:g}"
+        f"{f'; {takes}' if pace else ''}"
+        f"{f'; {centre}' if smoothing.selection > SELECTION else ''}"
+    )
+
+
+@final
+class CopiesShown:
+    """Progress that goes on within an image, by its copies: those of one take minutes where the network is large."""
+
+    def __init__(self, show: Display) -> None:
+        self.show, self.copies, self.since, self.told = show, 0, monotonic(), ("", 0.0, inf)
+
+    def __call__(self, doing: str, share: float, left: float) -> None:
+        """Show the progress between images."""
+        self.copies, self.since, self.told = 0, monotonic(), (doing, share, left)
+        self.show(doing, share, left)
+
+    def say(self, sentence: str) -> None:
+        """Show one line of its own."""
+        self.show.say(sentence)
+
+    def heard(self, copies: int) -> None:
+        """Show ``copies`` more encoded copies, and the time that is left."""
+        doing, share, left = self.told
+        passed = monotonic() - self.since
+        self.copies += copies
+        within = (1 - share) * passed / left if left else 0.0
+        share = max(share, min(share + within, ALMOST))
+        self.show(f"{doing}; {self.copies:,} copies of the next", share, max(left - passed, 0.0))
+
+
+def write_smoothed_certificates(
+    population: Population,
+    evaluation: SmoothedRetrieval,
+    rows: Sequence[int],
+    observed: Observed,
+    store: Store,
+    started: datetime,
+) -> CertificateRecord:
+    """Write the certificates of the images at ``rows`` and return their record; of no rows nothing is written.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    certificates = _certificates(population, evaluation, rows, observed) if rows else ()
+    (ball,) = evaluation.radii
+    if not rows:
+        population = Population(population.encoder, population.images, population.run, torch.empty(0, 0))
+    record = CertificateRecord(
+        encoder=population.encoder_info,
+        images=population.images_info,
+        settings={name: str(value) for name, value in settings(noisy_codes(evaluation)).items()}
+        | {"method": SMOOTHING, "ball": str(L2(ball)), "alpha": f"{evaluation.alpha:g}"}
+        | {"negatives": str(evaluation.others)}
+        | groups_of(population, evaluation.others)
+        | {"seed": str(population.run.seed), "precision": population.run.precision},
+        certificates=certificates,
+        missing=len(noisy_codes(evaluation).rows(population)) - len(rows),
+        provenance=provenance(population.run, started),
+    )
+    if rows:
+        store.write_file("certify.json", record.model_dump_json(indent=1).encode())
+    return record
+
+
+def _certificates(
+    population: Population, evaluation: SmoothedRetrieval, rows: Sequence[int], observed: Observed
+) -> tuple[Certificate, ...]:
+    """Return the certificates of the images at ``rows``."""
+    alpha = evaluation.alpha / len(stopping(evaluation).looks(evaluation.copies))
+    reach = radius(least_share(observed["0.kept"], observed["copies"], alpha), evaluation.sigma).tolist()
+    others = population.random_others(rows, evaluation.others)
+    weakest = observed["0.nearer"].argmin(1).cpu()
+    negatives = others[torch.arange(len(rows)), weakest].tolist()
+    return tuple(_certificate(population, evaluation, *values) for values in zip(rows, negatives, reach, strict=True))
+
+
+def _certificate(
+    population: Population, evaluation: SmoothedRetrieval, row: int, negative: int, reach: float
+) -> Certificate:
+    """Return the certificate of the image at ``row``, whose noisy copies keep it up to ``reach``; nan: unsure."""
+    (ball,) = evaluation.radii
+    if not told_apart(population, row, evaluation.others).any():
+        reach, reason = nan, "all other images are exact copies of it"
+    elif reach > ball:
+        reason = f"most of its noisy copies stay nearest to it after every change up to {reach:.3g}"
+    elif reach > 0:
+        reason = f"that most of its noisy copies stay nearest to it is certified up to {reach:.3g} alone"
+    else:
+        reason = "it is not sure that most of its noisy copies are nearest to it"
+    return Certificate(
+        id=population.images.ids[row],
+        status="CERTIFIED" if reach > ball else "UNKNOWN",
+        reason=reason,
+        negative=population.images.ids[negative],
+        bound=reach - ball,
+        attacked=nan,
+        contradictions=0,
+        witness=None,
+        replayed=None,
+    )
+
 
 COPIES = 32
 """Ratio of batch sizes: bounds hold dozens of times an image's memory, a noisy copy only one image's."""

@@ -8,8 +8,7 @@ from pathlib import Path
 from time import time
 
 from holdfast.commands.inputs import StoredRun, folder_of
-from holdfast.commands.runs import COMPUTED, files_of, is_run, kind_of
-from holdfast.commands.stored_runs import data_sets
+from holdfast.commands.runs import COMPUTED, data_sets, files_of, is_run, kind_of
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.records import Record
 from holdfast.measure.store import Store

@@ -25,8 +25,7 @@ from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import ball_of
-from holdfast.commands.train import UnfinishedError, train
-from holdfast.commands.train_folder import check_trainable
+from holdfast.commands.train import UnfinishedError, check_trainable, train
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Codes, Encoder
@@ -38,7 +37,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders.trained import ASKED, CHECKPOINT
-from holdfast.measure.findings import collapsed
+from holdfast.measure.observation import collapsed
 from holdfast.run.engines.ranks import process_rank
 from holdfast.run.engines.ray import Ray
 from holdfast.run.engines.requested import check_cluster, engine_of

@@ -1,4 +1,7 @@
-"""Whether another runtime, precision, export or version of an encoder still has the space of the first."""
+"""Whether another runtime, precision, export or version of an encoder still has the space of the first.
+
+The result of one candidate: its codes beside those of the reference, what explains the difference, worst images.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,302 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+import torch
+
 from holdfast.commands.evaluate import MissingResultsWarning
-from holdfast.commands.parity_conclusion import Conclusion
-from holdfast.commands.parity_sides import Coded, NamedSide, Side, check_time, coded, radii_of, sides_of
+from holdfast.commands.parity_adapter import ADAPTER_VERSION, adapted
+from holdfast.commands.parity_preprocessing import preprocessing
+from holdfast.commands.parity_sides import Coded, NamedSide, Side, change, check_time, coded, radii_of, sides_of
 from holdfast.core.checks import check_whole
 from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
+from holdfast.core.noise import hashed_each
 from holdfast.core.options import LocalOptions, takes
-from holdfast.core.records import Failure, Result
+from holdfast.core.pictures import SHOWN, row
+from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.settings import listed
 from holdfast.data.reading.scan_cache import FILE, ScanCache
-from holdfast.measure.store import REQUEST, StoreError, provenance
+from holdfast.measure.observation import collapsed, population_warnings
+from holdfast.measure.store import REQUEST, Cell, Key, StoreError, provenance
 from holdfast.report import write
 from holdfast.run.inputs import Inputs, NamedImages, images_reference, loading_of, named_images
 from holdfast.run.request import Request
 from holdfast.run.run import Run
-from holdfast.service.parity import DIVERGENCES, NAME, QUESTION
+from holdfast.service.parity import (
+    DIRECTIONS,
+    DIVERGENCES,
+    HEADLINE,
+    MEANING,
+    NAME,
+    QUESTION,
+    QUESTIONS,
+    SAME,
+    TITLE,
+    VERSION,
+    Pair,
+    check_neighbours,
+    findings,
+    worst,
+)
+from holdfast.service.parity_maps import Answers, Gallery
+
+ITSELF = "the other images"
+UNMOVED = (SAME, DIRECTIONS)
+"""Verdicts that leave nothing to explain."""
+CODES_ALONE = "Whether robustness moved is not known: of the candidate there are codes alone, which cannot be attacked."
+
+
+@dataclass(frozen=True, eq=False)
+class Conclusion:
+    """What every candidate is compared with, and how."""
+
+    reference: Coded
+    k: int
+    divergence: str
+    """What neighbours and distances go by, ``cosine`` or ``l2``."""
+    inputs: Inputs
+    run: Run
+    adapter: Path | None = None
+    """File of the map from the reference's embeddings to the candidate's space; None: fit none."""
+
+    def check_sense(self) -> None:
+        """Raise if nothing could be compared with the reference: too few images, or one code for all of them."""
+        searched = self.reference.rows if self.reference.bank is None else self.reference.bank_ids
+        check_neighbours(self.k, len(searched) - (self.reference.bank is None))
+        if collapsed(self.reference.codes):
+            raise HoldfastError(
+                f"{self.reference.side.name} gives one embedding to all images, so there is no distance to compare "
+                "with; name "
+                "another reference"
+            )
+
+    def of(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Result:
+        """Return the result of the candidate ``side``: what the store holds, or computed and kept there.
+
+        Args:
+            side: the candidate.
+            before, after: attack radii of the reference and of the candidate, if they were asked for.
+
+        Raises:
+            HoldfastError: it cannot be compared with the reference.
+            BudgetSpentError: the budget ended before anything of it was encoded.
+        """
+        key = self.key(side, before, after)
+        known = self.run.store.result(key)
+        if known is not None and known.planned is None and self.adapter is None:
+            return known
+        self.run.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
+        candidate = coded(side, self.inputs, self.run)
+        pair = self.pair(candidate)
+        conclusion, answers = findings(pair, self.k)
+        conclusion = self.explained(conclusion, pair, candidate)
+        conclusion = _with_radii(conclusion, before, after)
+        if self.adapter is not None:
+            estimates, found = adapted(pair, self.k, self.reference.side, side.name, before, self.inputs, self.run)
+            found.adapter.save(self.adapter)
+            verdicts = (*conclusion.verdicts, found.verdict(self.adapter))
+            warnings = (*conclusion.warnings, *([found.warning] if found.warning else ()))
+            conclusion = conclusion.model_copy(
+                update={"estimates": (*conclusion.estimates, *estimates), "verdicts": verdicts, "warnings": warnings}
+            )
+        conclusion = conclusion.model_copy(update={"pictures": self.pictures(conclusion, pair, answers)})
+        result = self.record(candidate, conclusion)
+        self.run.store.finish(key, result)
+        return result
+
+    def key(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Key:
+        """Return what identifies the result: everything that it is made from."""
+        images, bank = self.inputs.images(side.encoder), self.inputs.bank(side.encoder)
+        radii = [_made_from(each) for each in (before, after)]
+        return Key(
+            kind=NAME,
+            version=VERSION,
+            settings={
+                **self.settings,
+                "candidate_images": images.fingerprint,
+                "bank": None if bank is None else bank.fingerprint,
+                "groups": self.reference.population.images.groups_fingerprint,
+                "radii": radii,
+                **({} if self.adapter is None else {"adapter": ADAPTER_VERSION}),
+            },
+            encoder=side.encoder.fingerprint,
+            images=self.reference.population.images.fingerprint,
+            seed=side.settings.seed,
+            precision=side.settings.precision,
+            name=side.name,
+        )
+
+    @property
+    def heading(self) -> str:
+        """Return how a report on the candidates is headed."""
+        return f"Parity of {{encoders}} with {self.reference.side.name} on {{images}}"
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return what must be equal for two candidates to be compared."""
+        run, encoder = self.reference.side.settings, self.reference.side.encoder
+        return {
+            "reference": encoder.name,
+            "reference_fingerprint": encoder.fingerprint,
+            "k": self.k,
+            "divergence": self.divergence,
+            "seed": run.seed,
+            "precision": run.precision,
+        }
+
+    def pair(self, candidate: Coded) -> Pair:
+        """Return the codes of the images that both have, each image once."""
+        reference = self.reference
+        known = {name: position for position, name in enumerate(candidate.ids)}
+        originals = reference.population.first_copies
+        rows = [
+            position
+            for position, row in enumerate(reference.rows)
+            if reference.ids[position] in known and int(originals[row]) == row
+        ]
+        ids = tuple(reference.ids[position] for position in rows)
+        if not ids:
+            raise HoldfastError(
+                f"{candidate.side.name} has none of the images of {reference.side.name}: {candidate.ids[0]!r} ... and "
+                f"{reference.ids[0]!r} ...; name images alike on both sides"
+            )
+        mine, theirs = reference.codes[rows], candidate.codes[[known[name] for name in ids]]
+        order = np.argsort(hashed_each((reference.side.settings.seed, "order"), ids), kind="stable")
+        groups = reference.population.images.groups
+        return Pair(
+            ids,
+            mine,
+            theirs,
+            self.gallery(candidate) or Gallery(mine, theirs, False),
+            torch.from_numpy(order),
+            "the bank" if reference.bank is not None else ITSELF,
+            () if groups is None else tuple(groups[reference.rows[position]] for position in rows),
+            DIVERGENCES[self.divergence],
+        )
+
+    def gallery(self, candidate: Coded) -> Gallery | None:
+        """Return the codes of the bank, in the order of the reference, if there is one."""
+        if self.reference.bank is None or candidate.bank is None:
+            return None
+        known = {name: position for position, name in enumerate(candidate.bank_ids)}
+        both = [position for position, name in enumerate(self.reference.bank_ids) if name in known]
+        theirs = candidate.bank[[known[self.reference.bank_ids[position]] for position in both]]
+        return Gallery(self.reference.bank[both], theirs, True)
+
+    def explained(self, conclusion: Findings, pair: Pair, candidate: Coded) -> Findings:
+        """Return the ``conclusion`` with what other preprocessings make of the difference, if there is one."""
+        if conclusion.verdicts[0].witness["verdict"] in UNMOVED:
+            return conclusion
+        divergence = pair.divergence
+        if pair.same_width and pair.one_side_at_norm_1():  # as indexes store embeddings: norms tell nothing
+            divergence = DIVERGENCES["cosine"]
+        scale = pair.embedded(divergence).scale()
+        explanation = preprocessing(self.reference, candidate, self.inputs, scale, divergence)
+        if explanation is None:
+            return conclusion
+        estimates, verdict = explanation
+        return conclusion.model_copy(
+            update={"estimates": (*conclusion.estimates, *estimates), "verdicts": (*conclusion.verdicts, verdict)}
+        )
+
+    def pictures(self, conclusion: Findings, pair: Pair, answers: Answers) -> tuple[Picture, ...]:
+        """Return the images whose codes moved most, with the nearest image before and after."""
+        population = self.reference.population
+        encoder, images = population.encoder, population.images
+        if encoder.codes_only or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] in UNMOVED:
+            return ()
+        row_of = {name: position for position, name in enumerate(images.ids)}
+        gallery, names = (population, pair.ids)
+        if pair.gallery.is_bank:
+            bank = self.inputs.bank(encoder)
+            assert bank is not None
+            gallery, names = type(population)(encoder, bank, population.run), bank.ids
+            row_of_gallery = {name: position for position, name in enumerate(bank.ids)}
+        else:
+            row_of_gallery = row_of
+        pictures = []
+        for position in worst(conclusion, SHOWN):
+            near = [names[int(answer[position])] for answer in (answers.before, answers.after)]
+            parts = {
+                "image": population.pixels([row_of[pair.ids[position]]])[0],
+                "nearest by the reference": gallery.pixels([row_of_gallery[near[0]]])[0],
+                "nearest by the candidate": gallery.pixels([row_of_gallery[near[1]]])[0],
+            }
+            numbers = "; ".join(
+                f"{each.quantity.replace('_', ' ')} {each.values[position]:.3g}"
+                for each in conclusion.series
+                if each.quantity in ("distance", "cosine", "neighbours_kept")
+            )
+            pictures.append(row(f"{pair.ids[position]}: {numbers}", parts, encoder.domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def record(self, candidate: Coded, conclusion: Findings) -> Result:
+        """Return the result of ``candidate``."""
+        reference = self.reference
+        planned = max(len(each.population.images) for each in (reference, candidate))
+        cut = any(len(each.rows) < len(each.population.images) for each in (reference, candidate))
+        warnings = population_warnings(candidate.known)
+        warnings += tuple(f"{each.side.name}: {each.problem}" for each in (reference, candidate) if each.problem)
+        warnings += _widths(reference, candidate)
+        if not cut:
+            warnings += (*_lacking(reference, candidate), *_lacking(candidate, reference))
+        return Result(
+            evaluation=NAME,
+            version=VERSION,
+            title=TITLE,
+            meaning=MEANING,
+            headline=HEADLINE,
+            questions=QUESTIONS,
+            heading=self.heading,
+            robustness=False,
+            encoder=candidate.info,
+            images=reference.known.images_info,
+            settings=self.settings,
+            findings=conclusion.model_copy(update={"warnings": (*conclusion.warnings, *warnings)}),
+            planned=planned if cut else None,
+            provenance=provenance(candidate.side.settings, self.run.started),
+        )
+
+
+def _widths(reference: Coded, candidate: Coded) -> tuple[str, ...]:
+    """Return a warning if the codes of both have different widths."""
+    before, after = reference.codes.shape[1], candidate.codes.shape[1]
+    if before == after:
+        return ()
+    return (
+        f"{candidate.side.name} has codes of {after} features and {reference.side.name} of {before}, so none is at a "
+        "distance from another and the old index cannot be searched by new codes.",
+    )
+
+
+def _lacking(of: Coded, by: Coded) -> tuple[str, ...]:
+    """Return a warning if images of one side have no code by the other."""
+    known = set(by.ids)
+    lacking = [name for name in of.ids if name not in known]
+    if not lacking:
+        return ()
+    return (
+        f"{len(lacking)} of {len(of.ids)} images of {of.side.name} have no code by {by.side.name}, {lacking[0]!r} the "
+        "first; they are left out.",
+    )
+
+
+def _made_from(radii: Result | Failure | None) -> object:
+    """Return what distinguishes these radii from others: how they were asked for, of which images, or why there are none."""
+    if isinstance(radii, Result):
+        return {"settings": radii.settings, "images": list(radii.findings.ids)}
+    return None if radii is None else radii.reason
+
+
+def _with_radii(conclusion: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:
+    """Return the ``conclusion`` with the change of the attack radius, or the reason why it is unknown."""
+    if before is None:
+        return conclusion
+    moved = CODES_ALONE if after is None else change(before, after)
+    if isinstance(moved, str):
+        return conclusion.model_copy(update={"warnings": (*conclusion.warnings, moved)})
+    return conclusion.model_copy(update={"estimates": (*conclusion.estimates, moved)})
+
 
 WHERE = ("limit", "seed", "size", "trust_remote_code", "device", "precision", "batch_size")
 """Options that the stored request of a run holds."""

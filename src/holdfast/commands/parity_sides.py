@@ -24,8 +24,8 @@ from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.loading.reference import named as short_name
-from holdfast.measure.keys import key_of
 from holdfast.measure.population import Population
+from holdfast.measure.store import key_of
 from holdfast.run.inputs import Inputs, NamedEncoder, checked, reference_of
 from holdfast.run.plan import plan_for_large_encoders
 from holdfast.run.request import planned

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.commands.inputs import StoredRun, folder_of
-from holdfast.commands.stored_runs import read
+from holdfast.commands.runs import read
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed, names_of

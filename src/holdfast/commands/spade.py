@@ -14,8 +14,7 @@ from torch import Tensor
 from holdfast.core.options import Seeding, takes
 from holdfast.core.records import Result
 from holdfast.measure.evaluation import settings
-from holdfast.measure.keys import Key
-from holdfast.measure.store import Store
+from holdfast.measure.store import Key, Store
 from holdfast.report import write
 from holdfast.run.folder import check_free, claim
 from holdfast.run.request import build
@@ -24,7 +23,7 @@ from holdfast.spectral import arrays as features
 from holdfast.spectral.analysis import Spade
 from holdfast.spectral.arrays import mark, packed, read
 from holdfast.spectral.evaluations.spade import Spectral
-from holdfast.spectral.graphs import GraphConstruction
+from holdfast.spectral.graph_pair import GraphConstruction
 
 
 @dataclass(frozen=True, eq=False)

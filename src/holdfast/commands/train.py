@@ -1,39 +1,305 @@
-"""From a recipe and images to an encoder: alone, or in the processes that torchrun has started."""
+"""From a recipe and images to an encoder: alone, or in the processes that torchrun has started.
+
+What a training begins with, and the folder that it writes.
+
+One process at a time holds the folder.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
-from torch import Tensor
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
 
-from holdfast.commands.train_folder import TrainingFolder, alone, load_inputs, mode_of, module_of
 from holdfast.core.clock import budget_start
-from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
+from holdfast.core.copies import copied
+from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Normalised
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, UnknownName, check_no_blanks
+from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.options import TrainOptions, takes
+from holdfast.core.records import ImagesInfo
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
-from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.data.reading.scan_cache import FILE as REMEMBERED
+from holdfast.encoders import trained
+from holdfast.encoders.architectures.base import LoadedEncoder, trainable
+from holdfast.measure.bank import apart
+from holdfast.measure.store import checkout, versions
+from holdfast.run.folder import check_free
+from holdfast.run.inputs import reference_or_images, select
+from holdfast.run.plan import keep_freed_memory
 from holdfast.run.progress import shown
-from holdfast.run.tuning import keep_freed_memory
 from holdfast.training import health as checkpoints
 from holdfast.training.health import lost
-from holdfast.training.loop import Training, Watch
+from holdfast.training.loop import Epoch, Training, Watch
+from holdfast.training.page import page
 from holdfast.training.processes import rank
 from holdfast.training.recipe import Recipe, read_settings
-from holdfast.transforms.base import Transform
+from holdfast.transforms.base import Transform, transformed
+from holdfast.transforms.subsets import subset_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+    from torch.utils.tensorboard import SummaryWriter
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What an encoder is trained on, and from."""
+
+    images: Images
+    bank: Images | None
+    """Labelled images to look for neighbours among, none of which is trained on."""
+    domain: Domain
+    start: Encoder | None
+    """The encoder that training goes on from."""
+
+
+def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None, scan_cache: ScanCache) -> Inputs:
+    """Return what ``place`` names, loaded; the bank without copies of training images, files of the cache unread.
+
+    Raises:
+        HoldfastError: something is not named, does not exist or does not fit.
+    """
+    if place["images"] is None:
+        raise HoldfastError('training needs images; name them with --images, or as images = "photos/" in the file')
+    named = reference_or_images(place["images"])
+    domain = _domain(recipe, named, place, start)
+    geometry = start.geometry if start is not None else None
+    taught = select(named, domain, geometry, limit=place["limit"], seed=recipe.seed, scan_cache=scan_cache)
+    taught = subset_of(
+        taught,
+        place["subset"],
+        recipe.seed,
+        lambda reference: select(reference, domain, geometry, scan_cache=scan_cache),
+    )
+    original = taught
+    if place["transform"] is not None:
+        taught = transformed(taught, place["transform"], recipe.seed)
+    if place["bank"] is None:
+        return Inputs(taught, None, domain, start)
+    bank = select(place["bank"], domain, geometry, scan_cache=scan_cache)
+    if bank.labels is None:
+        raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
+    return Inputs(taught, apart(bank, original), domain, start)
+
+
+def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start: Encoder | None) -> Domain:
+    if start is not None:
+        return start.domain
+    if isinstance(named, Images):
+        return Domain(tuple(named.pixels([0]).shape[1:]))
+    size, channels = place["size"], place["channels"] or 3
+    if size is None:
+        raise HoldfastError("how large are the inputs? name it with --size, as in --size 32")
+    if channels not in (1, 3):
+        raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
+    return Domain((channels, int(size), int(size)))
+
+
+def mode_of(recipe: Recipe, start: Encoder | None) -> str:
+    """Return the mode in which the encoder learns: that of the recipe, or else what suits where training starts.
+
+    In ``train`` mode a trained network with batch norm is another one than the network that is attacked and used: codes of
+    both modes may have next to nothing in common. Where no batch norm has any statistics yet, there is nothing to keep.
+    """
+    if recipe.mode is not None or start is None:
+        return recipe.mode or "train"
+    norms = [part for part in start.module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    return "train" if norms and all(map(_is_fresh, norms)) else "eval"
+
+
+def _is_fresh(norm: nn.modules.batchnorm._BatchNorm) -> bool:
+    """Return whether the running statistics, if there are any, are those that batch norm begins with."""
+    mean, variance = norm.running_mean, norm.running_var
+    return mean is None or variance is None or (not bool(mean.any()) and bool((variance == 1).all()))
+
+
+def module_of(recipe: Recipe, inputs: Inputs) -> nn.Module:
+    """Return the module to train, its random weights drawn by the recipe's seed."""
+    torch.manual_seed(recipe.seed)
+    if inputs.start is not None:
+        # Convolutions of trained networks, depthwise ones above all, take half the time so: EfficientNet-Lite0 at 64 pixels
+        # 8 ms an image forward and backward instead of 18, in batches of 32 on one thread.
+        return laid_out(trainable(copied(inputs.start.module)), torch.channels_last)
+    domain = inputs.domain
+    if len(recipe.mean) not in (0, 1, domain.shape[0]):
+        raise HoldfastError(
+            f"mean and std have {len(recipe.mean)} numbers, and images {domain.shape[0]} channels; give one of each per "
+            "channel"
+        )
+    module = recipe.architecture.build(domain)
+    return Normalised(module, recipe.mean, recipe.std, len(domain.shape)) if recipe.mean else module
+
+
+def laid_out(module: nn.Module, layout: torch.memory_format) -> nn.Module:
+    """Return ``module`` with the weights of its convolutions in that order in memory, which their maps then follow."""
+    for weight in module.parameters():
+        if weight.ndim == 4:
+            weight.data = weight.data.contiguous(memory_format=layout)
+    return module
+
+
+# The folder of a training: held by one process at a time, written while it runs and at its end.
+#
+# OUT/
+#   encoder.safetensors card.json   the encoder, which every command loads as trained:OUT
+#   epochs/0005.safetensors         its weights after single epochs, where they are kept
+#   metrics.jsonl tensorboard/      what was measured after each epoch
+#   training.html                   the curves
+#   checkpoint.pt                   from which a training that was interrupted goes on
+#   files.index                     image files found sound and their digests, so that a second start reads none for
+#   that
+
+VERSION = 3
+"""Raised whenever the same recipe makes other weights. 2: RoCL has all three views in one denominator. 3: the rate of a step
+is that in its middle, and training from an encoder is in eval mode."""
+
+
+def check_trainable(folder: Path) -> None:
+    """Make the folder, and refuse one that holds something else than a training."""
+    check_free(folder, checkpoints.FILE, (REMEMBERED,))
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the folder, so that no other training writes to it; a process that dies lets go of it.
+
+    Raises:
+        HoldfastError: another training holds it, it holds something else than a training, or cannot be written.
+    """
+    check_trainable(folder)
+    if rank() != 0:  # the first process holds it for all
+        yield
+        return
+    try:
+        with FileLock(folder / ".lock", blocking=False):
+            for left in folder.glob(f".{checkpoints.FILE}.*"):  # by processes that were killed while they wrote
+                left.unlink(missing_ok=True)
+            yield
+    except Timeout:
+        raise HoldfastError(f"another training is writing to {folder}; wait for it, or choose another --out") from None
+
+
+class TrainingFolder:
+    """What is written of a training while it runs and at its end."""
+
+    def __init__(self, recipe: Recipe, inputs: Inputs, folder: Path | None, keep_epochs: int) -> None:
+        self.recipe, self.inputs, self.folder, self.keep_epochs = recipe, inputs, folder, keep_epochs
+        images, bank, domain, start = inputs.images, inputs.bank, inputs.domain, inputs.start
+        self.writer: SummaryWriter | None = None
+        self.asked: dict[str, Any] = {
+            **recipe.plain(),
+            "images": images.fingerprint,
+            "labels": images.labels_fingerprint if recipe.objective.needs_labels else "",
+            "bank": "" if bank is None else bank.fingerprint,
+            "start": "" if start is None else start.fingerprint,
+            "inputs": [*domain.shape, domain.low, domain.high],
+            "version": VERSION,
+        }
+
+    def after_epoch(self, module: nn.Module, curve: list[Epoch]) -> None:
+        """Write what was measured so far, and the weights where they are kept."""
+        if self.folder is None:
+            return
+        epoch = int(curve[-1]["epoch"])
+        lines = "".join(json.dumps(epoch_numbers) + "\n" for epoch_numbers in curve)
+        try:
+            write_whole(self.folder / "metrics.jsonl", lines.encode())
+            self._scalars(curve[-1], epoch)
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+        if self.keep_epochs and epoch % self.keep_epochs == 0:
+            trained.write_epoch(self.folder, epoch, self.encoder(module).module)
+
+    def _scalars(self, numbers: Epoch, epoch: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        assert self.folder is not None
+        self.writer = self.writer or SummaryWriter(str(self.folder / "tensorboard"), purge_step=epoch)
+        for name, value in numbers.items():
+            if name != "epoch":
+                self.writer.add_scalar(name, value, epoch)
+        self.writer.flush()
+
+    def encoder(self, module: nn.Module) -> Encoder:
+        """Return the encoder that ``module`` is."""
+        name = self.folder.name if self.folder is not None else self.recipe.objective.name
+        start = self.inputs.start
+        source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else MADE_IN_PYTHON
+        module = laid_out(copied(module).cpu().float().eval(), torch.contiguous_format)
+        return Encoder(
+            module,
+            name,
+            self.inputs.domain,
+            source=source,
+            geometry=None if start is None else start.geometry,
+            pooling="inside the module" if start is None else start.pooling,
+            caution="" if start is None else start.caution,
+        )
+
+    def finish(self, encoder: Encoder, curve: list[Epoch], started: str, classifier: nn.Linear | None = None) -> None:
+        """Write weights, card and page into the folder, if there is one; of several processes the first does.
+
+        ``classifier`` is the head that was trained on the embeddings of ``encoder``.
+        """
+        if self.folder is None or rank() != 0:
+            return
+        inputs = self.inputs
+        architecture = str(self.recipe.architecture) if inputs.start is None else trained.architecture_of(inputs.start)
+        method = f"{self.recipe.objective} with {self.recipe.adversary}" if self.recipe.adversary else None
+        card = trained.Card.of(
+            encoder,
+            architecture,
+            recipe=self.recipe.plain(),
+            objective=method or str(self.recipe.objective),
+            seed=self.recipe.seed,
+            epochs=int(curve[-1]["epoch"]),
+            images=_info(inputs.images),
+            bank=None if inputs.bank is None else _info(inputs.bank),
+            curve=tuple(curve),
+            versions={**versions(), **checkout()},
+            started=started,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        card = trained.write(self.folder, encoder, card, classifier)
+        try:
+            write_whole(self.folder / "training.html", page(card).encode())
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def unwritable(folder: Path, error: OSError) -> HoldfastError:
+    """Return what to say when nothing more can be written."""
+    return HoldfastError(
+        f"cannot write to {folder}: {error.strerror or error}; free some space and run the same command again, which goes "
+        "on from the last checkpoint"
+    )
+
+
+def _info(images: Images) -> ImagesInfo:
+    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
+    return ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped)
+
 
 PLACE = ("images", "bank", "transform", "limit", "subset", "size", "channels", "device", "keep_epochs", "budget", "out")
 """What a file may say beside the recipe; arguments of the same names win."""

@@ -22,7 +22,7 @@ from holdfast.core.settings import number
 from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.corruptions.edits import Edited, families, ready
-from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import population_warnings
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 

@@ -16,12 +16,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from holdfast.core.checks import check_whole
+from holdfast.core.discovery import OldName
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed
-from holdfast.core.old_names import OldName
 from holdfast.data.reading.scan_cache import ScanCache
 
 

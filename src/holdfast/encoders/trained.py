@@ -29,8 +29,7 @@ from holdfast.core.files import write_whole
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo, Number, Record
 from holdfast.core.text_tower import TextTower
-from holdfast.encoders.architectures.base import LOADED, Architecture
-from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.encoders.architectures.base import LOADED, Architecture, LoadedEncoder
 from holdfast.encoders.architectures.vit import PatchTokens, VisionTransformer
 from holdfast.encoders.loading.factory import build, inside
 from holdfast.encoders.loading.library_transform import LibraryTransform

@@ -1,9 +1,12 @@
-"""An evaluation: what it observes, what it concludes, and how much of it each suite asks for."""
+"""An evaluation: what it observes, what it concludes, and how much of it each suite asks for.
+
+Which transforms among the settings of an evaluation apply to the inputs of an encoder, as the transforms declare.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
@@ -14,15 +17,15 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import check_given_once, check_not_empty
 from holdfast.core.images import Images
 from holdfast.core.pictures import SHOWN
-from holdfast.core.records import Findings, Picture, Question, Result
+from holdfast.core.records import Conditions, Findings, Picture, Question, Result
 from holdfast.core.run_settings import Observed, RunSettings, without_tf32
-from holdfast.core.settings import Searching, convert, is_text, types_of
+from holdfast.core.settings import Searching, convert, fields_of, is_text, types_of
 from holdfast.core.statistics.groups import with_groups
 from holdfast.measure.bank import alongside, apart
-from holdfast.measure.findings import Pairs, named
-from holdfast.measure.observation import Joint, Observation, SharedSettings
+from holdfast.measure.observation import Joint, Observation, Pairs, SharedSettings, named
 from holdfast.measure.population import Fit, Population, whitenings
 from holdfast.transforms.base import Transform, versions
+from holdfast.transforms.severity import edits_named
 
 LATER = {"later": True}
 """Metadata of a field that was added after results had been stored."""
@@ -395,3 +398,72 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+
+
+Change = Transform | str
+"""A transform, or the name of a family."""
+
+
+def inapplicable(evaluation: Evaluation, encoder: Encoder) -> dict[Change, str]:
+    """Transforms of an evaluation that do not apply to an encoder, with what each needs.
+
+    Args:
+        evaluation: Evaluation with transforms.
+        encoder: Encoder to measure.
+    """
+    return _unmet(evaluation, _chosen(evaluation), encoder)
+
+
+def restricted(evaluation: Evaluation, excluded: Collection[Change]) -> Evaluation | None:
+    """Evaluation without some transforms; None if it then measures nothing.
+
+    Args:
+        evaluation: Evaluation with transforms.
+        excluded: Transforms to leave out.
+    """
+    rest = tuple(change for change in _chosen(evaluation) if change not in excluded)
+    if not rest and evaluation.needs_changes:
+        return None
+    return with_settings(evaluation, **{evaluation.changes: rest})
+
+
+def changes_by_default(evaluation: Evaluation) -> bool:
+    """True if the transforms of ``evaluation`` are the defaults, not chosen by the user."""
+    return _chosen(evaluation) == _default(evaluation)
+
+
+def without(evaluation: Evaluation, encoder: Encoder) -> Conditions:
+    """Condition of a mean that lacks default transforms which do not apply; usually empty.
+
+    A mean over fewer transforms is another number, which is never compared with that over all of them.
+
+    Args:
+        evaluation: Evaluation with transforms.
+        encoder: Encoder to measure.
+    """
+    lacking = _unmet(evaluation, _default(evaluation), encoder)
+    rest = tuple(change for change in _default(evaluation) if change not in lacking)
+    return {"without": ", ".join(map(str, lacking))} if lacking and _chosen(evaluation) == rest else {}
+
+
+def _unmet(evaluation: Evaluation, changes: Iterable[Change], encoder: Encoder) -> dict[Change, str]:
+    domain, needs = encoder.domain, dict[Change, str]()
+    for change in () if encoder.codes_only else changes:
+        transform = change if isinstance(change, Transform) else edits_named(evaluation.name, (change,))[0]
+        if needed := transform.needs(domain.shape):
+            needs[change] = needed
+        elif (domain.low, domain.high) != (0, 1):
+            needs[change] = "pixels in [0, 1] (put the scaling into the encoder)"
+    return needs
+
+
+def _chosen(evaluation: Evaluation) -> tuple[Change, ...]:
+    return _listed(getattr(evaluation, evaluation.changes)) if evaluation.changes else ()
+
+
+def _default(evaluation: Evaluation) -> tuple[Change, ...]:
+    return _listed(fields_of(type(evaluation))[evaluation.changes].default) if evaluation.changes else ()
+
+
+def _listed(value: Any) -> tuple[Change, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.core.discovery import OldName, OldNames
 from holdfast.core.divergences import Divergence, Linear
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.objective import AttackContext
-from holdfast.core.old_names import OldName, OldNames
 from holdfast.core.optimised import codes_of, optimised
 from holdfast.core.points.counting import Groups, Kin, nearest_rows
 from holdfast.core.records import EncoderInfo, ImagesInfo

@@ -19,10 +19,9 @@ from holdfast.core.errors import BudgetSpentError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import Observed, RunSettings, without_tf32
 from holdfast.measure.evaluation import Evaluation, fits_of, parts
-from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
-from holdfast.measure.store import Store, StoreError
+from holdfast.measure.store import Store, StoreError, key_of
 from holdfast.run.engines.base import Engine, Output, Unit
 from holdfast.run.engines.ranks import Ranks
 from holdfast.run.forecast import Deadline, Forecast

@@ -18,10 +18,9 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.measure.evaluation import Evaluation, components, fits_of, parts, with_bank
-from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
-from holdfast.measure.store import StoreError, provenance
+from holdfast.measure.store import StoreError, key_of, provenance
 from holdfast.run.computing import Computing, EncoderState
 from holdfast.run.engines.base import Local
 from holdfast.run.engines.processes import Automatic, Processes

@@ -12,8 +12,7 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import sealed, unsealed
-from holdfast.measure.keys import Key
-from holdfast.measure.store import Store
+from holdfast.measure.store import Key, Store
 from holdfast.run.engines.ranks import LEASES
 
 REQUEST = "request.json"

@@ -25,7 +25,7 @@ from holdfast.core.run_settings import without_tf32
 from holdfast.measure.evaluation import Evaluation, parts
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit
-from holdfast.run.tuning import attacked_together, keep_freed_memory
+from holdfast.run.plan import attacked_together, keep_freed_memory
 
 # How much work there is: the pace of an encoder, and the seconds left, forecast from it and what was measured.
 #

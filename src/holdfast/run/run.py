@@ -20,10 +20,9 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
 from holdfast.data.reading.scan_cache import FILE, ScanCache
-from holdfast.measure.keys import key_of
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
-from holdfast.measure.store import Store, some
+from holdfast.measure.store import Store, key_of, some
 from holdfast.run.computing import Computing
 from holdfast.run.engines.base import Engine, Local
 from holdfast.run.engines.processes import Automatic, Processes

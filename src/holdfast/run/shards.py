@@ -18,13 +18,12 @@ from holdfast.core.images import Images
 from holdfast.core.optimised import operations
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.measure.evaluation import Evaluation, components, parts
-from holdfast.measure.keys import Key, key_of
 from holdfast.measure.observation import Joint, Observation, joined
 from holdfast.measure.population import Population, represent
-from holdfast.measure.store import Cell, Store, StoreError
+from holdfast.measure.store import Cell, Key, Store, StoreError, key_of
 from holdfast.run.engines.base import Engine
 from holdfast.run.engines.ranks import Ranks
-from holdfast.run.tuning import attacked_together, keep_freed_memory
+from holdfast.run.plan import attacked_together, keep_freed_memory
 
 CPU_VALUES = 1 << 22
 """How many input values a shard may have on a CPU, where more at a time are no faster: 27 images of 3 x 224 x 224.

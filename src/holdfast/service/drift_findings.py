@@ -21,7 +21,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.population import Fit, LooksAt, Population
-from holdfast.service import permutations as classifier
+from holdfast.service import energy as classifier
 from holdfast.service.conformal import (
     conformal_p_values,
     discovered,
@@ -30,8 +30,17 @@ from holdfast.service.conformal import (
     share_beyond,
     support_distances,
 )
-from holdfast.service.energy import Energies, Linearised, distance, energies
-from holdfast.service.permutations import Weights, holm, largest_gaps, p_value, principal
+from holdfast.service.energy import (
+    Energies,
+    Linearised,
+    Weights,
+    distance,
+    energies,
+    holm,
+    largest_gaps,
+    p_value,
+    principal,
+)
 from holdfast.service.two_sets import TwoSets, two_sets
 
 NORMAL = 1.959964

@@ -1,22 +1,38 @@
-"""Embeddings of edited images (measured or reference) and of images attacked for a match."""
+"""Embeddings of edited images (measured or reference) and of images attacked for a match.
+
+Closest edit: the everyday edit of the reference images whose embeddings are closest to the new ones.
+
+``(E(A', B) - E(t(A'), B)) / E(A, B)`` with energy distances ``E``: 1 where the edit ``t`` turns one distribution into the
+other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
+same ones in both distances, so that which these are nearly cancels, while what is divided by is the distance of all.
+
+A change has a fraction only if it differs from random variation: any number is a fraction of about zero. Which edit
+comes closest is the order of the numerators alone, so the closest edit of a change is named even without a share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from math import nan
 from typing import final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Away, Toward
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import OutOfRange
+from holdfast.core.records import Claim, Estimate
 from holdfast.core.run_settings import Observed
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import LooksAt, Population
-from holdfast.service.drift_findings import Compared
+from holdfast.service.drift_findings import Compared, Comparison
+from holdfast.service.energy import FEWEST, Linearised, ratio_interval, taken_away
 from holdfast.service.false_matches import halves
 from holdfast.transforms.base import Transform
 from holdfast.transforms.severity import changed
@@ -159,3 +175,134 @@ def edited(population: Population, rows: Sequence[int], edits: Sequence[Transfor
         if (moved := changed(edit, pixels, noise)) is not None:
             codes[:, index] = population.encode(moved.to(run.dtype)).cpu()
     return {"codes": codes}
+
+
+Share = tuple[float, float, float]
+"""A fraction of the change, and its interval."""
+NOT_SHOWN = "no difference was shown that an edit could explain"
+NO_DISTANCE = "the energy distance of both sets is not told from chance, so there is no fraction of it to explain"
+TOO_FEW = f"fewer than {FEWEST} images before, or groups of them, were edited"
+INAPPLICABLE = "it cannot change inputs of this encoder"
+CHANCE = "; above 100% by chance, which no edit can be, and printed as 100%"
+TAIL = 0.025
+"""Chance of either side of an interval of 95%."""
+
+
+def explained(
+    edited: Float[Tensor, "k e d"],
+    rows: Sequence[int],
+    comparison: Comparison,
+    edits: Sequence[Transform],
+    shown: bool,
+) -> tuple[tuple[Estimate, ...], dict[str, str]]:
+    """Return the fraction of the change that each family of edits explains at its best strength, and the closest edit.
+
+    Args:
+        edited: points of images before under each edit.
+        rows: of these images among those before.
+        comparison: of both sets.
+        edits: those of ``edited``.
+        shown: whether there is a change to explain.
+    """
+    families = [list(members) for _, members in groupby(edits, key=lambda edit: edit.name)]
+    shares = Shares.of(comparison, rows, max(map(len, families), default=1))
+    reason = shares.why_none(shown)
+    estimates, closest, start = list[Estimate](), dict[str, float](), 0
+    for family in families:
+        points = edited[:, start : start + len(family)]
+        start += len(family)
+        comparable = shown and len(rows) >= FEWEST
+        applicable = [k for k in range(len(family)) if comparable and points[:, k].isfinite().all()]
+        if applicable:
+            parts = shares.taken_away(points[:, applicable])
+            best = max(range(len(parts)), key=lambda k: parts[k].value)
+            name = str(family[applicable[best]])
+            closest[name] = parts[best].value
+            share = None if reason else shares.of_change(parts, parts[best])
+            estimates.append(_estimate(name, share, len(rows), reason))
+        else:
+            estimates.append(_estimate(family[0].name, None, len(rows), reason or INAPPLICABLE))
+    return tuple(estimates), _closest(closest, estimates)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Fractions of the change that edits of few images explain, with their error."""
+
+    comparison: Comparison
+    rows: list[int]
+    """The images edited."""
+    independent: int
+    """Number of them; a group counts once."""
+    deviations: float
+    """Standard errors of a one-sided bound ..."""
+    together: float
+    """... and of one that holds for all edits of a family at once (Bonferroni), and so for the best of them by chance."""
+
+    @classmethod
+    def of(cls, comparison: Comparison, rows: Sequence[int], largest_family: int) -> Shares:
+        from scipy.special import stdtrit
+
+        independent = len(comparison.sets.clusters[list(rows)].unique())
+        ends = (float(stdtrit(max(1, independent - 1), 1 - TAIL / count)) for count in (1, largest_family))
+        return cls(comparison, list(rows), independent, *ends)
+
+    def why_none(self, shown: bool) -> str | None:
+        """Return why there is no share of the change, if there is none."""
+        if not shown:
+            return NOT_SHOWN
+        if self.independent < FEWEST:
+            return TOO_FEW
+        distance, clusters = self.comparison.distance, self.comparison.sets.clusters
+        told = self.comparison.distance_shown and distance.value > self.together * distance.deviation(clusters)
+        return None if told else NO_DISTANCE
+
+    def taken_away(self, family: Float[Tensor, "k e d"]) -> list[Linearised]:
+        """Return the reduction of the distance by each edit of a family."""
+        sets = self.comparison.sets
+        before, after = sets.points.split([len(sets.before), len(sets.after)])
+        return [
+            taken_away(before, sets.framed(edited), torch.tensor(self.rows), after, sets.copies)
+            for edited in family.unbind(dim=1)
+        ]
+
+    def of_change(self, parts: Sequence[Linearised], best: Linearised) -> Share:
+        """Return the fraction of the change that the best of a family takes away."""
+        whole, clusters = self.comparison.distance, self.comparison.sets.clusters
+        low = max(ratio_interval(part, whole, clusters, self.together)[0] for part in parts)
+        high = max(ratio_interval(part, whole, clusters, self.deviations)[1] for part in parts)
+        return best.value / whole.value, low, high
+
+
+def _closest(taken: Mapping[str, float], estimates: Sequence[Estimate]) -> dict[str, str]:
+    """Return the edit that takes most away, and its share of the change or why it has none, as a verdict names them."""
+    closest = max(taken, key=lambda edit: taken[edit], default=None)
+    if closest is None:
+        return {}
+    if taken[closest] <= 0:
+        return {"closest edit": "none of those tried comes closer"}
+    share = next(estimate for estimate in estimates if estimate.conditions["edit"] == closest)
+    known = share.value == share.value
+    return {
+        "closest edit": closest,
+        "explains of the change": f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})" if known else "unknown",
+    }
+
+
+def _estimate(edit: str, share: Share | None, n: int, reason: str | None) -> Estimate:
+    value, low, high = share or (nan, nan, nan)
+    return Estimate(
+        quantity="change_explained",
+        conditions={"edit": edit},
+        value=min(value, 1.0),
+        low=min(low, 1.0),
+        high=min(high, 1.0),
+        n=n,
+        method="Fieller's, by the jackknife over images before and after" + (CHANCE if value > 1 else ""),
+        unit="fraction of the change",
+        claim=Claim.ESTIMATE,
+        of="part of the energy distance that this edit of the images before takes away, at its best strength",
+        better="neither",
+        statistic="whole",
+        reason=reason,
+    )

@@ -18,8 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import hashed_each
 from holdfast.core.statistics.groups import numbered
 from holdfast.measure.population import Population
-from holdfast.service.energy import Clusters
-from holdfast.service.permutations import Weights, assignments, smallest_p_value
+from holdfast.service.energy import Clusters, Weights, assignments, smallest_p_value
 
 TESTS = 2
 """Tests that decide together: the energy distance and the classifier."""

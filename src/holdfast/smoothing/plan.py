@@ -1,13 +1,30 @@
-"""Plan of smoothing: what a number of noisy copies can certify, and its cost, before a run."""
+"""Plan of smoothing: what a number of noisy copies can certify, and its cost, before a run.
+
+Settings, sizes, findings and warnings that all evaluations of smoothed encoders share.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import ceil, isfinite, log
 
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.balls import L2
+from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
 from holdfast.core.errors import HoldfastError, OutOfRange
-from holdfast.smoothing.copies import Stopping, farthest, needed_draws
-from holdfast.smoothing.index import Smoothing, deviation, mass, quantile
+from holdfast.core.records import Conditions, Estimate, Question
+from holdfast.core.settings import check_positive
+from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.probes.base import Probe
+from holdfast.probes.hardened import NoiseProbe
+from holdfast.probes.neighbours import Knn
+from holdfast.smoothing.copies import Stopping, farthest, kept_ranks, needed_draws
+from holdfast.smoothing.index import BETA, Smoothing, abstains, deviation, mass, quantile
+from holdfast.smoothing.noisy_codes import NoisyCodes
 
 MOST_LOOKS = 16
 """More are never taken: each doubles the copies."""
@@ -175,3 +192,148 @@ def check_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...],
                 f"{smoothing.sigma}, even if all copies agree: it takes at least {needed}; or ask for radii up to "
                 f"{farthest(smoothing.copies, smoothing.sigma, alpha):.3g}"
             )
+
+
+MULTIPLES = (1, 2, 3)
+"""Radii that are decided whether or not they are asked for, in deviations of the noise: those of mean radii and curves."""
+CERTAINTY = 0.001
+"""The chance of error with which copies decide at most, so that evaluations of different alpha share them."""
+LEAST = 6000
+"""Copies that are drawn before anything is looked at: center smoothing is tighter the more there are."""
+
+
+@dataclass(frozen=True)
+class SmoothedEvaluation(Evaluation):
+    """Evaluation of the smoothed encoder; equal settings share one pass of noisy copies."""
+
+    sigma: float = 0.25
+    """Standard deviation of the noise, in pixel units; noisy pixels are not clipped."""
+    selection: int = 10_000
+    """Noisy copies that choose the centre, the neighbour or the class; fresh copies test the centre."""
+    copies: int = 100_000
+    """Largest number of noisy copies that certify one image."""
+    samples: int = 50
+    """Number of certified images."""
+    others: int = 1000
+    """Number of other images in the index, of the reference set if there is one."""
+    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    """Distances between embeddings; each must be a distance of points (`l2`, `unit_l2`, `cosine`, `whitened`,
+    `rank`)."""
+    probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
+    """Probes to certify, if there are labels and a reference set; `noise` is trained on noisy copies."""
+    radii: tuple[float, ...] = (0.25,)
+    """ε in ℓ2 at which certificates are reported; each costs an attack, but no copies."""
+    alpha: float = 0.001
+    """Probability that one certificate is wrong."""
+    partial = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "others")
+        check_noise(self.name, self.smoothing)
+        check_alpha(self.name, self.alpha)
+        check_radii(self.name, self.radii)
+
+    @property
+    def smoothing(self) -> Smoothing:
+        """The settings that decide what the noisy copies are and what is seen of them."""
+        return Smoothing(self.sigma, self.selection, self.copies, self.samples, self.others)
+
+    @property
+    def noisy_codes(self) -> NoisyCodes:
+        """The one pass that every evaluation with these settings is concluded from."""
+        return NoisyCodes(self.smoothing, self.divergences, self.probes, self.stopping)
+
+    @property
+    @abstractmethod
+    def least_copies(self) -> int:
+        """The fewest copies that certify, before anything is looked at."""
+
+    @property
+    def stopping(self) -> Stopping:
+        """When enough copies are drawn: as soon as ``radii`` and one, two and three ``sigma`` are decided."""
+        radii = {*self.radii, *(multiple * self.sigma for multiple in MULTIPLES)}
+        return Stopping(tuple(sorted(radii)), min(self.alpha, CERTAINTY), self.least_copies)
+
+    @property
+    def looks(self) -> int:
+        """At how many numbers of copies one may stop."""
+        return len(self.stopping.looks(self.copies))
+
+    @property
+    def alpha_of_look(self) -> float:
+        """The chance of error of a certificate at one number of copies; those of all looks add up to ``alpha``."""
+        return self.alpha / self.looks
+
+    def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
+        """Return the conditions of a case in series and estimates."""
+        return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
+
+
+ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy embeddings"
+
+SIMILAR = "cosine similarity of the smoothed embeddings of an image before and after the worst change of this l2 size"
+WITH_NOISE = Question(
+    place=85,
+    text="What is certified once noise is added?",
+    quantities=("certified_cosine_similarity",),
+    meaning="cosine similarity that smoothed embeddings keep after any change of this size",
+    select="best",
+)
+"""Center smoothing and feature-space smoothing both answer it; the tighter one leads."""
+
+
+def certified_distance(
+    distances: Float[Tensor, "b g"],
+    share: Float[Tensor, "b"],
+    radius: float,
+    smoothing: Smoothing,
+    slack: float,
+    alpha: float,
+    draws: Int[Tensor, "b"] | None = None,
+    looks: int = 1,
+) -> Float[Tensor, "b"]:
+    """Return ``3 R``: how far a change of l2 size ``radius`` moves the centre at most; nan where center smoothing abstains.
+
+    ``alpha`` is shared out evenly: half for what is found at the changed image, half for ``R``. ``distances`` are the kept
+    order statistics of ``draws`` copies, by default all of them, after one of this number of ``looks``.
+    """
+    draws = torch.full(share.shape, smoothing.copies) if draws is None else draws
+    farthest = torch.full_like(share, torch.nan)
+    for number in draws.unique().tolist():
+        level = quantile(radius, smoothing.sigma, slack, number, alpha / 2 / looks)
+        if level <= 1:
+            rank = torch.searchsorted(kept_ranks(number, smoothing.copies), ceil(level * number))
+            rows = draws == number
+            farthest[rows] = (1 + BETA) * distances[rows, int(rank)].double()
+    abstained = abstains(share, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
+    return farthest.masked_fill(abstained, torch.nan)
+
+
+def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return the divergence that belongs to a distance of embedded vectors; on a sphere none exceeds its diameter."""
+    on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
+    return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
+
+
+def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
+    """Return ``estimate`` whose method also says with what confidence the certificates it summarises hold.
+
+    All of them together hold with ``1 - images * alpha`` at least, however they depend on each other (Bonferroni).
+    """
+    together = max(0.0, 1 - images * alpha)
+    confidence = (
+        f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
+    )
+    return estimate.model_copy(update={"method": f"{estimate.method}; {confidence}"})
+
+
+SIZES = Sizes(
+    quick={"samples": 12, "selection": 3000, "copies": 6000, "others": 300, "divergences": ["l2"]},
+    full={"samples": 500},
+    large={"samples": 4, "selection": 200, "copies": 1000, "others": 30, "divergences": ["l2"]},
+    heavy={"selection": 140, "copies": 400, "others": 12, "alpha": 0.01},
+)
+CENTRES_OF_LARGE = {**SIZES.large, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
+"""Reduced settings of quick for large encoders, where centres are computed and attacked."""
+CENTRES_OF_HEAVY = {**SIZES.heavy, "slack": 0.15, "attack": "u-fgsm"}

@@ -10,10 +10,8 @@ from jaxtyping import Bool, Float, Int
 from holdfast.core.errors import check_no_blanks
 from holdfast.spectral.eigen import DENSE, SCORES, Spectrum, all_values, certified, spectrum
 from holdfast.spectral.graph import Edges, Graph, Split, crossing
-from holdfast.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.spectral.graphs import GraphConstruction
-from holdfast.spectral.resistance import between, edge_hops, forms, resistances, sketch_rows
-from holdfast.spectral.solve import FACTORED, Laplacian
+from holdfast.spectral.graph_pair import GraphConstruction, GraphPair, checked, draw
+from holdfast.spectral.resistance import FACTORED, Laplacian, between, edge_hops, forms, resistances, sketch_rows
 
 # What the eigenvectors of ``L_X v = lambda L_Y v`` say of edges, samples and cuts (Cheng et al. 2021, sections 3.2,
 # 3.3).

@@ -13,7 +13,7 @@ from holdfast.core.errors import Described, HoldfastError, OutOfRange, Unreadabl
 from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
 from holdfast.measure.evaluation import settings
-from holdfast.measure.findings import named
+from holdfast.measure.observation import named
 from holdfast.spectral.analysis import RANKS, Spade, scored
 from holdfast.spectral.evaluations.spade import Spectral
 from holdfast.spectral.fits import SpectralScores

@@ -14,10 +14,8 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate
 from holdfast.spectral.analysis import TOP, Spade, riemannian
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graph import Graph, split
-from holdfast.spectral.graph_pair import draw
-from holdfast.spectral.graphs import GraphConstruction
-from holdfast.spectral.resistance import hops
-from holdfast.spectral.solve import FACTORED, Columns, Laplacian, one_thread
+from holdfast.spectral.graph_pair import GraphConstruction, draw
+from holdfast.spectral.resistance import FACTORED, Columns, Laplacian, hops, one_thread
 
 EDGES = 100
 """Edges whose hop distances are averaged, as in table 2 of the paper."""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from holdfast.spectral.graph import Graph, Sparse
-from holdfast.spectral.solve import FACTORED, Columns, Factor, Laplacian, grounded, one_thread
+from holdfast.spectral.resistance import FACTORED, Columns, Factor, Laplacian, grounded, one_thread
 
 # Shift-invert Lanczos for ``L_X v = lambda L_Y v``: one factorisation of the grounded L_Y, then ARPACK.
 #

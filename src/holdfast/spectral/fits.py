@@ -18,8 +18,7 @@ from holdfast.core.points.points import Points
 from holdfast.core.run_settings import Observed
 from holdfast.measure.population import Fit, LooksAt, Population
 from holdfast.spectral.analysis import Spade, scored
-from holdfast.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.spectral.graphs import GraphConstruction
+from holdfast.spectral.graph_pair import GraphConstruction, GraphPair, checked, draw
 from holdfast.spectral.stability import spade_of, tensors_of
 
 BATCH = 256

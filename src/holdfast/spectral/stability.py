@@ -17,10 +17,8 @@ from holdfast.core.points.points import BLOCK, Points, points
 from holdfast.core.run_settings import Observed
 from holdfast.spectral.analysis import TOP, Cut, Spade, edge_scores, edge_scores_all, riemannian
 from holdfast.spectral.eigen import DENSE, SCORES, Spectrum, all_values, spectrum
-from holdfast.spectral.graph import Graph
-from holdfast.spectral.graph_pair import SAMPLES_PER_NEIGHBOUR, GraphPair, draw
-from holdfast.spectral.graphs import GraphConstruction
-from holdfast.spectral.neighbours import neighbours
+from holdfast.spectral.graph import Graph, neighbours
+from holdfast.spectral.graph_pair import SAMPLES_PER_NEIGHBOUR, GraphConstruction, GraphPair, draw
 from holdfast.spectral.resistance import edge_hops
 
 # How much a spectral score means: the same numbers on random subsets, and for untrained maps.

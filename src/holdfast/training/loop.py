@@ -19,7 +19,7 @@ from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, Described, HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
-from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.encoders.architectures.base import LoadedEncoder
 from holdfast.training import health as checkpoints
 from holdfast.training.feed import Feed
 from holdfast.training.health import COLLAPSED, Interruption, eval_codes, health, lost, neighbour_accuracy

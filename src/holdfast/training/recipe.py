@@ -17,11 +17,10 @@ from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, Unreadable
 from holdfast.core.noise import Noise
 from holdfast.core.settings import convert, fields_of, types_of
-from holdfast.encoders.architectures.base import Architecture
-from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.encoders.architectures.base import Architecture, LoadedEncoder
 from holdfast.training.adversaries.base import Adversary
+from holdfast.training.feed import first_crop
 from holdfast.training.learner import TrainingObjective
-from holdfast.training.native import first_crop
 from holdfast.training.optimisers import SGD, Cosine, Optimiser, Schedule
 from holdfast.transforms.base import Transform
 

@@ -13,11 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.discovery import named_classes
+from holdfast.core.discovery import OldName, OldNames, named_classes
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.core.old_names import OldName, OldNames
 from holdfast.core.settings import TextSettings, read
 
 if TYPE_CHECKING:

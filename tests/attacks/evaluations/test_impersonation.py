@@ -16,7 +16,7 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.measure.keys import key_of
+from holdfast.measure.store import key_of
 from holdfast.probes.neighbours import Knn
 from holdfast.probes.own_encoder import LowPassProbe
 from tests import tiny

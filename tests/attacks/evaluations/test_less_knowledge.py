@@ -27,8 +27,8 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.measure.keys import key_of
 from holdfast.measure.population import Population
+from holdfast.measure.store import key_of
 from holdfast.run.plan import set_encoders
 from holdfast.run.request import Request, planned
 from tests.samples import builtin, digits, linear

@@ -13,7 +13,7 @@ import holdfast as hf
 from holdfast.core.errors import HoldfastError
 from holdfast.data.base import groups_of
 from holdfast.encoders import load
-from holdfast.measure.keys import key_of
+from holdfast.measure.store import key_of
 
 DIGITS = hf.Domain((1, 8, 8))
 

@@ -280,7 +280,7 @@ def test_an_encoder_without_a_feature_map_has_no_grad_cam():
 
 
 def test_transforms_are_known_by_their_versions(monkeypatch):
-    from holdfast.measure.keys import key_of
+    from holdfast.measure.store import key_of
     from holdfast.transforms.everyday import Gamma
 
     evaluations: tuple[Evaluation, ...] = (

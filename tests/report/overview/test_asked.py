@@ -15,9 +15,9 @@ from holdfast.core.statistics import summarise
 from holdfast.report.comparison.comparable import groups
 from holdfast.report.contents import Contents
 from holdfast.report.files import Report, report
-from holdfast.report.overview.asked import MOST, heading_of, questions
 from holdfast.report.overview.first_rows import GROUPS, KINDS
 from holdfast.report.overview.first_screen import FirstScreen
+from holdfast.report.overview.tally import MOST, heading_of, questions
 from holdfast.report.page.page import render
 from holdfast.run.catalog import evaluations
 from tests.report.overview.test_first_screen import kept

@@ -12,7 +12,7 @@ from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.core.encoder import Domain
 from holdfast.core.pictures import png
 from holdfast.core.records import Failure, Findings, ImagesInfo, Picture, Result
-from holdfast.measure.findings import named
+from holdfast.measure.observation import named
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.page.page import render
 from holdfast.report.text import number

@@ -20,8 +20,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.measure.population import Population
 from holdfast.report.gate import check, parse
-from holdfast.service.closest_edit import explained
 from holdfast.service.drift_findings import beyond_support, compare, decided, moved, sequential
+from holdfast.service.edited_codes import explained
 from tests.samples import builtin, digits, efficientnet
 
 IMAGES = digits(160)

@@ -24,8 +24,7 @@ from holdfast.spectral import stability
 from holdfast.spectral.analysis import spade
 from holdfast.spectral.evaluations.spade import Spectral
 from holdfast.spectral.fits import SpectralFit
-from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.graphs import KNN, PCA
+from holdfast.spectral.graph_pair import KNN, PCA, checked, draw
 from holdfast.spectral.stability import Subsets, baselines, coordinates, noise, numbers, projection, subsets
 from tests.samples import DIGITS, builtin, digits, doubled, linear
 from tests.spectral.graphs import folded

@@ -35,8 +35,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings
 from holdfast.measure.population import Population
 
 QUANTITIES = {

@@ -50,8 +50,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import LATER, Evaluation, Sizes
-from holdfast.measure.findings import population_warnings, radius_curves
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings, radius_curves
 from holdfast.measure.population import Population
 
 RISK = "risk of the worst perturbation for each pair"

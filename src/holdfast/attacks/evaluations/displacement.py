@@ -39,8 +39,7 @@ from holdfast.core.statistics.intervals import jackknife, jackknife_interval
 from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.measure.evaluation import LATER, Evaluation
-from holdfast.measure.findings import collapsed, population_warnings, radius_curves
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, collapsed, population_warnings, radius_curves
 from holdfast.measure.population import Population
 
 GROUPS = 10

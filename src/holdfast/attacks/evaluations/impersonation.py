@@ -43,8 +43,7 @@ from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import LATER, Evaluation
-from holdfast.measure.findings import population_warnings, radius_curves
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings, radius_curves
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import FittedProbe, Probe, class_names
 from holdfast.probes.linear import Linear

@@ -24,8 +24,7 @@ from holdfast.core.records import Claim, Estimate, Findings, Question, Series, V
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings
 from holdfast.measure.population import Population
 
 TOLERANCE = 0.05

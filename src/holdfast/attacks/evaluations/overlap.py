@@ -34,8 +34,7 @@ from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation
-from holdfast.measure.findings import population_warnings, radius_curves
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings, radius_curves
 from holdfast.measure.population import Population
 
 

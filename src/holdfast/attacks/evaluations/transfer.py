@@ -32,8 +32,7 @@ from holdfast.core.objective import AttackContext
 from holdfast.core.records import Findings
 from holdfast.core.run_settings import Observed
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint, Observation, population_warnings
 from holdfast.measure.population import Population
 
 

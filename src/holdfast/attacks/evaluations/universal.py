@@ -27,8 +27,7 @@ from holdfast.core.records import Findings, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint, Observation, population_warnings
 from holdfast.measure.population import Fit, Population, whitenings
 
 # One perturbation for all images: learned from some of them, shown to all.

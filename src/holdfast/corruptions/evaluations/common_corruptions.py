@@ -17,8 +17,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.corruptions.corrupted_codes import SEVERITIES, check_kinds, in_severities
 from holdfast.corruptions.edits import Edited
 from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
-from holdfast.measure.applicable import without
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
 from holdfast.transforms.severity import FIFTEEN
 

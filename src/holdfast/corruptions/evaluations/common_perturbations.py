@@ -22,8 +22,7 @@ from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.corruptions.edits import Edited
 from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
-from holdfast.measure.applicable import without
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
 from holdfast.transforms.base import transforms
 from holdfast.transforms.severity import EDITS

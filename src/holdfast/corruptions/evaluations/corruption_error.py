@@ -28,8 +28,7 @@ from holdfast.corruptions.corrupted_codes import (
     rank_correlation,
     without_labels,
 )
-from holdfast.measure.applicable import without
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.text_tower import TextTower
-from holdfast.encoders.huggingface.files import architecture, images_of, read_model
-from holdfast.encoders.huggingface.texts import text_model
+from holdfast.encoders.huggingface.files import architecture, images_of, read_model, text_model
 from holdfast.encoders.loading.reference import Options, split
 from holdfast.encoders.wrappers import PATCH, check_pooling, check_result, check_tokens, dense, pool
 

@@ -14,9 +14,8 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.encoders.loading.inputs import InputSettings, encoder_of
 from holdfast.encoders.loading.reference import Options, existing, split
-from holdfast.encoders.onnx.files import read_model
+from holdfast.encoders.onnx.files import Column, Levels, Unbatched, read_model, shape_of, takes_levels
 from holdfast.encoders.onnx.graph import OnnxModule, parse
-from holdfast.encoders.onnx.inputs import Column, Levels, Unbatched, shape_of, takes_levels
 from holdfast.encoders.wrappers import Pooled, for_batches
 
 SOURCE = "onnx"

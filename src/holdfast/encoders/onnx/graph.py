@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.loading.reference import require
-from holdfast.encoders.onnx.attributes import ATTRIBUTES
-from holdfast.encoders.onnx.operators import OPERATORS, SETTINGS, Call
+from holdfast.encoders.onnx.operators import ATTRIBUTES, OPERATORS, SETTINGS, Call
 
 ELEMENTS = (
     *("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "BOOL"),

@@ -26,8 +26,7 @@ from holdfast.core.statistics.summaries import summarise
 from holdfast.geometry.spectrum import interval_method, lidar
 from holdfast.geometry.sphere import ZERO
 from holdfast.geometry.views import Views
-from holdfast.measure.applicable import without
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 

@@ -32,8 +32,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.geometry.patches import ALL, IMAGE, AttackedPatches, EditedPatches, Gallery
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint, entries
+from holdfast.measure.observation import Joint, entries, population_warnings
 from holdfast.measure.population import Population
 from holdfast.transforms.severity import edits_named
 

@@ -28,8 +28,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint, Observation, population_warnings
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear

@@ -28,8 +28,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import radius_curve
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint, Observation, radius_curve
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, class_names
 from holdfast.probes.linear import Linear

@@ -12,7 +12,7 @@ from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
 from holdfast.report.comparison.tables import Cell, Row, Table
-from holdfast.report.overview.asked import heading_of
+from holdfast.report.overview.tally import heading_of
 
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""

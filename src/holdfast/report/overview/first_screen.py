@@ -12,7 +12,6 @@ from holdfast.report.comparison.comparable import Group, tabled
 from holdfast.report.comparison.compare import Comparison, case, jointly_ranked
 from holdfast.report.comparison.tables import Row, Section, Table, table
 from holdfast.report.overview.alerts import FEW, alerts
-from holdfast.report.overview.asked import OTHERS, asked
 from holdfast.report.overview.first_rows import (
     GROUPS,
     ROBUSTNESS,
@@ -23,6 +22,7 @@ from holdfast.report.overview.first_rows import (
     first_row,
     picked,
 )
+from holdfast.report.overview.tally import OTHERS, asked
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 

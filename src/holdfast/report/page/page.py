@@ -21,11 +21,10 @@ from holdfast.report.figures.plots import Plate
 from holdfast.report.figures.svg import COLOURS
 from holdfast.report.overview.advice import advice
 from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
-from holdfast.report.overview.asked import OTHERS, heading_of
 from holdfast.report.overview.first_rows import GROUPS
 from holdfast.report.overview.first_screen import FirstScreen
 from holdfast.report.overview.study import Evidence, study
-from holdfast.report.overview.tally import gap_sentence
+from holdfast.report.overview.tally import OTHERS, gap_sentence, heading_of
 from holdfast.report.sets import Sets
 
 if TYPE_CHECKING:

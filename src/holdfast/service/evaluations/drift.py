@@ -22,12 +22,11 @@ from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_fraction, check_positive
 from holdfast.measure.evaluation import Evaluation, Sizes, of_embeddings_alone
-from holdfast.measure.findings import population_warnings
+from holdfast.measure.observation import population_warnings
 from holdfast.measure.population import Population
-from holdfast.service.closest_edit import explained
 from holdfast.service.drift_findings import Compared, beyond_support, by_direction
-from holdfast.service.edited_codes import EditedBank
-from holdfast.service.permutations import enough
+from holdfast.service.edited_codes import EditedBank, explained
+from holdfast.service.energy import enough
 from holdfast.service.two_sets import TESTS, check_euclidean, placed
 from holdfast.transforms.severity import EDITS, FIFTEEN, edits_named
 

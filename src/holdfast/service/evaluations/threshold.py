@@ -34,10 +34,8 @@ from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Conditions, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.applicable import without
-from holdfast.measure.evaluation import Evaluation, Sizes, of_embeddings_alone
-from holdfast.measure.findings import population_warnings
-from holdfast.measure.observation import Joint
+from holdfast.measure.evaluation import Evaluation, Sizes, of_embeddings_alone, without
+from holdfast.measure.observation import Joint, population_warnings
 from holdfast.measure.population import Population
 from holdfast.service.edited_codes import AttackedMatches, EditedImages, rivals
 from holdfast.service.false_matches import (

@@ -28,13 +28,11 @@ from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.findings import population_warnings, radius_curves
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings, radius_curves
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import abstains
 from holdfast.smoothing.noisy_codes import AttackedCentres
-from holdfast.smoothing.plan import check_centres, copies_for_centres
-from holdfast.smoothing.shared import (
+from holdfast.smoothing.plan import (
     ABSTAINED,
     CENTRES_OF_HEAVY,
     CENTRES_OF_LARGE,
@@ -44,6 +42,8 @@ from holdfast.smoothing.shared import (
     WITH_NOISE,
     SmoothedEvaluation,
     certified_distance,
+    check_centres,
+    copies_for_centres,
     of_distance,
     sure,
 )

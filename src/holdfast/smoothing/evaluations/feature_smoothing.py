@@ -29,13 +29,11 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Questio
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.findings import population_warnings, radius_curves
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings, radius_curves
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import Smoothing
-from holdfast.smoothing.plan import check_alpha, check_noise, check_radii
-from holdfast.smoothing.shared import SIMILAR, WITH_NOISE, sure
-from holdfast.smoothing.unit_codes import AttackedUnitCodes, FeatureNoise, UnitCodes, certified_cosine
+from holdfast.smoothing.noisy_codes import AttackedUnitCodes, FeatureNoise, UnitCodes, certified_cosine
+from holdfast.smoothing.plan import SIMILAR, WITH_NOISE, check_alpha, check_noise, check_radii, sure
 
 DRAWN = "noisy copies drawn until more of them would hardly improve the certificate"
 NOTHING = "no finite code"

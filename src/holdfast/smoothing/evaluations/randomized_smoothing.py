@@ -21,14 +21,13 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.findings import radius_curves
+from holdfast.measure.observation import radius_curves
 from holdfast.measure.population import Population
 from holdfast.probes.base import Probe
 from holdfast.smoothing.copies import farthest, least_share
 from holdfast.smoothing.copies import radius as certified_radius
 from holdfast.smoothing.noisy_codes import NoisyCodes
-from holdfast.smoothing.plan import check_votes
-from holdfast.smoothing.shared import LEAST, SIZES, SmoothedEvaluation, sure
+from holdfast.smoothing.plan import LEAST, SIZES, SmoothedEvaluation, check_votes, sure
 
 RADIUS = "l2 radius within which the smoothed probe stays right; 0 where it is wrong"
 ACCURACY = "the smoothed probe staying right after every change of this l2 size"

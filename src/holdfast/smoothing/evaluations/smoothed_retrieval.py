@@ -32,21 +32,22 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.findings import population_warnings, radius_curves
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, population_warnings, radius_curves
 from holdfast.measure.population import Population
 from holdfast.smoothing.copies import farthest, least_share
 from holdfast.smoothing.copies import radius as certified_radius
 from holdfast.smoothing.index import Index, embedding, told_apart
 from holdfast.smoothing.noisy_codes import AttackedCentres
-from holdfast.smoothing.plan import check_slack, check_votes, copies_for_centres
-from holdfast.smoothing.shared import (
+from holdfast.smoothing.plan import (
     CENTRES_OF_HEAVY,
     CENTRES_OF_LARGE,
     LEAST,
     SIZES,
     SmoothedEvaluation,
     certified_distance,
+    check_slack,
+    check_votes,
+    copies_for_centres,
     sure,
 )
 

@@ -29,8 +29,7 @@ from holdfast.measure.evaluation import LATER, Evaluation, Sizes
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.spectral.fits import SpectralFit
-from holdfast.spectral.graph_pair import TooFewSamplesError
-from holdfast.spectral.graphs import KNN, GraphConstruction
+from holdfast.spectral.graph_pair import KNN, GraphConstruction, TooFewSamplesError
 
 # Gradients of margins at random points near images.
 #

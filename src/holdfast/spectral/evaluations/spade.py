@@ -26,8 +26,7 @@ from holdfast.measure.population import LooksAt, Population
 from holdfast.spectral.analysis import TOP, Spade, proved, scored
 from holdfast.spectral.comparisons import compared_edges, of_normalised, of_one_graph, over_k, reversed_map
 from holdfast.spectral.fits import SpectralFit, SpectralScores
-from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.graphs import KNN, GraphConstruction
+from holdfast.spectral.graph_pair import KNN, GraphConstruction, checked, draw
 from holdfast.spectral.spade_findings import assembled, conditions
 from holdfast.spectral.stability import DRAWS, baselines, projection, subsets
 

@@ -28,8 +28,7 @@ from holdfast.core.settings import check_positive
 from holdfast.encoders.by_name import load
 from holdfast.spectral.analysis import edge_scores
 from holdfast.spectral.eigen import SCORES, spectrum
-from holdfast.spectral.graph_pair import checked, draw
-from holdfast.spectral.graphs import KNN
+from holdfast.spectral.graph_pair import KNN, checked, draw
 from holdfast.training.adversaries.base import Adversary, Prepared
 from holdfast.training.feed import Feed
 from holdfast.training.health import eval_codes
