@@ -3,7 +3,8 @@
 A run thus has an answer to everything whenever it stops, and all answers become better together.
 
 - The fractions of images in ``SHARES`` are worked off one after the other, by all encoders in turns.
-- Within a share the cheapest question comes first.
+- Within a share the cheapest question comes first. Under a budget, the first answers are those of the scorecard's rows
+  under attack, in its order; each row begins once the one before has its answer.
 - Under a budget, a turn is an encoder's part of the time that is left; what one encoder does not need, the others get.
   Baselines wait until the other encoders have their first answers.
 - What an observation needs to learn belongs to its first step.
@@ -33,6 +34,8 @@ from holdfast.run.shards import rows_in_shards, stored_prefix
 
 SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Fractions of the planned rows. The first stands for the fewest rows that give an answer."""
+ATTACKED = 50
+"""Places of the scorecard before this one are rows under attack."""
 LITTLE = 0.1
 """Pictures that take a smaller share of what an observation may take at once need no step of their own."""
 LONG = 120.0
@@ -115,6 +118,13 @@ def step_to(share: float, state: EncoderState, observation: Observation, work: C
     return Step(observation, total, count < fewest, fits, seconds, concluding, pictures, alone)
 
 
+def place_of(group: Sequence[Evaluation]) -> float:
+    """Return the first place in the scorecard of rows under attack that one of ``group`` answers; infinite if none."""
+    return min(
+        (float(asked.place) for each in group for asked in each.questions if asked.place < ATTACKED), default=inf
+    )
+
+
 @final
 @dataclass
 class Schedule:
@@ -165,9 +175,14 @@ class Schedule:
         return going
 
     def _turn(self, share: float, state: EncoderState) -> bool:
-        """Bring an encoder to a fraction of the rows, the cheapest question first, and return whether any went forward."""
-        steps, went = sorted(self._steps(share, state), key=lambda step: step.seconds), False
-        for alone, some in groupby(steps, key=lambda step: step.alone):
+        """Bring an encoder to a fraction of the rows, and return whether any went forward."""
+        urgent = self.work.deadline.budget is not None and share == SHARES[0]
+
+        def order(step: Step) -> tuple[float, float]:
+            return place_of(state.groups[step.observation]) if urgent else inf, step.seconds
+
+        steps, went = sorted(self._steps(share, state), key=order), False
+        for alone, some in groupby(steps, key=lambda step: step.alone or order(step)[0] < inf):
             for batch in ([step] for step in some) if alone else [list(some)]:
                 if not alone or self.work.deadline.affords(batch[0].seconds):
                     went |= self._take(state, batch)
