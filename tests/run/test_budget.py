@@ -8,7 +8,7 @@ from itertools import islice
 from math import inf
 from pathlib import Path
 from time import sleep
-from typing import final
+from typing import Any, final
 
 import pytest
 
@@ -153,7 +153,9 @@ def test_every_encoder_and_evaluation_has_its_share(tmp_path: Path, clock: Clock
 def test_rows_under_attack_have_the_first_answers(tmp_path: Path, clock: Clock) -> None:
     """There is time for these, or for what is cheap."""
     question = Question(text="?", quantities=("mean",), meaning="mean", place=10)
-    attacked = dataclass(frozen=True)(type("Attacked", (tiny.Mean,), {"name": "attacked", "questions": (question,)}))
+    attacked: Any = dataclass(frozen=True)(
+        type("Attacked", (tiny.Mean,), {"name": "attacked", "questions": (question,)})
+    )
     cheap = [mean(pause) for pause in (1.0, 1.1, 1.2, 1.3, 1.4)]
     results, _ = fill(tmp_path, [*cheap, attacked(pause=4.0, samples=80)], budget=11.0)
     assert {"a", "b"} == {result.encoder.name for result in results if result.evaluation == "attacked"}
