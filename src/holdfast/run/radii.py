@@ -1,18 +1,18 @@
 """Radii at which the encoders of a run differ, chosen before anything else if no radius was asked for.
 
-At too large a radius every encoder loses all images, and at too small a one none: nothing tells them apart. So the run
-first searches, on a few images of each encoder, the smallest change after which an image matches another image. It then
-takes radii within which the strongest encoder, the one of the largest median, loses some images and keeps others. The radii
-that evaluations have by themselves stay where they do that already.
+At too large a radius every encoder loses all images, at too small a radius none: neither separates the encoders. So the run
+first searches, on a few images of each encoder, the smallest perturbation after which an image matches another image. It
+then takes radii at which the strongest encoder, with the largest median, loses some images and keeps others. Evaluations
+keep their own radii if those do so already.
 
-An attack on a probe succeeds at another scale than an attack on the nearest neighbour: a reference set of other scenes is
-far away, and a decision boundary may be near. So evaluations of probes under attack get radii of their own, at which probes
-lose some images.
+Attacks on probes succeed at other radii than attacks on the nearest neighbour: a reference set of other scenes is far away,
+and a decision boundary may be near. So evaluations of probes under attack get their own radii, at which probes lose some
+images.
 
-Which images are looked at, and what is found, follows from encoders, images, seed and whether there is a budget, and is kept
-in the store. A run that continues, names the encoders in another order or has more workers finds the same radii. With a
-budget, fewer images of large encoders are searched, so that time for the evaluations is left. If the budget ends during the
-search all the same, the same command again continues with it.
+The radii depend on encoders, images, seed and whether there is a budget, and are stored. A run that continues, names the
+encoders in another order or has more workers finds the same radii. With a budget, fewer images of large encoders are
+searched, so that time for the evaluations is left. If the budget ends during the search all the same, the same command
+continues with it.
 """
 
 from __future__ import annotations

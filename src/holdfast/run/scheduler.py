@@ -1,13 +1,13 @@
-"""The order of a run: every question is answered from a few images first, then from twice as many, and again.
+"""The order of a run: every evaluation first looks at a few images, then at twice as many, and so on.
 
-A run thus has an answer to everything whenever it stops, and all answers become better together.
+Whenever a run stops, every evaluation has a result, and all results improve together.
 
-- The fractions of images in ``SHARES`` are worked off one after the other, by all encoders in turns.
-- Within a share the cheapest question comes first. Under a budget, the first answers are those of the scorecard's rows
-  under attack, in its order; each row begins once the one before has its answer.
-- Under a budget, a turn is an encoder's part of the time that is left; what one encoder does not need, the others get.
-  Baselines wait until the other encoders have their first answers.
-- What an observation needs to learn belongs to its first step.
+- The fractions of images in ``SHARES`` are reached one after the other, by all encoders in turn.
+- At each fraction the cheapest evaluation comes first. Under a budget, the first results are those of the report's rows
+  under attack, in their order; each row begins once the one before has its result.
+- Under a budget, a turn is an encoder's part of the time that is left. Time that one encoder does not need goes to the
+  others. Baselines wait until the other encoders have their first results.
+- The first step of an observation includes the fits that it needs.
 """
 
 from __future__ import annotations
