@@ -1,4 +1,4 @@
-"""The training loop: what it checks first, then views, adversary, loss and step."""
+"""The training loop: checks, then views, adversary, loss and step."""
 
 from __future__ import annotations
 
