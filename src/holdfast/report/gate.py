@@ -16,7 +16,7 @@ from operator import ge, gt, le, lt
 from typing import Literal
 
 from holdfast.core.balls import BALLS, in_print
-from holdfast.core.errors import HoldfastError, NotMeasured, UnknownName, did_you_mean
+from holdfast.core.errors import HoldfastError, NotMeasured, UnknownName
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
 from holdfast.core.statistics.summaries import is_share
@@ -438,12 +438,8 @@ def _check_measured(
     reporting = dict.fromkeys([e for e, each in every if each.quantity == gate.quantity])
     known = dict.fromkeys((*reporting, *catalogue.get(gate.quantity, ())))
     if not known:
-        names = {estimate.quantity for _, estimate in every}
-        hint = did_you_mean(gate.quantity, sorted({*names, *catalogue})).partition("Known: ")[0]
-        raise HoldfastError(
-            f"gate {gate.text!r}: unknown quantity {gate.quantity!r}. {hint}measured here: {', '.join(sorted(names))}"
-            f"{_silent(results, failures)}"
-        )
+        names = {*(estimate.quantity for _, estimate in every), *catalogue}
+        raise UnknownName(f"gate {gate.text!r}: quantity", gate.quantity, names, _silent(results, failures))
     if gate.evaluation and gate.evaluation not in known:
         raise UnknownName(f"gate {gate.text!r}: evaluation with {gate.quantity}", gate.evaluation, known)
     estimates = [each for name, each in every if each.quantity == gate.quantity and gate.evaluation in (None, name)]
@@ -472,7 +468,7 @@ def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> NotMeasure
 
 def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:
     names = sorted({failure.evaluation for failure in failures} - {result.evaluation for result in results})
-    return f"; what else {text.listed(names)} would report is not known, for want of a result" if names else ""
+    return f"{text.listed(names)} {text.have(names)} no result, so not all quantities are known" if names else ""
 
 
 def _check_possible_bound(gate: Gate) -> None:
