@@ -16,6 +16,7 @@ from holdfast.core.records import Claim, Failure, Result, Warned
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.report.gate import check, parse, suggested, warning
 from holdfast.report.printed import gates_markdown
+from tests.facts import says
 from tests.report.synthetic import breakaway, everything, impersonation, warned
 
 
@@ -127,7 +128,7 @@ def test_an_error_about_a_radius_names_the_radii_in_two_short_lines():
     with pytest.raises(HoldfastError) as refused:
         check(parse("breakaway_risk@8/255<=0.05"), [breakaway("digits-robust")])
     first, second = str(refused.value).splitlines()
-    assert {"linf:0.05", "--ball"} <= set(second.replace(",", " ").rstrip(".").split())
+    assert {"linf:12.75/255", "--ball"} <= set(second.replace(",", " ").rstrip(".").split())
     assert max(len(first), len(second)) <= 160
 
 
@@ -149,7 +150,20 @@ def test_an_upper_bound_of_accuracy_proves_nothing_from_below():
 def test_a_suggested_bound_is_the_end_of_the_interval_rounded_up(high, bound):
     result = numbered([0.01], high=high)
     gate = suggested([result], "breakaway", "digits-robust", result.estimates[0])
-    assert gate == f"breakaway.breakaway_risk@linf:0.01,encoder=digits-robust<={bound}"
+    assert gate == f"breakaway.breakaway_risk@linf:2.55/255,encoder=digits-robust<={bound}"
+
+
+def test_gates_on_radii_have_the_unit_of_the_report():
+    case = {"quantity": "radius", "unit": "radius", "low": 0.0643, "conditions": {"ball": "linf:0.5"}}
+    radius = numbered([0.07], claim=Claim.LOWER, better="higher", **case)
+    estimate = radius.estimates[0]
+    gate = suggested([radius], "breakaway", "digits-robust", estimate)
+    assert gate == "breakaway.radius@linf:127.5/255,encoder=digits-robust>=16/255"
+    assert parse(gate).bound == 16 / 255
+    (answer,) = check(parse(gate), [radius], strict=True)
+    assert answer.passed
+    assert says(answer.sentence, "17.9/255", ">= 16/255")
+    assert "0.06" not in answer.sentence
 
 
 def test_no_gate_is_suggested_that_would_never_shut():
@@ -351,7 +365,7 @@ def test_the_reason_is_that_of_the_evaluation_that_gives_the_number():
     ("gate", "said"),
     [
         ("breakway_risk<=1", "Did you mean 'breakaway_risk'"),
-        ("breakaway_risk@8/255<=1", "Measured: linf:0.05"),
+        ("breakaway_risk@8/255<=1", "linf:12.75/255"),
         ("breakaway_risk@0.1,divergance=l2<=1", "Did you mean 'divergence'"),
         ("breakaway_risk@l3:0.1<=1", "ball: unknown name 'l3'"),
         ("breakaway_risk@big<=1", "got 'big'"),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.copies import copied
-from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Conflict, Described, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
 from holdfast.core.text_tower import TextTower
@@ -155,7 +155,7 @@ class Dense(nn.Module):
     def __init__(self, module: nn.Module, tokens: int) -> None:
         super().__init__()
         if tokens < 1:
-            raise HoldfastError(f"dense embeddings have at least one token, got {tokens}; count those of one image")
+            raise OutOfRange("tokens", tokens, "at least 1", "count those of one image")
         self.module, self.tokens = module, tokens
         self.train(module.training)
 
@@ -221,7 +221,7 @@ class Encoder:
         if not isinstance(geometry, Preprocessing | None):
             raise OutOfRange(f"geometry of {name}", geometry, "a Geometry or None")
         if (mean is None) != (std is None):
-            raise HoldfastError("normalisation needs both mean and std, or neither")
+            raise Conflict("normalisation", f"mean={mean} and std={std}", "both mean and std, or neither")
         mean, std = (_of_channels(values, domain.shape[0]) for values in (mean, std))
         if module.training and any(
             "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()

@@ -198,7 +198,7 @@ def choose(
         if balls := _informative(known[name], defaults):
             shares = text.listed([f"{lost(known[name], ball.radius):.0%}" for ball in balls])
             who = name if len(known) == 1 else f"{name}, the strongest,"
-            spelled = text.listed(list(map(str, balls)))
+            spelled = text.listed([text.ball(str(ball)) for ball in balls])
             sentence = f"{what} are measured at {spelled}, where {who} loses {shares} of {len(known[name])} images."
             return InformativeRadii(balls, sentence)
     return None

@@ -276,7 +276,7 @@ def gate_of(said: str) -> str:
 def test_the_suggested_gate_holds_for_the_encoder_it_was_made_from_alone():
     results = [displacement("digits-random"), displacement("digits-robust")]
     gate = gate_of(told(results))
-    assert "@linf:0.1,encoder=digits-robust<=" in gate
+    assert "@linf:25.5/255,encoder=digits-robust<=" in gate
     (answer,) = check(parse(gate), results)
     assert (answer.encoder, answer.passed) == ("digits-robust", True)
     highest = max(

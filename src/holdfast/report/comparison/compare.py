@@ -126,7 +126,8 @@ def compare(results: Sequence[Result]) -> Comparison:
                 if len(numbers) > 1:
                     contests.append(_contest(group, like, numbers, ranked, refusals))
     refusals += _protocol_refusals(grouped, results)
-    encoders = tuple(dict.fromkeys(name for group in grouped for name in group.encoders))
+    # By name, so that every form of the report has one order, whichever result came first.
+    encoders = tuple(sorted({name for group in grouped for name in group.encoders}))
     return Comparison(
         encoders=encoders,
         baselines=baseline_names,
