@@ -23,7 +23,7 @@ from holdfast.service.parity_maps import Gallery
 SIZES = (100, 300)
 K = 10
 QUANTITIES = ("neighbours_kept", "neighbours_kept_mixed", "nearest_kept")
-LOW_ENDS = ("at_50", "at_80", "at_100", "worst_1", "worst_10")
+LOW_ENDS = ("at_50", "at_80", "at_100")
 """Ends of the names of numbers about the queries that keep fewest neighbours."""
 
 

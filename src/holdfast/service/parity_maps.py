@@ -319,7 +319,7 @@ def tail_influences(kept: Kept, k: int) -> Influences | None:
     """Return what gives the influence of each image on a number about the low end of the fractions kept.
 
     An image that was not seen may lose its own neighbours and, of each of ``k`` other images, one. Those that stand at the
-    threshold then no longer count, or lower the mean of the lowest. As many may gain one.
+    threshold then no longer count. Or it adds one to each, and those just below the threshold count.
 
     Args:
         kept: fractions kept, with their lists.
@@ -335,9 +335,6 @@ def tail_influences(kept: Kept, k: int) -> Influences | None:
 
     def of(tail: Tail) -> Moves:
         moves = influences(before, after, k, tail.score).numpy()
-        if tail.share is not None:
-            low = float((fractions <= tail.threshold).mean())
-            return Moves(moves, low / tail.threshold if tail.threshold > 0 else 0.0, 0.0)
         counts, least = np.rint(fractions * k), ceil(tail.threshold * k - SLACK)
         at, under = (k * float((counts == count).mean()) for count in (least, least - 1))
         return Moves(moves, at, under)

@@ -8,7 +8,7 @@ For fractions ``x_1 ... x_n``, such as the fraction of its neighbours that each 
 The maximum lies at the 10% quantile ``q`` of the sample.
 
 The interval of ``worst_10`` is that of Gaffke's bounds for means: each end is taken over the samples and one more at the
-limit on that side, under random weights. Each weighting has its own quantile. ``benchmarks.statistics.coverage_tails``
+limit on that side, under random weights. Each weighting has its own quantile. ``benchmarks.statistics.coverage_values``
 simulates it. Samples that depend on each other count for fewer, by their design effect (Kish 1965).
 """
 
@@ -88,14 +88,14 @@ def tails_of(
 
 
 class Moves(NamedTuple):
-    """How images that depend on each other move the mean score of a tail."""
+    """How images that depend on each other move the fraction of them that a tail counts."""
 
     influences: Values
-    """Influence of each image on the mean."""
+    """Influence of each image on the fraction."""
     below: float
-    """How far one unseen image may lower the scores of others, in scores that it can lose itself."""
+    """Other images that one unseen image may push below the threshold, on average."""
     above: float
-    """How far it may raise them."""
+    """Other images that it may lift to the threshold."""
 
 
 Influences = Callable[[Tail], Moves]
@@ -110,7 +110,7 @@ def tails(
         series: One fraction per sample.
         groups: Group of each sample; empty without groups.
         better: Whether ``lower`` or ``higher`` values are better, or ``neither``.
-        influences: Influence of each sample, of samples that depend on each other; None if they are independent.
+        influences: How samples that depend on each other move a fraction of them; None if they are independent.
     """
     fractions = np.array(series.values, dtype=np.float64)
     known = ~np.isnan(fractions)
@@ -127,10 +127,10 @@ def tails(
             next(iter(series.reasons.values()), ""),
         )
         estimate = summarise(scored, "share" if tail.share is None else "mean", better)
-        moves = Moves(scores[known], 0.0, 0.0) if influences is None else influences(tail)
         if estimate.n and tail.share is not None:
-            estimate = _lowest(estimate, fractions[known], tail, moves, numbers)
+            estimate = _lowest(estimate, fractions[known], tail, numbers, influences is None)
         elif estimate.n and (groups or influences is not None):
+            moves = Moves(scores[known], 0.0, 0.0) if influences is None else influences(tail)
             estimate = _counted(estimate, moves, numbers)
         if groups and estimate.n:
             estimate = estimate.model_copy(update={"method": f"{estimate.method}, {GROUPED}"})
@@ -154,11 +154,17 @@ def _counted(estimate: Estimate, moves: Moves, numbers: Groups) -> Estimate:
     return estimate.model_copy(update={"low": low, "high": high, "method": method})
 
 
-def _lowest(estimate: Estimate, fractions: Values, tail: Tail, moves: Moves, numbers: Groups) -> Estimate:
-    """Return the mean of the lowest ``fractions`` with an interval that allows for the design effect."""
-    effect = design_effect(tail.score(fractions), moves.influences, numbers)
-    share, unseen = tail.share or 1.0, 1 + moves.below
-    value, (low, high) = lowest_mean(fractions, share), lowest_interval(fractions, share, effect, unseen)
+def _lowest(estimate: Estimate, fractions: Values, tail: Tail, numbers: Groups, independent: bool) -> Estimate:
+    """Return the mean of the lowest ``fractions``, with an interval if images are independent but for groups."""
+    share = tail.share or 1.0
+    value = lowest_mean(fractions, share)
+    if not independent:
+        # One image moves many of the lowest, and with them the quantile: simulated intervals covered .6 to .9.
+        method = "no interval: images search each other, so the lowest depend on each other"
+        return estimate.model_copy(update={"value": value, "low": nan, "high": nan, "method": method})
+    scores = tail.score(fractions)
+    effect = design_effect(scores, scores, numbers)
+    low, high = lowest_interval(fractions, share, effect)
     method = f"Gaffke's bounds for the {tail.of}, {draws_for(len(fractions))} draws"
     if effect > 1:
         method = f"{method}; {effect:.3g} images count for one"
@@ -183,7 +189,7 @@ def lowest_mean(fractions: Values, share: float) -> float:
 
 
 def lowest_interval(
-    fractions: Values, share: float, effect: float = 1.0, unseen: float = 1.0, confidence: float = 0.95
+    fractions: Values, share: float, effect: float = 1.0, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Interval of the mean of the lowest ``share`` of fractions, by Gaffke's bounds.
 
@@ -191,7 +197,6 @@ def lowest_interval(
         fractions: One fraction per sample, in [0, 1].
         share: Fraction of samples that are the lowest, in (0, 1].
         effect: Samples that count for one, because they depend on each other; 1 or more.
-        unseen: Samples that one unseen sample counts for; 1 or more.
         confidence: Confidence of the interval, in (0, 1).
 
     Example:
@@ -200,7 +205,7 @@ def lowest_interval(
         (0.88, 1.0)
     """
     ordered, n = np.sort(fractions), len(fractions)
-    weights = random_weights(n) if effect <= 1 and unseen <= 1 else _dependent_weights(n, effect, unseen)
+    weights = random_weights(n) if effect <= 1 else _dependent_weights(n, effect)
     rest = np.maximum(1 - weights.sum(1, dtype=np.float64), 0)
     ends = []
     for limit, quantile in ((0.0, (1 - confidence) / 2), (1.0, (1 + confidence) / 2)):
@@ -214,11 +219,11 @@ def lowest_interval(
     return min(max(ends[0], 0.0), 1.0), min(max(ends[1], 0.0), 1.0)
 
 
-def _dependent_weights(n: int, effect: float, unseen: float) -> Float[np.ndarray, "r n"]:
-    """Return random weights of ``n`` samples that count for ``n / effect``, beside one more that counts for ``unseen``."""
+def _dependent_weights(n: int, effect: float) -> Float[np.ndarray, "r n"]:
+    """Return random weights of ``n`` samples that count for ``n / effect``, beside one more that counts for one."""
     rng = np.random.default_rng(abs(hashed("dependent", n)))
     weights = rng.standard_gamma(1 / effect, (draws_for(n), n), dtype=np.float32)
-    more = rng.standard_exponential((len(weights), 1), dtype=np.float32) * np.float32(unseen / effect)
+    more = rng.standard_exponential((len(weights), 1), dtype=np.float32)
     return weights / (weights.sum(1, keepdims=True) + more)
 
 
