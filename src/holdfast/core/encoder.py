@@ -246,7 +246,7 @@ class Encoder:
             if caution:
                 warnings.warn(caution, HoldfastWarning, stacklevel=2)
         self.pooling, self.caution, self.texts = pooling, caution, texts
-        # As text, for numbers would change with the precision that the weights are moved to.
+        # As text, because numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
         if geometry is None and len(domain.shape) == 3:
             height, width = domain.shape[1:]

@@ -96,7 +96,7 @@ def _shortlist(
 
 
 def _blind(score: Float[Tensor, "b c"], rows: Int[Tensor, "b"], start: int) -> None:
-    """Make no row its own neighbour: by index, for a duplicate at distance zero is one."""
+    """Make no row its own neighbour: by index, because a duplicate at distance zero is one."""
     here = rows - start
     inside = ((here >= 0) & (here < score.shape[1])).nonzero()[:, 0]
     score[inside, here[inside]] = torch.inf
