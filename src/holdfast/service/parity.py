@@ -271,7 +271,7 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
 
 
 TAILED = {"neighbours_kept": "neighbours", "neighbours_kept_mixed": "mixed"}
-"""Attribute of ``Answers`` behind each number whose low end is told, too."""
+"""Attribute of ``Answers`` behind each number whose low end is reported too."""
 
 
 def _low_end(quantity: str, conclusion: Findings, kept: Answers, k: int) -> Iterator[Estimate]:
