@@ -396,7 +396,7 @@ def test_names_that_are_not_utf8_can_be_stored(paint: Painter, tmp_path: Path) -
     [
         ("folder:{root}/none", RGB, "no folder '.*none'; check the path"),
         ("folder:{root}/empty", RGB, "holds no images; expected files ending in .jpg"),
-        ("{root}/images?labels=names", RGB, "labels of a folder must be 'folders', got 'names'"),
+        ("{root}/images?labels=names", RGB, "labels of a folder must be 'folders' or a file of labels, got 'names'"),
         ("{root}/images?label=folders", RGB, "Did you mean 'labels'"),
         ("{root}/images?labels", RGB, "settings take the form"),
         ("{root}/images", Domain((4, 8, 8)), "suit encoders of 1 or 3 channels .* pass an array file"),

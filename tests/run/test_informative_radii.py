@@ -14,6 +14,7 @@ import holdfast as hf
 from holdfast.core.balls import Linf
 from holdfast.core.settings import convert, number
 from holdfast.report.text import listed
+from holdfast.run import radii
 from holdfast.run.radii import LEAST, MOST, choose, left_open, lost
 from holdfast.run.request import Request, planned
 from tests.facts import says
@@ -94,6 +95,18 @@ def test_runs_choose_the_same_radii_in_any_order_with_a_budget_and_again(tmp_pat
     assert balls(hf.evaluate(encoders[::-1], images, **only, budget=600.0)) == chosen
     why = {result.provenance["radii"] for result in first.results}
     assert why.pop() in first.report().read_text()
+
+
+@pytest.mark.parametrize(("budget", "searched"), [(None, 12), (600.0, 4)])
+def test_few_images_of_a_large_encoder_are_searched_under_a_budget(
+    budget: float | None, searched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(radii, "HEAVY", 0)
+    cheap = {"displacement": {"samples": 8, "attacks": ["u-fgsm"]}}
+    run = hf.evaluate(
+        sharp("a", 20.0), pictures(), only="displacement", settings=cheap, budget=budget, progress=False, workers=1
+    )
+    assert f" of {searched} images" in run.results[0].provenance["radii"]
 
 
 def test_radii_that_somebody_names_and_those_of_protocols_stay() -> None:

@@ -1,8 +1,7 @@
-"""The terminal: tables as wide as it is, output that may be cut off, parsing of commands, one result in print.
+"""The terminal: tables that fit its width, parsing of commands, one result in print.
 
-Layout of ``--help``: commands in groups, flags in panels, every default stated once.
-
-Warnings of a command: each once, and at most three.
+Also here: the layout of ``--help`` (commands in groups, flags in panels, every default once), and warnings of a command,
+each once and at most three.
 """
 
 from __future__ import annotations

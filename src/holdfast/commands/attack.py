@@ -1,4 +1,4 @@
-"""Attack images: what they become, how far their codes move, and a check of both."""
+"""Attack images: the attacked images, how far their embeddings move, and a check of both."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A canary in one file: made once with an encoder, checked wherever the encoder is in service.
 
-What a canary holds, measured with the given encoder: tolerances, and embeddings under usual mistakes.
+Making one measures, with the given encoder, tolerances and the embeddings under usual mistakes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Certify images, one by one: that no change makes one more similar to others, or a change that does.
+"""Certify images, one by one: prove that no perturbation makes one match another image, or find one that does.
 
-What ``holdfast certify --method smoothing`` leaves on disk: for every image, up to which change its noisy copies keep it.
+Also here: the files of ``holdfast certify --method smoothing``, with the radius up to which noisy copies of each image keep
+their match.
 
-certify.json    settings, and per image its status, the radius certified less that of the ball, and why it is unknown
+certify.json    settings, and per image its status, the certified radius minus that of the ball, and why it is unknown
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``holdfast.evaluate`` returns: the results of a run, to look at in Python and to write as a report."""
+"""The value of ``holdfast.evaluate``: the results of a run, to use in Python and to write as a report."""
 
 from __future__ import annotations
 

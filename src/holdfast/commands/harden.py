@@ -1,4 +1,4 @@
-"""Make an encoder more robust with images alone, and report what that gained and cost.
+"""Make an encoder more robust with images alone, and report gain and cost.
 
 With a budget, the number of epochs is planned so that the learning rate falls to its end in time.
 """

@@ -1,6 +1,7 @@
-"""Whether another runtime, precision, export or version of an encoder still has the space of the first.
+"""Whether another runtime, precision, export or version of an encoder keeps the embedding space of the first.
 
-The result of one candidate: its codes beside those of the reference, what explains the difference, worst images.
+Also here: the result of one candidate, with its embeddings beside the reference, the cause of a difference, and worst
+images.
 """
 
 from __future__ import annotations

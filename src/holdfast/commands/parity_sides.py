@@ -1,4 +1,4 @@
-"""The sides that ``parity`` compares, and the attack radii of both, paired image by image."""
+"""The two sides that ``parity`` compares, and the attack radii of both, paired by image."""
 
 from __future__ import annotations
 

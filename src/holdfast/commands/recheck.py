@@ -1,4 +1,6 @@
-"""Check the certificates of a run again by its proofs: a slow program in numpy, with every rounding counted, no search."""
+"""Check the certificates of a run again from its proofs: a slow program in numpy that counts every rounding and does not
+search.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What stored runs hold: their contents file by file and cell by cell, as ``holdfast runs`` shows them.
+"""Contents of stored runs, file by file and cell by cell, as ``holdfast runs`` shows them.
 
-Stored runs as they are read again: all of their results, or a sentence that says what is missing.
+Also here: reading the results of stored runs, or one sentence on what is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Perturbation balls: every fact about a norm that an attack or a certificate needs, and the only place it is named."""
+"""Perturbation sets (balls): everything that attacks and certificates need to know about a norm, in one place."""
 
 from __future__ import annotations
 

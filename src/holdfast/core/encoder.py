@@ -1,4 +1,4 @@
-"""An encoder maps continuous inputs to vectors; this is the one form in which the library meets it."""
+"""An encoder maps continuous inputs to vectors. The whole library uses this one class."""
 
 from __future__ import annotations
 

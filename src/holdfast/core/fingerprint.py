@@ -1,6 +1,6 @@
 """Fingerprints of modules: equal only if parts, weights, code and all attributes are equal.
 
-The code of functions includes whatever they name, so that an edit of a helper changes the fingerprint of its caller.
+The code of a function includes everything it names, so editing a helper changes the fingerprint of its caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run passes in: seed, device, precision and batch size.
+"""Settings of a run: seed, device, precision and batch size.
 
 Full float32 precision on GPUs is switched on here.
 """

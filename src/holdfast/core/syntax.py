@@ -1,10 +1,10 @@
-"""What the code of a function computes, as text that neither the version of Python nor its layout changes.
+"""The code of a function as text that depends neither on the version of Python nor on layout.
 
-A function is described by its syntax tree without docstrings, annotations and statements that do nothing. The tree is
-read from the file of the code and trusted only if it compiles to that very code, so that a file edited since its import
-describes nothing. Code without such a source is described by its bytecode, which differs between versions of Python.
+A function is described by its syntax tree without docstrings, annotations and statements without effect. The tree is read
+from the source file and used only if it compiles to exactly this code, so a file edited after its import is not used. Code
+without such a source is described by its bytecode, which differs between versions of Python.
 
-Nothing but Python is imported here, so that several versions of Python can be compared.
+This module imports nothing but Python, so that several versions of Python can be compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``torchvision:resnet50@IMAGENET1K_V2``: torchvision's classifiers without their last linear layer.
 
-The head is removed by one rule: the last ``nn.Linear`` with as many outputs as there are classes becomes the identity,
-so codes are what the classifier would have read. Images are resized and cropped by the weights' own transforms.
+The head is removed by one rule: the last ``nn.Linear`` with as many outputs as there are classes becomes the identity, so
+embeddings are the inputs of the classifier. Images are resized and cropped by the weights' own transforms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bank: a second set of images, that probes learn from and retrieval searches, apart from those that are measured."""
+"""The reference set (bank): a second set of images, which probes learn from and retrieval searches."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""A run on disk, and the provenance that every result carries.
+"""A run on disk, and the provenance of every result.
 
-Finished cells are JSON records; observations are shards.
-
-What identifies a file of a run: everything that may change what it holds.
-
-Neither batch size, device nor worker count does.
+Finished cells are JSON records; observations are shards. A key holds everything that may change the content of a file: not
+batch size, device or number of workers.
 """
 
 from __future__ import annotations

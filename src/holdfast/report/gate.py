@@ -1,9 +1,9 @@
 """Gates for continuous integration: ``breakaway.breakaway_risk@8/255<=0.05`` must hold for every encoder.
 
-``EVALUATION.QUANTITY[@SELECTOR,...] <= NUMBER``, with ``>=``, ``<`` or ``>`` as well. The evaluation may be left out where
-only one reports the quantity. A selector is a ball (``8/255`` of any norm, or ``linf:8/255``), a condition such as
-``divergence=cosine``, or ``encoder=NAME`` to speak of that encoder alone. The worst matching value of each encoder counts.
-A strict check wants the whole interval to keep the bound. A value that is not finite keeps none.
+``EVALUATION.QUANTITY[@SELECTOR,...] <= NUMBER``, also with ``>=``, ``<`` or ``>``. The evaluation may be omitted if only
+one reports the metric. A selector is a ball (``8/255`` of any norm, or ``linf:8/255``), a condition such as
+``divergence=cosine``, or ``encoder=NAME`` for that encoder alone. The worst matching value of each encoder counts. In a
+strict check the whole interval must satisfy the bound. A value that is not finite satisfies none.
 """
 
 from __future__ import annotations

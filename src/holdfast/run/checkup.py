@@ -1,6 +1,6 @@
-"""Examine an encoder before anything is measured: may its numbers be trusted, and what can be asked of it?
+"""Preflight check of an encoder before anything is measured: can its numbers be trusted, and which evaluations apply?
 
-``failed`` means that measurements of this encoder would say nothing; ``warning``, that they say less than they seem to.
+``failed``: measurements of this encoder would be meaningless. ``warning``: they mean less than they seem to.
 """
 
 from __future__ import annotations

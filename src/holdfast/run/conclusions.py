@@ -1,4 +1,4 @@
-"""Outcomes of the cells of a table: full and partial results, and failures with reasons."""
+"""Results of the cells of a table: full and partial results, and failures with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of ``holdfast doctor``: each question about an encoder and how its answer is found."""
+"""The checks of ``holdfast doctor``: what each one asks of an encoder and how it finds the answer."""
 
 from __future__ import annotations
 

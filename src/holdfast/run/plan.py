@@ -1,9 +1,8 @@
-"""The plan of a request once its encoders and images are known: what of it they allow, and how much of it.
+"""The plan of a request once its encoders and images are known: which evaluations apply, and on how many images.
 
-Tuning of speed: the number of images that are attacked together, and the C library's memory.
-
-Time alone is at stake. The batch is measured among sizes for which torch's kernels are the same; what does change rounding,
-the arrangement of the network (``core/optimised``), is not measured.
+Tuning of speed: how many images are attacked together, and the C library's memory. Only time depends on it. The batch size
+is measured among sizes for which torch uses the same kernels. The arrangement of the network (``core/optimised``) changes
+rounding, so it is not tuned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From flags and TOML to a request, and from the request to evaluations.
 
-Later wins: the evaluations' own defaults (the papers'), the suite, the TOML file, the flags. A TOML file has the
-request's fields as its keys and one table per evaluation, whose keys are that evaluation's fields.
+Later entries override earlier ones: defaults of the evaluations (the papers'), suite, TOML file, flags. Keys of a TOML file
+are the fields of the request; it has one table per evaluation, whose keys are the fields of the evaluation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Observations shard by shard, kept as they come, and which observation is next."""
+"""Observations in shards: computing and storing them, and choosing which observation is next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The table of encoders and evaluations, filled cell by cell.
 
-Encoders are prepared first, and the run says how long it will take.
+Encoders are prepared first, and the run then estimates its time.
 """
 
 from __future__ import annotations

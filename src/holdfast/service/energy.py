@@ -1,6 +1,6 @@
 """Energy distance of two sets of points for many assignments, its error, and the part that an edit explains.
 
-Permutation tests of two sets: weights of assignments, a linear classifier, principal directions.
+Also here, for permutation tests of two sets: weights of assignments, a linear classifier, principal directions.
 """
 
 from __future__ import annotations

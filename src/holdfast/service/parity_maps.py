@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import ceil, nan, sqrt
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import L2Distance
 from holdfast.core.points.counting import nearest_rows
+from holdfast.core.statistics.tails import SLACK, Influences, Moves, Tail
 
 # What relates two spaces: a shift and a scale, an orthogonal map, or neither; and how alike they are whatever the axes.
 #
@@ -215,6 +217,8 @@ class Kept:
     values: Float[Tensor, "n"]
     influences: Float[Tensor, "n"]
     """Return each image's influence on the mean; with a reference set, which is taken as given, the values themselves."""
+    lists: tuple[Int[Tensor, "n c"], Int[Tensor, "n c"]] | None = None
+    """The nearest images before and after, of which ``k`` count; None where they are not looked at again."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], ga
 
     def both(first: Int[Tensor, "n c"], second: Int[Tensor, "n c"], count: int) -> Kept:
         values = shared(first[:, :count], second[:, :count])
-        return Kept(values, values if gallery.is_bank else influences(first, second, count))
+        return Kept(values, values if gallery.is_bank else influences(first, second, count), (first, second))
 
     before, after = found(reference, gallery.reference), found(candidate, gallery.candidate)
     mixed = None
@@ -270,17 +274,34 @@ def shared(before: Int[Tensor, "n k"], after: Int[Tensor, "n k"]) -> Float[Tenso
     return (before[:, :, None] == after[:, None, :]).any(dim=2).double().mean(dim=1)
 
 
-def influences(before: Int[Tensor, "n c"], after: Int[Tensor, "n c"], k: int) -> Float[Tensor, "n"]:
+Score = Callable[[np.ndarray], np.ndarray]
+"""Value of each fraction that is kept."""
+
+
+def influences(
+    before: Int[Tensor, "n c"], after: Int[Tensor, "n c"], k: int, score: Score | None = None
+) -> Float[Tensor, "n"]:
     """Return the influence of each image on the mean of ``shared`` of the first ``k``, by leaving out each image exactly.
 
     Args:
         before, after: at least ``k + 1`` nearest images of each image, nearest first; of only ``k`` there is no other
             to take a place, and influences are the values.
+        score: what the mean is taken of, given the fractions; by default the fractions themselves.
     """
     first, second = before[:, :k], after[:, :k]
-    values = shared(first, second)
+    fractions = shared(first, second)
+    values = fractions if score is None else torch.from_numpy(score(fractions.numpy()))
     if before.shape[1] <= k:
         return values
+
+    def change(counts: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Return by how much the score changes where so many more neighbours are kept."""
+        if score is None:
+            return counts / k
+        # Divided once, as the fractions are, so that equal counts have equal scores.
+        moved = ((fractions[:, None] * k).round() + counts) / k
+        return torch.from_numpy(score(moved.numpy())) - values[:, None]
+
     # Without image i, the next image takes its place in the lists that hold i. Of these lists' common part i itself is lost
     # if both hold it, and the next image counts if the other list holds it, or if it is next there, too.
     next_before, next_after = before[:, k : k + 1], after[:, k : k + 1]
@@ -289,9 +310,36 @@ def influences(before: Int[Tensor, "n c"], after: Int[Tensor, "n c"], k: int) ->
     returns = (next_after == first).any(1, keepdim=True).double()
     in_both = enters + returns + (next_before == next_after).double() - 1
     gained = torch.zeros(len(values), dtype=torch.float64)
-    gained.index_add_(0, first.reshape(-1), torch.where(in_after, in_both, enters).reshape(-1) / k)
-    gained.index_add_(0, second.reshape(-1), torch.where(in_before, 0.0, returns).reshape(-1) / k)
+    gained.index_add_(0, first.reshape(-1), change(torch.where(in_after, in_both, enters)).reshape(-1))
+    gained.index_add_(0, second.reshape(-1), change(torch.where(in_before, 0.0, returns)).reshape(-1))
     return values - (gained - gained.mean())
+
+
+def tail_influences(kept: Kept, k: int) -> Influences | None:
+    """Return what gives the influence of each image on a number about the low end of the fractions kept.
+
+    An image that was not seen may lose its own neighbours and, of each of ``k`` other images, one. Those that stand at the
+    threshold then no longer count. Or it adds one to each, and those just below the threshold count.
+
+    Args:
+        kept: fractions kept, with their lists.
+        k: neighbours that are compared.
+
+    Returns:
+        None where the influences are the values, as with a reference set.
+    """
+    if kept.lists is None or kept.influences is kept.values:
+        return None
+    before, after = kept.lists
+    fractions = kept.values.numpy()
+
+    def of(tail: Tail) -> Moves:
+        moves = influences(before, after, k, tail.score).numpy()
+        counts, least = np.rint(fractions * k), ceil(tail.threshold * k - SLACK)
+        at, under = (k * float((counts == count).mean()) for count in (least, least - 1))
+        return Moves(moves, at, under)
+
+    return of
 
 
 def ranks_kept(

@@ -1,4 +1,4 @@
-"""What every transform is: pixels of some images to pixels of the same images, one by one; and several in a row."""
+"""What all transforms are: functions from pixels to pixels, image by image; and several in a row."""
 
 from __future__ import annotations
 

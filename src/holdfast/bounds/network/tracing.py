@@ -1,6 +1,6 @@
-"""From a module to its graph, and whether the encoder as executed is what the graph computes.
+"""From a module to its graph, and a check that the encoder as executed computes what the graph computes.
 
-An operation without a rewriting is refused by name.
+An operation without a rule is refused by name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bounds on the difference of each executed operation from exact arithmetic.
 
-Sums and products have a priori bounds; single functions are as accurate as torch's are tested to be.
+Sums and products have a priori bounds. For single functions, torch's accuracy is assumed as far as it is tested.
 """
 
 from __future__ import annotations

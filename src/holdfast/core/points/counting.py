@@ -1,10 +1,10 @@
-"""Counting over whole populations: who is closer to a moved code than its own clean code, and how pairs are spread.
+"""Exact counts over whole populations: embeddings closer to an attacked one than its original, and quantiles over pairs.
 
-Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is ``h_j < h_i`` with
-``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
-cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
-decided again from the codes themselves in float64, so counts are exact. A code that cannot be embedded (zero
-under cosine) is no one's neighbour.
+If a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is ``h_j < h_i`` with ``h_j = |r_j|^2 / 2 - a .
+r_j``: one matrix product per tile. Embeddings are centred first, because with an offset the products cancel and float32
+miscounts. They are scaled, so that squares neither overflow nor vanish. Comparisons that rounding leaves undecided are
+repeated on the embeddings themselves in float64, so counts are exact. An embedding that cannot be mapped (zero under
+cosine) is never a neighbour.
 """
 
 from __future__ import annotations

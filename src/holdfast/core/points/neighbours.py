@@ -1,7 +1,7 @@
 """The exact ``k`` nearest neighbours of every point, in blocks: O(n k) memory, one n x n x d product of time.
 
-Distances are ranked in float32 by ``|x_j|^2 / 2 - x_i . x_j``, the best ``k + 8`` again by differences in float64. Where
-rounding could have kept a true neighbour out of those, the row is ranked again in float64. Ties go to the lower index.
+Distances are ranked in float32 by ``|x_j|^2 / 2 - x_i . x_j``; the best ``k + 8`` are ranked again by differences in
+float64. If rounding could have excluded a true neighbour, the row is ranked again in float64. Ties go to the lower index.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intervals for images in groups, and the mean of paired differences with unseen images allowed for."""
+"""Intervals for images in groups, and for mean paired differences that allow for unseen images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Medians over pairs as each image moves them, and quantiles of radii that may lie beyond the search."""
+"""Medians over pairs with the influence of each image, and quantiles of radii that may lie beyond the search."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From one value per sample to a typed series and to a number with its interval.
 
-Averages are taken only here.
+All averages of the library are taken here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Codes that were computed elsewhere: ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``, one row per image.
+"""Embeddings that were computed elsewhere: ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``, one row per image.
 
 A .npy file is mapped from disk, a .parquet file is copied into a mapped temporary one, an .npz archive is held in memory.
-Rows have an id each, and may have a label and a group; where no ids are given, they are positions.
+Each row has an id and may have a label and a group. Without ids, rows are named by their positions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of codes: .npy (mapped from disk), .npz (in memory) and .parquet (copied into a mapped temporary file)."""
+"""Files of embeddings: .npy (mapped from disk), .npz (in memory) and .parquet (copied into a mapped temporary file)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files here or behind an address, all through fsspec, and which endings count as images."""
+"""Local and remote files, both through fsspec, and which file endings count as images."""
 
 from __future__ import annotations
 

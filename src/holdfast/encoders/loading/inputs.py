@@ -1,4 +1,4 @@
-"""What a file of weights does not say about its inputs: shape, range, normalisation and how pictures become them."""
+"""What a file of weights does not state about its inputs: shape, range, normalisation and preprocessing of pictures."""
 
 from __future__ import annotations
 

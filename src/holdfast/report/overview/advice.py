@@ -1,7 +1,7 @@
 """Advice for the reader: warnings, the best encoder per row, and the influence of the attack.
 
-Of a run that ended early the only advice is to continue it. Otherwise advice rests on numbers of at least ``ENOUGH``
-samples, and a suggested gate on ``FEW``.
+The only advice for a run that ended early is to continue it. Otherwise advice uses numbers of at least ``ENOUGH``
+samples, and a suggested gate uses at least ``FEW``.
 """
 
 from __future__ import annotations

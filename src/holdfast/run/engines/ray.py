@@ -1,7 +1,7 @@
 """Shards on a Ray cluster (https://docs.ray.io), in actors that keep the context of their tasks.
 
-An actor that is lost, with its machine or alone, costs the shard it held: another computes it, and a new actor is asked
-for. Ray's own restarts are not used, because a shard would wait for its actor's machine while others are idle.
+If an actor is lost, alone or with its machine, another one computes its shard, and a new actor is requested. Ray's own
+restarts are not used: a shard would wait for its actor's machine while others are idle.
 """
 
 from __future__ import annotations
