@@ -91,7 +91,7 @@ def test_protocols_are_not_mixed(capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     (sentence,) = captured.err.splitlines()
-    assert "nothing can be compared" in sentence
+    assert says(sentence, "nothing", "compared")
     assert "different protocol: seed 0 instead of 1" in sentence
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_compared_is_named_beside_what_can(both, capsys):
     lines = [line for line in captured.err.splitlines() if line.startswith("not compared: breakaway of")]
     (line,) = lines
     assert all(name in line for name in (ROBUST, WEAK, MIDDLE))
-    assert "seed 0 instead of 1; repeat one run with" in line
+    assert says(line, "seed 0 instead of 1")
 
 
 def test_unrelated_runs_differ_in_one_line_whatever_they_measured(both, capsys):
@@ -159,7 +159,7 @@ def test_a_damaged_result_is_named(both, capsys):
     damaged = next(Path(both).glob("results/*.json"))
     damaged.write_text(damaged.read_text()[:200])
     assert run(["compare", both]) == 2
-    assert f"{damaged} cannot be read" in capsys.readouterr().err
+    assert str(damaged) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -255,4 +255,4 @@ def test_the_first_screen_comes_alone_unless_all_is_asked_for(capsys):
         assert says(printed, "proved", "88%", "attacked", "92%")
     assert len(short.splitlines()) <= 15
     assert len(short.splitlines()) < len(full.splitlines())
-    assert "certified nearest neighbour accuracy" not in short
+    assert not says(short, "certified nearest neighbour")

@@ -28,7 +28,7 @@ from holdfast.run.request import Request, references
 
 Records = tuple[list[Result], list[Failure]]
 
-REPEAT = "repeat the run's holdfast evaluate"
+DAMAGED, REPEAT = "damaged, or of another version of holdfast", "repeat the run's holdfast evaluate"
 
 
 def read(folders: Sequence[Path]) -> Records:
@@ -84,7 +84,7 @@ def _request(folder: Path) -> Request:
     try:
         return Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
     except (OSError, ValueError) as error:
-        raise Unreadable(str(folder / REQUEST), "it says what the run should hold", fix=REPEAT) from error
+        raise Unreadable(str(folder / REQUEST), DAMAGED, fix=REPEAT) from error
 
 
 def data_sets(folder: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def data_sets(folder: Path) -> list[Path]:
     try:
         return [folder / name for name in json.loads((folder / SETS).read_bytes())]
     except (OSError, ValueError, TypeError) as error:
-        raise Unreadable(str(folder / SETS), "it names the data sets of the run", fix=REPEAT) from error
+        raise Unreadable(str(folder / SETS), DAMAGED, fix=REPEAT) from error
 
 
 def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
@@ -107,8 +107,7 @@ def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
     runs = {part: load(part) for folder in dict.fromkeys(folders) for part in data_sets(folder)}
     for folder in runs:
         if damaged := Store(folder).damaged():
-            reason = "damaged, or of another version of holdfast"
-            raise Unreadable(some(damaged), reason, fix=f"delete them and {REPEAT}, which computes nothing else again")
+            raise Unreadable(some(damaged), DAMAGED, fix=f"delete them and {REPEAT}, which computes nothing else again")
     return runs
 
 

@@ -122,7 +122,7 @@ class Normalised(nn.Module):
 
 
 def _of_channels(values: Sequence[float] | float | None, channels: int) -> Sequence[float] | None:
-    """Return one number for each channel, if there are any."""
+    """Return one number per channel, or None."""
     if values is None:
         return None
     if isinstance(values, (int, float, Real)):
@@ -340,7 +340,7 @@ class Encoder:
 
 
 def _unstated(module: nn.Module, name: str, domain: Domain) -> str:
-    """Return what is to be said of a module made in Python of whose normalisation nothing is known; empty if nothing is."""
+    """Return the caution about a module made in Python with unknown normalisation; empty if it is known."""
     images = len(domain.shape) == 3 and domain.shape[0] == 3
     if (
         not images

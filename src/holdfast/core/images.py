@@ -180,7 +180,6 @@ class Images:
         )
 
     def _numbers(self, rows: object) -> list[int]:
-        """Return the numbers of ``rows``, counted from the first image."""
         rows = rows.cpu() if isinstance(rows, Tensor) else rows
         try:
             chosen = rows if isinstance(rows, slice) else np.asarray(rows)

@@ -257,7 +257,7 @@ def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
 
 
 def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
-    """Return ``option`` with ``changes``; a changed help text also replaces the text of docstrings."""
+    """Return ``option`` with ``changes``; a changed help text also changes docstrings."""
     return replace(option, **{"python": "" if "help" in changes else option.python, **changes})
 
 

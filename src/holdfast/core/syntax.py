@@ -51,7 +51,6 @@ def has_source(code: CodeType) -> bool:
 
 
 def _is_library(code: CodeType) -> bool:
-    """Whether the code is that of Python or torch."""
     torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "")
     file = code.co_filename
     standard = file.startswith(_STANDARD) and not file.startswith((_STANDARD + "site-", _STANDARD + "dist-"))
@@ -90,7 +89,6 @@ def _node(code: CodeType) -> _Function | None:
 
 @lru_cache(maxsize=4096)
 def _compiled(source: str, code: CodeType) -> _Function | None:
-    """Return the function in ``source`` that compiles to ``code``."""
     line, statements = code.co_firstlineno, _parsed(source)
     for statement in statements:
         if _first_line(statement) <= line <= (statement.end_lineno or 0):
@@ -118,7 +116,7 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
 
 
 def _found(statement: ast.stmt, code: CodeType) -> _Function | None:
-    """Return the function in ``statement`` that ``code`` is the code of."""
+    """Return the function in ``statement`` that has this ``code``."""
     nodes = (node for node in ast.walk(statement) if isinstance(node, _Function))
     there = [node for node in nodes if _first_line(node) == code.co_firstlineno and _name(node) == code.co_name]
     if len(there) > 1:  # several in one line: the innermost that holds all instructions

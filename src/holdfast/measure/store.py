@@ -292,7 +292,7 @@ class Store:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells ``folder`` from another of its name; None if it is not there."""
+    """Return an identity of ``folder`` that another folder of its name does not share, or None if it is gone."""
     with suppress(OSError):
         status = folder.stat()
         return status.st_dev, status.st_ino
@@ -323,7 +323,6 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def _cell(result: Result) -> tuple[object, ...]:
-    """Return what tells a cell of a report from others."""
     encoder = result.encoder.name, result.encoder.fingerprint
     return result.evaluation, result.version, encoder, result.images.fingerprint, result.settings
 

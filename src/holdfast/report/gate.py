@@ -240,7 +240,6 @@ def _reason(failure: Failure) -> str:
 
 
 def _to_measure(reporting: Sequence[str]) -> str:
-    """Return the advice for a missing number that the evaluations ``reporting`` would measure."""
     return f"the run was not asked for it; holdfast evaluate --only {' or '.join(reporting)} measures it"
 
 
@@ -408,7 +407,6 @@ def _judged(
 
 
 def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -> str:
-    """Return the caveat that the bare comparison hides."""
     open_end = Claim.LOWER if gate.limits == "above" else Claim.UPPER
     parts = []
     if partial is not None:

@@ -118,7 +118,7 @@ def loading_checks(
 
 
 def _changing(encoder: Encoder) -> str:
-    """Return a sentence on code whose source is not found, by which other versions of Python know another encoder."""
+    """Return a sentence on code without a source, whose fingerprint differs between versions of Python."""
     names = without_source(encoder.module)
     return f" No source was found of {names[0]}: another version of Python gives another fingerprint." if names else ""
 

@@ -155,7 +155,7 @@ def drop_inapplicable(
 
 
 def _misfit(names: list[str], needed: str, encoder: Encoder) -> str:
-    """Return the sentence that ``encoder`` does not take what these transforms or evaluations need."""
+    """Return why ``encoder`` cannot be measured by these transforms or evaluations."""
     domain = encoder.domain
     shape = f"{' x '.join(map(str, domain.shape))} in [{domain.low:g}, {domain.high:g}]"
     return f"{listed(names)}: {encoder.name} takes {shape}, not {needed}."
@@ -230,7 +230,6 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
 
 
 def _less(operations: int) -> str:
-    """Return the reduced settings of quick for an encoder with this number of operations."""
     if operations >= HEAVY:
         return (
             f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"

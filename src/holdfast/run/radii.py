@@ -162,7 +162,7 @@ def _search(probe: Probe | None, attack: Attack, count: int) -> Radii | ProbeRad
 def _radii(
     encoder: Encoder, search: Radii | ProbeRadii, inputs: Inputs, run: RunSettings, work: Computing
 ) -> list[float]:
-    """Return the radii at which images of ``encoder`` are lost; a probe loses those alone that it gets right when clean."""
+    """Return the radii at which images are lost; a probe loses only those that it classifies correctly when clean."""
     images, bank, others = inputs.images(encoder), inputs.bank(encoder), None
     if bank is not None:
         others = Population(encoder, bank, run)

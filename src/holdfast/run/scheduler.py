@@ -163,7 +163,7 @@ class Schedule:
                     self._report()
 
     def _turns(self, share: float, encoders: Sequence[EncoderState], strict: bool) -> bool:
-        """Give each of ``encoders`` a turn, and return whether any went forward."""
+        """Give each of ``encoders`` a turn and return whether any made progress."""
         going, deadline = False, self.work.deadline
         for position, state in enumerate(encoders):
             deadline.begin_turn(1 / (len(encoders) - position), strict)
@@ -175,7 +175,7 @@ class Schedule:
         return going
 
     def _turn(self, share: float, state: EncoderState) -> bool:
-        """Bring an encoder to a fraction of the rows, and return whether any went forward."""
+        """Bring an encoder to a fraction of its rows, cheap evaluations first, and return whether any made progress."""
         urgent = self.work.deadline.budget is not None and share == SHARES[0]
 
         def order(step: Step) -> tuple[float, float]:
@@ -189,7 +189,7 @@ class Schedule:
         return went
 
     def _steps(self, share: float, state: EncoderState) -> Iterator[Step]:
-        """Yield the step of every observation that is not there yet; what cannot be planned has failed."""
+        """Yield the missing step of every observation; one that cannot be planned has failed."""
         for observation in state.groups:
             try:
                 step = None if state.failure_of(observation) else step_to(share, state, observation, self.work)
@@ -200,7 +200,7 @@ class Schedule:
                 yield step
 
     def _take(self, state: EncoderState, steps: Sequence[Step]) -> bool:
-        """Learn what these steps need and observe what they ask for; return whether there was time for any of it."""
+        """Fit and observe what these steps need, and return whether there was time for any of it."""
         fits = tuple(dict.fromkeys(fit for step in steps for fit in step.fits))
         for fit in fits:
             if isinstance(learned := learn(self.work, state.population, fit), BudgetSpentError):
@@ -215,7 +215,7 @@ class Schedule:
         return self.work.forward(state, groups, first, whole) or bool(fits)
 
     def _report(self) -> None:
-        """Conclude what was seen so far and have the report written, unless it is too soon for that."""
+        """Conclude from the observations so far and write the report, unless it is too soon."""
         work, since = self.work, monotonic()
         budget = work.deadline.budget
         dear = budget is not None and work.forecast.conclusions > REPORTS * budget

@@ -292,13 +292,13 @@ def rows_in_shards(count: int, rows: Sequence[int], observation: Observation, po
 
 
 def _reaching(cut: Sequence[Sequence[int]], count: int) -> int:
-    """Return the number of these shards that hold ``count`` rows."""
+    """Return how many of these shards hold ``count`` rows."""
     ends = list(accumulate(map(len, cut)))
     return min(len(cut), bisect_left(ends, count) + 1) if count else 0
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return the rows per shard: one batch of inputs, fewer if slow, several batches for clean embeddings."""
+    """Return the rows per shard: one batch of inputs, fewer if slow, several batches of clean embeddings."""
     run, encoder, inputs = population.run, population.encoder, observation.inputs(population)
     if run.computes_on != "cpu":
         return max(1, run.batch_size // inputs)
@@ -365,6 +365,6 @@ class Turns:
         return sum(self.seconds(part, sum(map(len, waiting.get(part, ())))) for part in parts(observation))
 
     def _behind(self, observation: Observation, waiting: Waiting) -> Observation | None:
-        """Return the part of ``observation`` that has most rows before it, if any part may go on."""
+        """Return the part of ``observation`` with most waiting rows, or None."""
         going = [part for part in parts(observation) if part in waiting]
         return max(going, key=lambda part: sum(map(len, waiting[part])), default=None)

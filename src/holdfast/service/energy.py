@@ -68,7 +68,7 @@ def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutati
 
 
 def _keys(names: Sequence[str], ids: Sequence[str], group_of: Shaped[np.ndarray, "n"]) -> list[str]:
-    """Return the noise key of each group: the first of its ids, in either set."""
+    """Return the noise key of each group: its first id, in either set."""
     least = dict[int, str]()
     for name, group in zip(ids, group_of.tolist(), strict=True):
         least[group] = min(name, least.get(group, name))

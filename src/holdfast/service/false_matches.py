@@ -81,7 +81,6 @@ class Pairs:
 
     @cached_property
     def _each(self) -> Float[np.ndarray, "g"]:
-        """The pairs that each group has a part in."""
         return self.sizes * float(self.sizes.sum()) - self.sizes.astype(float) ** 2
 
     def effect(self, count: int) -> float:

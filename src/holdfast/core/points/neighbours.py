@@ -96,7 +96,7 @@ def _shortlist(
 
 
 def _blind(score: Float[Tensor, "b c"], rows: Int[Tensor, "b"], start: int) -> None:
-    """Make no row its own neighbour: by index, because a duplicate at distance zero is one."""
+    """Exclude each row as its own neighbour, by index, because duplicates lie at distance zero."""
     here = rows - start
     inside = ((here >= 0) & (here < score.shape[1])).nonzero()[:, 0]
     score[inside, here[inside]] = torch.inf

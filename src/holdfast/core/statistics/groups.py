@@ -234,7 +234,7 @@ def with_groups(findings: Findings) -> Findings:
 
 
 def _series_of(estimate: Estimate) -> str:
-    """Return what an estimate is of that names no series: quartiles are named after theirs."""
+    """Return the quantity of an estimate without a named series: quartiles are named after it."""
     return next(
         (name for suffix in QUARTILES if (name := estimate.quantity.removesuffix(f"_{suffix}")) != estimate.quantity),
         estimate.quantity,

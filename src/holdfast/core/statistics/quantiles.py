@@ -104,7 +104,6 @@ def radius_findings(ids: Sequence[str], series: Sequence[Series], norm: str, war
 
 
 def _quantile(median: Estimate, values: Values, name: str, share: float) -> Estimate:
-    """Return another quantile than the ``median`` of the same values."""
     value, low, high, method = nan, nan, nan, "undefined"
     if len(values):
         value = float(np.quantile(values, share, method="inverted_cdf"))

@@ -98,7 +98,7 @@ class Comparison(Record):
 
 
 class _Number(NamedTuple):
-    """An estimate with the values of its samples, if it has some to pair, and what these samples are called."""
+    """Estimate with its values per sample and their ids, if it has some to pair."""
 
     estimate: Estimate
     series: Series | None
@@ -182,7 +182,7 @@ def _share_samples(a: Result, b: Result) -> bool:
 
 
 def _series(result: Result, estimate: Estimate) -> Series | None:
-    """Return the per-sample values that ``estimate`` averages, if it does and they were recorded."""
+    """Return the per-sample values whose mean or median ``estimate`` is, if they were recorded."""
     if estimate.statistic == "other" or estimate.series is None:
         return None
     identity = (estimate.series, estimate.conditions)
@@ -196,7 +196,7 @@ def _contest(
     ranked: Sequence[str],
     refusals: list[Refusal],
 ) -> Contest:
-    """Return the contest of the encoders with ``numbers``; ``ranked`` are all who must be compared before any has a rank."""
+    """Return the contest of the encoders with ``numbers``; it has ranks only if all ``ranked`` encoders can be compared."""
     pairs = []
     for a, b in combinations(numbers, 2):
         gap = _difference(numbers[a], numbers[b])
@@ -233,7 +233,7 @@ def _difference(a: _Number, b: _Number) -> Difference:
 
 
 def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:
-    """Return the values of ``series``, which runs over ``ids``, at those that are ``common``, in the order of their ids."""
+    """Return the values of ``series`` at the ``common`` ids, sorted by id."""
     values = dict(zip(ids, series.values, strict=True))
     return series.model_copy(update={"values": tuple(values[name] for name in sorted(common)), "reasons": {}})
 

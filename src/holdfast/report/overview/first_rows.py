@@ -399,7 +399,6 @@ def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, resul
 
 
 def _detail(e: Estimate) -> str:
-    """Return an estimate with its interval and its setting, where it has them."""
     setting = text.conditions(e.conditions, aim=e.aim)
     parts = (text.name_of(e), text.value(e, e.value), text.interval(e), setting and f"({setting})")
     return " ".join(filter(None, parts))

@@ -144,7 +144,7 @@ class Ray:
         return ray
 
     def _room(self, resources: Mapping[str, float]) -> int:
-        """Return the number of actors that the whole cluster has room for."""
+        """Return how many actors fit into the whole cluster."""
         return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
 
     def _hired(self, ray: Any) -> Any:
