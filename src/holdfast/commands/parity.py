@@ -48,7 +48,7 @@ from holdfast.service.parity import (
     findings,
     worst,
 )
-from holdfast.service.parity_maps import Answers, Gallery
+from holdfast.service.parity_maps import Answers, Gallery, exchanged
 
 ITSELF = "the other images"
 UNMOVED = (SAME, DIRECTIONS)
@@ -93,7 +93,7 @@ class Conclusion:
         """
         key = self.key(side, before, after)
         known = self.run.store.result(key)
-        if known is not None and known.planned is None and self.adapter is None:
+        if known is not None and known.planned is None and self.adapter is None and _has_low_end(known):
             return known
         self.run.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
         candidate = coded(side, self.inputs, self.run)
@@ -210,7 +210,7 @@ class Conclusion:
         )
 
     def pictures(self, conclusion: Findings, pair: Pair, answers: Answers) -> tuple[Picture, ...]:
-        """Return the images whose codes moved most, with the nearest image before and after."""
+        """Return the images whose codes moved most, and those whose neighbours changed most, with these neighbours."""
         population = self.reference.population
         encoder, images = population.encoder, population.images
         if encoder.codes_only or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] in UNMOVED:
@@ -238,6 +238,17 @@ class Conclusion:
                 if each.quantity in ("distance", "cosine", "neighbours_kept")
             )
             pictures.append(row(f"{pair.ids[position]}: {numbers}", parts, encoder.domain))
+        kept = answers.neighbours
+        for position in kept.values.argsort(stable=True)[:SHOWN].tolist():
+            lists = exchanged(kept, position, self.k)
+            parts = {"image": population.pixels([row_of[pair.ids[position]]])[0]} | {
+                f"{what} {place}": gallery.pixels([row_of_gallery[names[found]]])[0]
+                for what, near in zip(("lost", "new"), lists, strict=True)
+                for place, found in enumerate(near[:SHOWN], start=1)
+            }
+            caption = f"{pair.ids[position]}: keeps {float(kept.values[position]):.3g} of its {self.k} neighbours"
+            if lists[0]:
+                pictures.append(row(caption, parts, encoder.domain))
         return tuple(picture for picture in pictures if picture is not None)
 
     def record(self, candidate: Coded, conclusion: Findings) -> Result:
@@ -266,6 +277,11 @@ class Conclusion:
             planned=planned if cut else None,
             provenance=provenance(candidate.side.settings, self.run.started),
         )
+
+
+def _has_low_end(result: Result) -> bool:
+    """Return whether a stored result tells the low end of neighbours kept, which results of older versions do not."""
+    return any(estimate.quantity == "neighbours_kept_at_80" for estimate in result.estimates)
 
 
 def _widths(reference: Coded, candidate: Coded) -> tuple[str, ...]:
