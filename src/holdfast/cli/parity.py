@@ -86,7 +86,7 @@ def command(
     _print(answer)
     for failure in answer.failures:
         print(f"{failure.encoder} has no result: {failure.reason}", file=sys.stderr)
-    if adapter:
+    if adapter and any(_is_mapped(result) for result in answer.results):
         print(f"Adapter: {adapter}")
     if answer.page:
         print(f"Report: {answer.page}")
@@ -119,6 +119,11 @@ def _print(answer: Parity) -> None:
         for warning in (*result.encoder.warnings, *result.findings.warnings):
             if may_warn(warning):
                 console().print(Text(f"{result.encoder.name}: warning: {warning}"))
+
+
+def _is_mapped(result: Result) -> bool:
+    """Return whether a map was written: it kept more neighbours than the old index as it is."""
+    return any(verdict.witness.get("map", "none") != "none" for verdict in result.findings.verdicts)
 
 
 def _low_end(result: Result) -> str:

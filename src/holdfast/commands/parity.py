@@ -103,7 +103,8 @@ class Conclusion:
         conclusion = _with_radii(conclusion, before, after)
         if self.adapter is not None:
             estimates, found = adapted(pair, self.k, self.reference.side, side.name, before, self.inputs, self.run)
-            found.adapter.save(self.adapter)
+            if found.adapter is not None:
+                found.adapter.save(self.adapter)
             verdicts = (*conclusion.verdicts, found.verdict(self.adapter))
             warnings = (*conclusion.warnings, *([found.warning] if found.warning else ()))
             conclusion = conclusion.model_copy(
@@ -389,7 +390,8 @@ def parity(
         divergence: what neighbours and distances go by: ``cosine``, as most indexes and ``threshold`` do, or ``l2``.
         radii: number of images to attack on every encoder, to compare their attack radii; 0: none.
         black_box: attack without gradients, which quantised networks have none of.
-        adapter: file for a map from the reference's embeddings to the space of the only candidate, for ``load_adapter``.
+        adapter: file for a map from the reference's embeddings to the space of the only candidate, for ``load_adapter``;
+            not written if no map keeps more neighbours than the old index as it is.
         precision: float32, float64, bfloat16 or float16, of the reference and of candidates that name no other.
         budget: seconds after which no new work begins; results are then of fewer images than planned.
         out: folder of the run; with the same folder an interrupted one continues, and ``check`` reads it. By default nothing

@@ -156,7 +156,7 @@ MEANING = (
     "images; which nearest images stay, in an index encoded again and in the old one (mixed); and what a rotation leaves of "
     "the difference on images that it was not fitted to. Numbers describe these images, not any attack on them."
 )
-HEADLINE = ("neighbours_kept", "distance")
+HEADLINE = ("neighbours_kept", "neighbours_kept_at_80", "neighbours_kept_worst_10", "distance")
 QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="nearest images that stay the nearest"),)
 MAPPED = 2000
 """Largest number of images, chosen at random, for maps and the CKA."""

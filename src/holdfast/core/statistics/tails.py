@@ -132,7 +132,7 @@ def tails(
         elif estimate.n and (groups or influences is not None):
             moves = Moves(scores[known], 0.0, 0.0) if influences is None else influences(tail)
             estimate = _counted(estimate, moves, numbers)
-        if groups and estimate.n:
+        if groups and not isnan(estimate.low):
             estimate = estimate.model_copy(update={"method": f"{estimate.method}, {GROUPED}"})
         if tail.share is None:
             yield scored, estimate
@@ -160,7 +160,7 @@ def _lowest(estimate: Estimate, fractions: Values, tail: Tail, numbers: Groups, 
     value = lowest_mean(fractions, share)
     if not independent:
         # One image moves many of the lowest, and with them the quantile: simulated intervals covered .6 to .9.
-        method = "no interval: images search each other, so the lowest depend on each other"
+        method = "images search each other, so the lowest depend on each other: no interval"
         return estimate.model_copy(update={"value": value, "low": nan, "high": nan, "method": method})
     scores = tail.score(fractions)
     effect = design_effect(scores, scores, numbers)
