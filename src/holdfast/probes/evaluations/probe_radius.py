@@ -23,6 +23,7 @@ from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_found
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.errors import OutOfRange
 from holdfast.core.records import Claim, Conditions, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_findings
@@ -33,7 +34,7 @@ from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
-from holdfast.probes.probed_codes import ABSENT, AttackedAnswers, TransferredAnswers
+from holdfast.probes.probed_codes import ABSENT, AttackedAnswers, TransferredAnswers, label_free
 
 SMALLEST = "smallest radius at which the probe is wrong"
 
@@ -93,7 +94,7 @@ class ProbeRadii(Observation):
         def attacked(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
             chosen = [rows[position] for position in positions]
             knowing = AttackedAnswers(self.probe, ball, self.fixed, self.samples)
-            blind = TransferredAnswers((self.probe,), ball, self.fixed, self.divergence, self.samples)
+            blind = TransferredAnswers((self.probe,), ball, label_free(self.fixed), self.divergence, self.samples)
             return [*knowing.pixels(population, chosen), *blind.pixels(population, chosen)]
 
         objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
@@ -143,6 +144,15 @@ class ProbeRadius(Evaluation):
         "one is at most that; a better attack may find a smaller one."
     )
     headline = ("probe_radius",)
+
+    def __post_init__(self) -> None:
+        if self.attack.needs_classes:
+            raise OutOfRange(
+                "probe-radius.attack",
+                str(self.attack),
+                "an attack for many radii at once, such as adaptive",
+                fix=f"name {self.attack.name} in probe-radius.fixed, with probe-radius.balls",
+            )
 
     def observation(self) -> Joint:
         return Joint(tuple(map(self._radii, self.probes)))
