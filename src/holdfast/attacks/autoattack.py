@@ -37,8 +37,6 @@ TINY = 1e-12
 """Added to the denominator of the DLR loss."""
 ALPHA, ETA, BETA = 0.1, 1.05, 0.9
 """FAB: largest weight of the original image, overshoot over the boundary, and where a find steps back to."""
-FINAL = 3
-"""Steps of FAB's final search between the image and the find."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,10 @@ class ClassAttack(Attack):
         """
         if classes < self.fewest_classes:
             raise OutOfRange(
-                f"{self.name}: classes of the probe", classes, f"at least {self.fewest_classes}", "name adaptive instead"
+                f"{self.name}: classes of the probe",
+                classes,
+                f"at least {self.fewest_classes}",
+                "name adaptive instead",
             )
 
     @abstractmethod
@@ -185,9 +186,10 @@ class FAB(ClassAttack):
 
     @property
     def forward_passes(self) -> int:
-        # The check of each step, its gradients, and the final search. Without targets a step asks for the gradient of
-        # every other class, whose number is not known here.
-        return 1 + self.runs * (self.steps * (GRADIENT * (1 if self.targets else TARGETS) + 1) + FINAL + 2)
+        # Without targets a step asks for the gradient of every other class, whose number is not known here, once it
+        # knows their order.
+        step = GRADIENT if self.targets else GRADIENT * TARGETS + 1
+        return 1 + self.runs * (self.steps * (step + 1) + 1)
 
     def run(
         self, encoder: Encoder, pixels: Pixels, margin: ClassMargin, ball: Ball, noise: Noise, *, first: bool
@@ -404,7 +406,8 @@ def nearest_errors(
     Each step projects the current point and the original onto the nearest linearised boundary and moves between both;
     each find steps back towards the original.
 
-    Paper: Croce and Hein 2020, https://arxiv.org/abs/1907.02044, algorithm 1 and the final search of section 3.
+    Paper: Croce and Hein 2020, https://arxiv.org/abs/1907.02044, algorithm 1. The final search is left out, as in the
+    authors' program: its finds lie so near to the boundary that rounding takes them back.
 
     Args:
         encoder: Encoder under attack.
@@ -436,49 +439,13 @@ def nearest_errors(
         nearest, smallest = torch.where(column(nearer, moved), moved, nearest), torch.where(nearer, sizes, smallest)
         back = domain.clip((1 - BETA) * pixels + BETA * moved)
         moved = torch.where(column(wrong, moved), back, moved)
-    return closer(encoder, pixels, margin, ball, nearest, smallest)
+    return nearest, smallest
 
 
 @torch.no_grad()
 def errs(encoder: Encoder, points: Pixels, margin: ClassMargin) -> Tensor:
     """Mask of the ``points`` that the classifier gets wrong, shape (b,)."""
     return margin(encoder.forward(points)) > 0
-
-
-@torch.no_grad()
-def closer(
-    encoder: Encoder,
-    pixels: Pixels,
-    margin: ClassMargin,
-    ball: Ball,
-    nearest: Pixels,
-    smallest: Float[Tensor, "b"],
-) -> tuple[Pixels, Float[Tensor, "b"]]:
-    """Move finds along the segment to the clean image, to where a line through the margins at both ends crosses zero.
-
-    Args:
-        encoder: Encoder under attack.
-        pixels: Clean images, shape (b, *domain.shape), within the range of the domain.
-        margin: Classifier and correct classes.
-        ball: Its norm is minimised.
-        nearest: Images that the classifier gets wrong, shape (b, *pixels).
-        smallest: Norms of their perturbations, shape (b,); infinite where there is none.
-
-    Returns:
-        As ``nearest_errors``.
-    """
-    right, below = pixels, margin(encoder.forward(pixels))
-    wrong, above = nearest, margin(encoder.forward(nearest))
-    for _ in range(FINAL):
-        share = (above / (above - below)).nan_to_num(0.0).clamp(0, 1).to(pixels.dtype)
-        between = encoder.domain.clip(wrong + column(share, wrong) * (right - wrong))
-        here = margin(encoder.forward(between))
-        crosses = here > 0
-        wrong, above = torch.where(column(crosses, wrong), between, wrong), torch.where(crosses, here, above)
-        right, below = torch.where(column(~crosses, right), between, right), torch.where(~crosses, here, below)
-    sizes = ball.norm(wrong - pixels)
-    nearer = smallest.isfinite() & (sizes < smallest)
-    return torch.where(column(nearer, wrong), wrong, nearest), torch.where(nearer, sizes, smallest)
 
 
 def nearest_boundary(

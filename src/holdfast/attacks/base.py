@@ -41,8 +41,6 @@ class Attack(TextSettings, Searching, OldNames):
     """Version of the attack; it rises when equal settings give other points, and old results are then recomputed."""
     black_box: ClassVar[bool] = False
     """True if the attack uses no gradient."""
-    needs_classes: ClassVar[bool] = False
-    """True if the attack looks at the logits of a classifier, so that it cannot aim at an embedding."""
     blind = OldName("black_box")
     forwards = OldName("forward_passes")
     restarts: int = 1

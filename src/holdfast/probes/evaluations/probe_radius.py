@@ -23,7 +23,6 @@ from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_found
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.errors import OutOfRange
 from holdfast.core.records import Claim, Conditions, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.quantiles import radius_findings
@@ -137,6 +136,7 @@ class ProbeRadius(Evaluation):
     uses_bank = True
     needs_labels = True
     needs_bank = True
+    at_classes = ("fixed",)
     title = "Attack radius of probes, with labels"
     meaning = (
         "The probe radius of an image is the smallest change found after which a simple classifier on the representation "
@@ -144,15 +144,6 @@ class ProbeRadius(Evaluation):
         "one is at most that; a better attack may find a smaller one."
     )
     headline = ("probe_radius",)
-
-    def __post_init__(self) -> None:
-        if self.attack.needs_classes:
-            raise OutOfRange(
-                "probe-radius.attack",
-                str(self.attack),
-                "an attack for many radii at once, such as adaptive",
-                fix=f"name {self.attack.name} in probe-radius.fixed, with probe-radius.balls",
-            )
 
     def observation(self) -> Joint:
         return Joint(tuple(map(self._radii, self.probes)))

@@ -103,6 +103,7 @@ class RobustAccuracy(Evaluation):
     uses_bank = True
     needs_labels = True
     needs_bank = True
+    at_classes = ("attacks",)
     title = "Robust accuracy of probes, with labels"
     meaning = (
         "The fraction of images that a simple classifier on the representation gets right before and after an attack within "
