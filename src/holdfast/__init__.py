@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from holdfast.corruptions.evaluations.corruption_error import CorruptionError as CorruptionError
     from holdfast.corruptions.evaluations.under_corruption import CorruptionTest as CorruptionTest
     from holdfast.encoders.embeddings import Embeddings as Embeddings
+    from holdfast.encoders.stored import stored as stored
     from holdfast.geometry.evaluations.alignment import Alignment as Alignment
     from holdfast.geometry.evaluations.geometry import SpaceGeometry as SpaceGeometry
     from holdfast.geometry.evaluations.grad_cam import GradCam as GradCam
@@ -225,6 +226,7 @@ _HOMES = {
     "require": "commands.check",
     "runs": "commands.runs",
     "spade": "commands.spade",
+    "stored": "encoders.stored",
     "threshold": "commands.threshold",
     "train": "commands.train",
     "transformed": "transforms.base",

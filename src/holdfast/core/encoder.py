@@ -199,6 +199,8 @@ class Encoder:
 
     codes_only: ClassVar[bool] = False
     """True if the embeddings were computed elsewhere, so that other images cannot be encoded."""
+    stored_from: str | None = None
+    """Fingerprint of the encoder whose embeddings these are, read back from a store; None if they are its own."""
 
     def __init__(
         self,
