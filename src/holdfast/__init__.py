@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.attacks.black_box import NaturalEvolution as NaturalEvolution
     from holdfast.attacks.black_box import SquareAttack as SquareAttack
     from holdfast.attacks.evaluations.attack_radius import AttackRadius as AttackRadius
+    from holdfast.attacks.evaluations.backdoor import Backdoor as Backdoor
     from holdfast.attacks.evaluations.breakaway import Breakaway as Breakaway
     from holdfast.attacks.evaluations.displacement import Displacement as Displacement
     from holdfast.attacks.evaluations.impersonation import Impersonation as Impersonation
@@ -130,6 +131,7 @@ _HOMES = {
     "Alignment": "geometry.evaluations.alignment",
     "Attack": "attacks.base",
     "AttackRadius": "attacks.evaluations.attack_radius",
+    "Backdoor": "attacks.evaluations.backdoor",
     "Ball": "core.balls",
     "Breakaway": "attacks.evaluations.breakaway",
     "BudgetSpentError": "core.errors",
