@@ -1,8 +1,6 @@
-"""From a recipe and images to an encoder: alone, or in the processes that torchrun has started.
+"""Train an encoder from a recipe and images: in one process, or in those that torchrun has started.
 
-What a training begins with, and the folder that it writes.
-
-One process at a time holds the folder.
+Also here: the starting state of a training and the folder that it writes. One process at a time holds the folder.
 """
 
 from __future__ import annotations

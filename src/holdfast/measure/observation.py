@@ -1,6 +1,6 @@
-"""What is looked at, sample by sample: the expensive half of a measurement, computed anywhere.
+"""Observations, the expensive half of a measurement: what is computed for each sample, anywhere.
 
-What conclusions share: curves over radii, names of numbers in print, warnings of a population.
+Also here, shared by conclusions: curves over radii, names of metrics in print, warnings about a population.
 """
 
 from __future__ import annotations

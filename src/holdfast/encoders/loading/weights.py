@@ -1,4 +1,4 @@
-"""Weights from files to modules: safetensors, or what torch saved, read as data alone.
+"""Weights from files to modules: safetensors, or files saved by torch, read as data alone.
 
 Names may differ by wrappers and prefixes; nothing else is guessed.
 """
