@@ -79,7 +79,6 @@ class Ball(TextSettings):
     def project(self, delta: Pixels) -> Pixels:
         """Return the point of the ball nearest to ``delta`` in l2."""
 
-    @abstractmethod
     def onto_plane(
         self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
     ) -> Pixels:
@@ -92,7 +91,11 @@ class Ball(TextSettings):
 
         Returns:
             Perturbations, shape (b, *pixels); where ``rise`` is out of reach, the one that comes nearest to it.
+
+        Raises:
+            OutOfRange: The norm has no such projection.
         """
+        raise OutOfRange("fab: ball", self.name, "linf, l2 or l1, whose planes it can reach")
 
     @abstractmethod
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
