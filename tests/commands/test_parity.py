@@ -120,7 +120,8 @@ def test_every_number_has_an_interval_or_says_why_not(answer: hf.Parity) -> None
             or estimate.method.endswith("no interval")
         )
     assert any(says(sentence, "batch") for sentence in answer["int8"].findings.warnings)
-    assert len(answer["BGR"].findings.pictures) == 3
+    assert len(answer["BGR"].findings.pictures) == 6
+    assert answer["BGR"].findings.pictures[3].labels[1] == "lost 1"
     assert answer["BGR"].findings.pictures[0].labels == (
         "image",
         "nearest by the reference",

@@ -243,8 +243,8 @@ class Command(TyperCommand):
         """Parse ``args`` as typer does.
 
         Raises:
-            HoldfastError: one is empty (after conversion a path would no longer say so, for it is the current folder), or
-                an option that takes one value is given twice.
+            HoldfastError: one is empty (a converted empty path is the current folder), or an option that takes one value is
+                given twice.
         """
         if not ctx.resilient_parsing:  # which completion asks for
             texts, _, given = self.make_parser(ctx).parse_args(args=list(args))

@@ -172,7 +172,7 @@ def _batches(count: int, size: int) -> list[Sequence[int]]:
 
 
 def _file_contents(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
-    """Return what the files of ``rows`` hold, read by the process that writes them, for workers may see other drives."""
+    """Return what the files of ``rows`` hold, read by the process that writes them, because workers may see other drives."""
 
     def content(row: int) -> bytes | None:
         with suppress(OSError):

@@ -20,10 +20,12 @@ from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result,
 from holdfast.core.run_settings import PRECISIONS, RunSettings
 from holdfast.core.statistics.differences import paired
 from holdfast.data.codes.files import SUFFIXES
+from holdfast.data.codes.forms import Form
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.loading.reference import named as short_name
+from holdfast.encoders.stored import SETTING, stored
 from holdfast.measure.population import Population
 from holdfast.measure.store import key_of
 from holdfast.run.inputs import Inputs, NamedEncoder, checked, reference_of
@@ -34,7 +36,7 @@ from holdfast.run.shards import CleanCodes
 from holdfast.run.table import fill_table, unfit
 
 NamedSide = NamedEncoder | Path
-"""An encoder, its reference, a file of codes, or the name of a precision: the reference computed in it."""
+"""An encoder, its reference, a file of codes, or the reference in a precision (its name) or a form (``?stored=...``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,13 @@ def _side(named: NamedSide, reference: Side | None, settings: RunSettings, optio
             raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
         encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
         return Side(encoder, replace(settings, precision=named), named)
+    if isinstance(named, str) and named.startswith(f"?{SETTING}"):
+        if reference is None:
+            raise HoldfastError(f"{named} stands for the reference in that form; name an encoder or a file first")
+        form = Form.read(named.removeprefix(f"?{SETTING}"))
+        encoder = stored(reference.encoder, form)
+        encoder.source = f"{reference.encoder.source}{named}"
+        return Side(encoder, settings, named)
     if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
         fix = "load a copy quantised otherwise as a candidate of its own, as in python:package.module:factory"
         raise UnknownName("precision", named, PRECISIONS, fix)

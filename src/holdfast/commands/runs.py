@@ -184,7 +184,7 @@ class Inventory(Record):
 
 
 def inventory(folder: Path) -> Inventory:
-    """Return what the run in ``folder`` holds; nothing is changed, and packs are not read but for their index."""
+    """Return what the run in ``folder`` holds; nothing is changed, and packs are not read except for their index."""
     store, files = Store(folder), files_of(folder)
     results, failures, cells = store.results(), store.failures(), store.cells()
     # An earlier version did not say what was asked for: an encoder without a trace is all that can be known.

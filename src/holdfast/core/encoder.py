@@ -199,6 +199,8 @@ class Encoder:
 
     codes_only: ClassVar[bool] = False
     """True if the embeddings were computed elsewhere, so that other images cannot be encoded."""
+    stored_from: str | None = None
+    """Fingerprint of the encoder whose embeddings these are, read back from a store; None if they are its own."""
 
     def __init__(
         self,
@@ -246,7 +248,7 @@ class Encoder:
             if caution:
                 warnings.warn(caution, HoldfastWarning, stacklevel=2)
         self.pooling, self.caution, self.texts = pooling, caution, texts
-        # As text, for numbers would change with the precision that the weights are moved to.
+        # As text, because numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
         if geometry is None and len(domain.shape) == 3:
             height, width = domain.shape[1:]

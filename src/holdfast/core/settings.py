@@ -24,6 +24,8 @@ class Searching:
     """Settings of a search: keys of results name their version, from the second on."""
 
     version: ClassVar[int] = 1
+    needs_classes: ClassVar[bool] = False
+    """True if the search looks at the logits of a classifier, so that it cannot aim at an embedding."""
 
 
 class TextSettings(ABC):

@@ -112,6 +112,9 @@ class Joint(Observation):
         assert all(other == first for other in others), "the parts of a joint observation look at different rows"
         return first
 
+    def ids(self, population: Population) -> tuple[str, ...]:
+        return self.parts[0].ids(population)
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return joined([part.observe(population, rows) for part in self.parts])
 

@@ -71,7 +71,7 @@ def key_of(
     sources: dict[str, Any] = (
         {"observed": [key_of(part, encoder, images, run, bank).digest for part in observations]} if observations else {}
     )
-    # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
+    # What is learned follows from the settings, except for its version; results older than fits hold the first of each.
     learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
     sources |= {"learned": learned} if learned else {}
     fits = (what,) if isinstance(what, Fit) else what.fits()

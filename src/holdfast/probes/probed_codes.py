@@ -184,6 +184,11 @@ class TransferredAnswers(Observation):
         return attack_together(self.attacks, context.encoder, context.pixels, objective(context), self.ball, noise)
 
 
+def label_free(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
+    """Those of ``attacks`` that can aim at an embedding, because they look at no classes."""
+    return tuple(attack for attack in attacks if not attack.needs_classes)
+
+
 def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:
     """Rank and margin of the correct class of each image.
 

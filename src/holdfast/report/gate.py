@@ -170,7 +170,7 @@ def check(
     what no one knows is a mistake. ``strict``: the whole interval must keep the bound. ``allow_partial``: results that a
     budget ended count as others do.
 
-    An encoder that was to be measured but has no matching value fails, for a gate must not open on silence; so does one
+    An encoder that was to be measured but has no matching value fails, because a gate must not open on silence; so does one
     whose values on one set of images are there, and on another could not be computed. And so does one that has collapsed,
     for nothing can break away from a single code.
 

@@ -194,7 +194,7 @@ def conclude(population: Population, task: tuple[Evaluation, Sample]) -> Outcome
 def finish(subject: EncoderState, cells: Cells) -> None:
     """Conclude all that was observed of an encoder, unless another rank does; without what takes long in a stopped run.
 
-    Processes of this machine take part, but for a stopped run, whose processes Ctrl-C has reached, too.
+    Processes of this machine take part, except in a stopped run, whose processes Ctrl-C has reached, too.
     """
     for fit in subject.fits:
         subject.learned.setdefault(fit, cells.work.spent())  # else it would be learned now

@@ -325,7 +325,7 @@ class Turns:
 
     Or the one that takes longest, if everything is computed in any case.
 
-    The parts of a joint one go on side by side, for it is concluded on the rows that all of them have.
+    The parts of a joint one go on side by side, because it is concluded on the rows that all of them have.
 
     Args:
         observations: take turns, joint ones as one.
@@ -333,7 +333,7 @@ class Turns:
         affordable: whether this many seconds are left.
         whole: these say nothing before all of their waiting rows are seen: they go on only if there is time for those.
         side_by_side: how many seconds pass while shards take one.
-        longest_first: whether the longest shard is next, for everything is computed in any case.
+        longest_first: whether the longest shard is next, because everything is computed in any case.
     """
 
     observations: Sequence[Observation]

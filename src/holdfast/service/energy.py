@@ -44,7 +44,7 @@ def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutati
     Args:
         count: how many of the samples, the first ones, belong to the first set.
         ids: a name for each sample; draws follow it, so that the order of the samples decides nothing.
-        groups: a name for each sample; samples of one group change sides together, for they are not exchangeable alone.
+        groups: a name for each sample; samples of one group change sides together, because they are not exchangeable alone.
         permutations: how many random assignments; each has as many groups on either side as the true one.
         seed: of the draws.
 

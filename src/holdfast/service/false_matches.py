@@ -37,7 +37,7 @@ from holdfast.measure.population import Population
 # 1998).
 #
 # ``e`` grows with the share, and few matches say little of it. So it is taken as the largest of those at the matches
-# seen, at the rate in question and at ``LOOSER`` times that rate.
+# seen, at the stated rate and at ``LOOSER`` times that rate.
 
 LOOSER = 2
 NORMAL = 1.959964

@@ -8,7 +8,6 @@ from itertools import product
 from math import fsum, inf, isnan
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -18,7 +17,6 @@ from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics.groups import with_groups
 from holdfast.core.statistics.summaries import Scale, chained_median, over_scale, series_of, summarise
-from holdfast.core.statistics.tails import design_effect, tails, worst_group
 from holdfast.service.parity_maps import (
     GROUPS,
     UNSEEN,
@@ -27,7 +25,7 @@ from holdfast.service.parity_maps import (
     Kept,
     answers,
     linear_cka,
-    tail_influences,
+    low_end,
     unexplained,
 )
 
@@ -157,7 +155,7 @@ MEANING = (
     "images; which nearest images stay, in an index encoded again and in the old one (mixed); and what a rotation leaves of "
     "the difference on images that it was not fitted to. Numbers describe these images, not any attack on them."
 )
-HEADLINE = ("neighbours_kept", "distance")
+HEADLINE = ("neighbours_kept", "neighbours_kept_at_80", "neighbours_kept_worst_10", "distance")
 QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="nearest images that stay the nearest"),)
 MAPPED = 2000
 """Largest number of images, chosen at random, for maps and the CKA."""
@@ -264,29 +262,13 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
     conclusion = with_groups(
         Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups)
     )
-    low_ends = [each for name in TAILED for each in _low_end(name, conclusion, kept, k)]
+    of = {each.quantity: each for each in conclusion.series}
+    low_ends = [
+        *low_end(of["neighbours_kept"], kept.neighbours, k, pair.groups),
+        *(() if kept.mixed is None else low_end(of["neighbours_kept_mixed"], kept.mixed, k, pair.groups)),
+    ]
     conclusion = conclusion.model_copy(update={"estimates": (*conclusion.estimates, *low_ends)})
     return conclusion.model_copy(update={"verdicts": (verdict(_numbers(conclusion), pair.divergence.name),)}), kept
-
-
-TAILED = {"neighbours_kept": "neighbours", "neighbours_kept_mixed": "mixed"}
-"""Attribute of ``Answers`` behind each number that is reported with its low end."""
-
-
-def _low_end(quantity: str, conclusion: Findings, kept: Answers, k: int) -> Iterator[Estimate]:
-    """Yield what the mean of ``quantity`` hides: fractions of queries, the mean of the lowest, the worst group."""
-    both: Kept | None = getattr(kept, TAILED[quantity])
-    if both is None:
-        return
-    series, groups = next(each for each in conclusion.series if each.quantity == quantity), conclusion.groups
-    for _, estimate in tails(series, groups, influences=tail_influences(both, k)):
-        yield estimate.model_copy(update={"series": None, "statistic": "whole"})
-    if groups:
-        values, influence = both.values.numpy(), both.influences.numpy()
-        least = 1.0 if both.influences is both.values else UNSEEN[1]
-        effect = max(1.0, design_effect(values, influence, np.arange(len(values)), least))
-        worst_one = worst_group(series, groups, f"{quantity}_worst_group", effect=effect)
-        yield from [] if worst_one is None else [worst_one]
 
 
 def check_neighbours(k: int, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, nan, sqrt
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from holdfast.core.divergences import L2Distance
 from holdfast.core.points.counting import nearest_rows
-from holdfast.core.statistics.tails import SLACK, Influences, Moves, Tail
+from holdfast.core.records import Estimate, Series
+from holdfast.core.statistics.tails import SLACK, Influences, Moves, Tail, design_effect, tails, worst_group
 
 # What relates two spaces: a shift and a scale, an orthogonal map, or neither; and how alike they are whatever the axes.
 #
@@ -313,6 +314,39 @@ def influences(
     gained.index_add_(0, first.reshape(-1), change(torch.where(in_after, in_both, enters)).reshape(-1))
     gained.index_add_(0, second.reshape(-1), change(torch.where(in_before, 0.0, returns)).reshape(-1))
     return values - (gained - gained.mean())
+
+
+def low_end(series: Series, kept: Kept, k: int, groups: Sequence[str]) -> Iterator[Estimate]:
+    """Yield what a mean of neighbours kept hides: fractions of queries, the mean of the lowest, the worst group.
+
+    Args:
+        series: fraction of its neighbours that each query keeps.
+        kept: the same, with the influence of each query.
+        k: neighbours that are compared.
+        groups: group of each query; empty without groups.
+    """
+    # Without a series: image by image, two candidates would be compared as if images did not search each other.
+    for _, estimate in tails(series, groups, influences=tail_influences(kept, k)):
+        yield estimate.model_copy(update={"series": None, "statistic": "whole"})
+    if groups:
+        alone = kept.influences is kept.values
+        values, moves = kept.values.numpy(), kept.influences.numpy()
+        effect = max(1.0 if alone else UNSEEN[1], design_effect(values, moves, np.arange(len(values))))
+        worst = worst_group(series, groups, f"{series.quantity}_worst_group", effect=effect)
+        yield from [] if worst is None else [worst]
+
+
+def exchanged(kept: Kept, query: int, k: int) -> tuple[list[int], list[int]]:
+    """Return the neighbours of a query that it loses, and those that it gets instead, nearest first.
+
+    Args:
+        kept: fractions kept, with their lists.
+        query: position of the query.
+        k: neighbours that are compared.
+    """
+    assert kept.lists is not None
+    before, after = (each[query, :k].tolist() for each in kept.lists)
+    return [row for row in before if row not in after], [row for row in after if row not in before]
 
 
 def tail_influences(kept: Kept, k: int) -> Influences | None:

@@ -181,7 +181,7 @@ class GraphPair:
     inputs: Graph
     outputs: Graph
     rows: Int[np.ndarray, "m"]
-    """The sample that each node is; ascending, but for large graphs (see ``local``)."""
+    """The sample that each node is; ascending, except in large graphs (see ``local``)."""
     node_of: Int[np.ndarray, "n"]
     """The node of each sample, its first copy's for a duplicate; -1 for a sample left out by a repair."""
     k: int

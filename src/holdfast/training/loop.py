@@ -401,7 +401,7 @@ class Training:
     def _check_agreement(self) -> None:
         """Raise if codes are no longer what they were, and put the encoder back to the last epoch in which they were."""
         now, final = self.curve[-1], self.epoch == self.recipe.epochs
-        # Twice in a row, for the largest rates come first, and smaller ones mend what they did.
+        # Twice in a row, because the largest rates come first, and smaller ones mend what they did.
         if not lost(now) or not (final or any(map(lost, self.curve[-2:-1]))):
             return
         if self.sound_weights:  # none where codes were lost before the first epoch

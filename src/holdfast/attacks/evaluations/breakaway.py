@@ -317,7 +317,7 @@ def lost_together(
     ]
     anchors = population.first_copies[[rows[index] for index in lost]].numpy()
     other = population.first_copies[torch.cat(partners)[:, 0].cpu()].numpy()
-    # Only those that take part are numbered, for all may be a million.
+    # Only those that take part are numbered, because all may be a million.
     taking_part, ends = np.unique(np.stack([anchors, other]), return_inverse=True)
     anchors, other = ends.reshape(2, -1)
     links = coo_matrix((np.ones(len(anchors)), (anchors, other)), shape=(len(taking_part), len(taking_part)))

@@ -205,7 +205,7 @@ def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list
     """Series and estimates of ``harm`` relative to the encoder's own attack.
 
     Args:
-        harm: Effect of the perturbation in question.
+        harm: Effect of the perturbation.
         strongest: Effect of the encoder's own strongest attack.
     """
     relative = {

@@ -140,5 +140,5 @@ def _described(module: nn.Module) -> Iterator[tuple[str, list[str]]]:
 
 
 def _generators() -> list[str]:
-    """Return the state of the shared random generators, but for Python's own, which runtime type checkers draw from."""
+    """Return the state of the shared random generators, except Python's own, which runtime type checkers draw from."""
     return list(content([np.random.get_state(legacy=False), torch.random.get_rng_state()]))

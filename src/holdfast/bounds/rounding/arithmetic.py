@@ -101,7 +101,7 @@ def own_rounding(
     """Return the bound's own rounding error, for the box of ``node`` and for a form per unit coefficient."""
     unit = torch.finfo(graph.dtype).eps / 2
     count = prod(node.shape) + sum(prod(graph.nodes[i].shape) for i in node.inputs) + SPARE
-    # Twice, for the sizes are computed in floating point.
+    # Twice, because the sizes are computed in floating point.
     share, sizes, box = 2 * count * unit, [size(boxes[i]) for i in node.inputs], boxes[node.index]
     operation = node.operation
     if operation is None:

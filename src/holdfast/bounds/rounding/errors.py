@@ -133,7 +133,7 @@ def scaled(x: Execution) -> Values:
 
 
 def limits(x: Execution) -> Values:
-    """Exact, but for limits and fillings that the type does not hold."""
+    """Exact, except for limits and fillings that the type does not hold."""
     numbers = [v for v in (*x.step.arguments, *x.step.settings.values()) if isinstance(v, int | float | Tensor)]
     numbers = [
         v for v in numbers if not isinstance(v, bool) and not (isinstance(v, Tensor) and not v.is_floating_point())

@@ -52,7 +52,7 @@ class ExecutedEncoder:
     """
 
     encoder: Encoder
-    """In the precision in question."""
+    """In the precision to bound."""
     reference: Encoder
     """In float64, with the same weights."""
     graph: Graph

@@ -29,7 +29,7 @@ WIDE = 2**21
 CANCELS = 1e-3
 """Share of two squared norms below which their distance is computed from the difference."""
 TIE = 1e-10
-"""Relative difference in float64 up to which two divergences count as equal: stepwise ones tie but for rounding."""
+"""Relative difference in float64 up to which two divergences count as equal: stepwise ones tie except for rounding."""
 
 Moved = Float[Tensor, "m d"]
 Clean = Float[Tensor, "n d"]
@@ -439,7 +439,7 @@ def nearest_rows(
             if frame is None or own_points is None:
                 distance = torch.stack([divergence(code.expand_as(block), block) for code in part]).double()
             else:
-                # Half of the squared distance but for what all candidates have in common: it ranks alike.
+                # Half of the squared distance except for what all candidates have in common: it ranks alike.
                 points = frame.embed(block.double())
                 distance = torch.addmm(points.square().sum(1) / 2, own_points, points.T, alpha=-1)
             here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]

@@ -295,7 +295,7 @@ def _lengthened(estimate: Estimate, values: Values, groups: Groups, limits: Limi
 # Each end is taken over the samples ``d`` and one more at ``r`` beyond zero on that side, under random weights. The
 # weights of samples are those of the Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338). One
 # more counts half, as what was seen does in mid-P. Of values that are all zero or ``r`` the upper end is that of
-# Jeffreys' interval, but for half a zero.
+# Jeffreys' interval, except for half a zero.
 #
 #     r = (1 - e) max |d| + e L,   e = exp(-sum |d| / 2 L)
 #

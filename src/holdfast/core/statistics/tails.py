@@ -132,7 +132,7 @@ def tails(
         elif estimate.n and (groups or influences is not None):
             moves = Moves(scores[known], 0.0, 0.0) if influences is None else influences(tail)
             estimate = _counted(estimate, moves, numbers)
-        if groups and estimate.n:
+        if groups and not isnan(estimate.low):
             estimate = estimate.model_copy(update={"method": f"{estimate.method}, {GROUPED}"})
         if tail.share is None:
             yield scored, estimate
@@ -155,12 +155,12 @@ def _counted(estimate: Estimate, moves: Moves, numbers: Groups) -> Estimate:
 
 
 def _lowest(estimate: Estimate, fractions: Values, tail: Tail, numbers: Groups, independent: bool) -> Estimate:
-    """Return the mean of the lowest ``fractions``, with an interval if images are independent but for groups."""
+    """Return the mean of the lowest ``fractions``, with an interval if images are independent except within groups."""
     share = tail.share or 1.0
     value = lowest_mean(fractions, share)
     if not independent:
         # One image moves many of the lowest, and with them the quantile: simulated intervals covered .6 to .9.
-        method = "no interval: images search each other, so the lowest depend on each other"
+        method = "images search each other, so the lowest depend on each other: no interval"
         return estimate.model_copy(update={"value": value, "low": nan, "high": nan, "method": method})
     scores = tail.score(fractions)
     effect = design_effect(scores, scores, numbers)
@@ -227,14 +227,13 @@ def _dependent_weights(n: int, effect: float) -> Float[np.ndarray, "r n"]:
     return weights / (weights.sum(1, keepdims=True) + more)
 
 
-def design_effect(scores: Values, moves: Values, groups: Groups, least: float = 1.0) -> float:
+def design_effect(scores: Values, moves: Values, groups: Groups) -> float:
     """Samples that count for one: variance of the mean over that of as many independent samples (Kish 1965).
 
     Args:
         scores: Value of each sample, shape (n,).
         moves: Influence of each sample on the mean, shape (n,); the values themselves if samples are independent.
         groups: Number of the group of each sample, from 0, shape (n,).
-        least: Least effect, for dependence that the samples may not show.
     """
     from scipy.special import stdtrit
 
@@ -244,7 +243,7 @@ def design_effect(scores: Values, moves: Values, groups: Groups, least: float = 
     alone = float(np.square(scores - scores.mean()).sum())
     together = float(np.square(np.bincount(groups, weights=moves - moves.mean())).sum()) * count / (count - 1)
     independent = alone * n / (n - 1)
-    effect = max(least, together / independent if independent > 0 else least * n / count)
+    effect = max(1.0, together / independent if independent > 0 else n / count)
     student = float(stdtrit(count - 1, 0.975) / stdtrit(n - 1, 0.975)) ** 2
     return effect * student if effect * student > 1 + SLACK else 1.0
 
@@ -308,7 +307,7 @@ def fraction_interval(total: float, n: float, error: float) -> tuple[float, floa
         error: Probability of a miss, in (0, 1).
 
     Example:
-        >>> low, high = fraction_interval(0, 30, 0.05)
+        >>> low, high = fraction_interval(0.0, 30.0, 0.05)
         >>> low, round(high, 3)
         (0.0, 0.116)
     """

@@ -75,7 +75,7 @@ class FileStore:
         """Result of ``question``, asked again after a pause if the store does not answer.
 
         Args:
-            path: Path in question, for errors.
+            path: Path, for errors.
             question: Function that asks the store.
 
         Raises:

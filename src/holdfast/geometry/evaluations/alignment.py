@@ -182,7 +182,7 @@ def _series(
 def _lidar(
     population: Population, rows: Sequence[int], clean: Float[Tensor, "n d"], views: Float[Tensor, "n v d"], whole: bool
 ) -> Estimate:
-    """Return LiDAR; undefined of some of the images, for it grows with their number."""
+    """Return LiDAR; undefined of some of the images, because it grows with their number."""
     # In an order that ids alone decide, so that no group of the jackknife depends on the order of the images.
     rank = {row: k for k, row in enumerate(population.random_order.tolist())}
     order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])

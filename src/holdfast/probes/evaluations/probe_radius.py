@@ -34,7 +34,7 @@ from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
-from holdfast.probes.probed_codes import ABSENT, AttackedAnswers, TransferredAnswers
+from holdfast.probes.probed_codes import ABSENT, AttackedAnswers, TransferredAnswers, label_free
 
 SMALLEST = "smallest radius at which the probe is wrong"
 
@@ -94,7 +94,7 @@ class ProbeRadii(Observation):
         def attacked(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
             chosen = [rows[position] for position in positions]
             knowing = AttackedAnswers(self.probe, ball, self.fixed, self.samples)
-            blind = TransferredAnswers((self.probe,), ball, self.fixed, self.divergence, self.samples)
+            blind = TransferredAnswers((self.probe,), ball, label_free(self.fixed), self.divergence, self.samples)
             return [*knowing.pixels(population, chosen), *blind.pixels(population, chosen)]
 
         objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
@@ -137,6 +137,7 @@ class ProbeRadius(Evaluation):
     uses_bank = True
     needs_labels = True
     needs_bank = True
+    at_classes = ("fixed",)
     title = "Attack radius of probes, with labels"
     meaning = (
         "The probe radius of an image is the smallest change found after which a simple classifier on the representation "

@@ -20,7 +20,7 @@ from holdfast.report.text import listed, name_of
 # *tied* when the interval of the difference contains zero. The rank of an encoder is one plus the
 # number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take
 # one.
-# Ranks stand on equal evidence: there are none where an encoder of the table has no number, for it might be the best.
+# Ranks stand on equal evidence: there are none where an encoder of the table has no number, because it might be the best.
 # Where a budget left an encoder with fewer images, it is compared on those that both have.
 
 

@@ -298,7 +298,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
 def _stronger(table: Table) -> str:
     """Return how much the choice of attack changed a number at most, counting only intervals that do not touch.
 
-    Shares differ by points, for a factor over a tiny share says little; other numbers by a factor.
+    Shares differ by points, because a factor over a tiny share says little; other numbers by a factor.
     """
     rows = [
         (_difference_or_factor(section, low, high), section, name, high, low)

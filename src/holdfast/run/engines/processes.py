@@ -98,7 +98,7 @@ class Processes:
                     deaths += 1
                     if deaths > RETRIES:
                         raise WorkersDiedError(
-                            f"worker processes died {deaths} times in a row, most likely for want of memory; use fewer "
+                            f"worker processes died {deaths} times in a row, most likely because memory ran out; use fewer "
                             "--workers or a smaller --batch-size"
                         ) from error
                     waiting[self._submit(worker, task, path, shard)] = worker, shard
@@ -277,7 +277,7 @@ class Automatic:
     """Whether to wait for them."""
 
     def begin(self) -> None:
-        """Start the workers now, and wait for them then, for there will be much to do."""
+        """Start the workers now, and wait for them then, because there will be much to do."""
         self.spent, self.starts, self.awaited = PATIENCE, self.workers.begin(), True
 
     def map(

@@ -98,7 +98,7 @@ class Ray:
                     losses += 1
                     if losses > self.retries:
                         raise HoldfastError(
-                            f"Ray lost {losses} workers in a row ({error}); look for want of memory, or use fewer"
+                            f"Ray lost {losses} workers in a row ({error}); check the memory, or use fewer"
                         ) from error
                     self._actors[:] = [other for other in self._actors if other is not actor]
                     left.extendleft(shards_of_actor)
@@ -113,7 +113,10 @@ class Ray:
                 idle.append(actor)
                 finished.extend((shard, value) for shard in shards_of_actor)
         finally:
-            for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for want of room
+            for (
+                actor,
+                _,
+            ) in waiting.values():  # at work, which nothing else stops, or not begun because there was no room
                 ray.kill(actor)
                 self._actors[:] = [other for other in self._actors if other is not actor]
 
