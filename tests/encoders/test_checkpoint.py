@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file, save_model
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Conflict, HoldfastError
 from holdfast.core.geometry import Geometry
 from holdfast.encoders import Options, load
 from tests.encoders import factories
@@ -346,7 +346,7 @@ def test_factory_beside_the_working_directory_is_found(module, file, tmp_path, m
 def test_shape_and_normalisation_must_be_said_whole(file):
     with pytest.raises(HoldfastError, match="state it"):
         load(f"checkpoint:{file}", arch())
-    with refused(HoldfastError, "mean", "std"):
+    with refused(Conflict, "mean", "std"):
         load(f"checkpoint:{file}{SHAPE}&mean=0.5", arch())
 
 

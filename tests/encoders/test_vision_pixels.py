@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
 from holdfast.encoders.loading.factory import declare_missing_operators
@@ -239,7 +239,7 @@ def test_a_file_of_weights_that_states_nothing_is_told(source, timm_file, clip_f
         warnings.simplefilter("error", HoldfastWarning)
         stated = load(f"{reference}&mean=0.5&std=0.25&interpolation=bilinear&resize=squash")
     assert not stated.caution
-    with facts.refused(HoldfastError, "mean", "std"):
+    with facts.refused(Conflict, "mean", "std"):
         load(f"{reference}&mean=0.5")
     with pytest.raises(HoldfastError, match="resize must be"):
         load(f"{reference}&resize=stretch")

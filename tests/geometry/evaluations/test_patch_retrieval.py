@@ -20,7 +20,7 @@ from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Tokens, Whitened
 from holdfast.core.encoder import Dense, Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
@@ -205,7 +205,7 @@ def test_the_count_of_tokens_is_part_of_the_fingerprint():
 
 
 def test_dense_codes_are_refused_where_there_are_none():
-    with refused(HoldfastError, "got 0", "least", "token"):
+    with refused(OutOfRange, argument="tokens", got=0):
         Dense(nn.Flatten(), 0)
     pooled = Encoder(Dense(nn.Flatten(), 4), "flat", Domain((1, 2, 2)))
     with refused(HoldfastError, "4 tokens", "(1, 4, d)", "(1, 4)", "expected"):

@@ -239,6 +239,19 @@ def test_the_verdict_names_the_row_that_is_tied():
     assert says(first.verdict[0], "a ", "1 of 2", tied)
 
 
+def test_each_baseline_has_its_own_line_in_one_cell():
+    shares = [kept(name, {"linf:0.05": (0.5, 0.6)}) for name in ("a", "b", "baseline:grey", "baseline:small")]
+    results = [
+        each.model_copy(update={"encoder": each.encoder.model_copy(update={"source": each.encoder.name})})
+        for each in shares
+    ]
+    first = screen(*results)
+    (row,) = first.rows
+    assert first.encoders == ("a", "b")
+    assert first.beside(row) == [f"{name} proved 50% · attacked 60%" for name in ("grey", "small")]
+    assert "<br>".join([*first.beside(row), ""]) in render(Contents(results, ()))
+
+
 def test_what_the_study_found_is_written_in_the_row():
     first = screen(kept("a", {"linf:0.05": (0.5, 0.6)}))
     (row,) = first.rows

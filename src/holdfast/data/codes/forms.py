@@ -273,7 +273,7 @@ class Form(TextSettings):
         """Features that are kept of ``width``.
 
         Raises:
-            OutOfRange: There are not so many.
+            OutOfRange: There are fewer.
         """
         first = width if self.first is None else self.first
         if not 0 < first <= width:

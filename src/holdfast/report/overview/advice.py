@@ -378,9 +378,8 @@ def _rerun(failures: Sequence[Failure]) -> str:
     if not failures:
         return ""
     return (
-        f"{text.counted(len(failures), 'result')} failed, for "
-        f"{text.counted(len(causes(failures)), 'reason')} listed below; mend them and repeat the command, "
-        "which computes only what is missing."
+        f"{text.counted(len(failures), 'result')} failed for {text.counted(len(causes(failures)), 'reason')}, listed below. "
+        "Fix what failed and repeat the command; it computes only what is missing."
     )
 
 

@@ -69,9 +69,10 @@ class FirstScreen:
         """Return each row's evaluation with the numbers of its encoders."""
         return [(row.kind.evaluation, row.numbers) for row in self.rows]
 
-    def beside(self, row: FirstRow) -> str:
-        """Return the numbers of the baselines in one cell."""
-        return ", ".join(f"{cell.encoder} {cell.said}" for cell in row.cells if cell.encoder in self.baselines)
+    def beside(self, row: FirstRow) -> list[str]:
+        """Return the name and number of each baseline, which share one cell."""
+        cells = [cell for cell in row.cells if cell.encoder in self.baselines]
+        return [f"{cell.encoder.removeprefix('baseline:')} {cell.said}" for cell in cells]
 
     def shown(self, row: FirstRow) -> list[Shown]:
         """Return the cells of the encoders to choose among."""
