@@ -154,7 +154,8 @@ def gain_and_gradient(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunc
                 f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad); "
                 "use the score-only attack 'square', as holdfast evaluate --black-box does everywhere"
             )
-        (gradient,) = torch.autograd.grad(gain.sum(), pixels)
+        followed = gain if encoder.searched is None else objective(encoder.searched.forward(pixels))
+        (gradient,) = torch.autograd.grad(followed.sum(), pixels)
     return gain.detach(), gradient
 
 

@@ -201,6 +201,8 @@ class Encoder:
     """True if the embeddings were computed elsewhere, so that other images cannot be encoded."""
     stored_from: str | None = None
     """Fingerprint of the encoder whose embeddings these are, read back from a store; None if they are its own."""
+    searched: Encoder | None = None
+    """Encoder whose gradients attacks follow, if those of this one are zero almost everywhere."""
 
     def __init__(
         self,
@@ -334,6 +336,7 @@ class Encoder:
         fingerprint = self.fingerprint
         moved = copy.copy(self)
         moved.module = copied(self.module).to(device, dtype)
+        moved.searched = None if self.searched is None else self.searched.to(device, dtype)
         moved.__dict__["fingerprint"] = fingerprint
         return moved
 

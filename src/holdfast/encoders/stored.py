@@ -88,30 +88,39 @@ def stored(
             f"stored={form.name}", f"first and {encoder.tokens} tokens", "first for one vector per image only"
         )
     fitted = form.fitted(_width(encoder), lambda of: _sample(encoder, form, of, calibration))
-    module = copied(encoder.module)
-    if isinstance(module, Normalised):  # the outermost module states the normalisation
-        module.module = _Through(module.module, fitted)
-    else:
-        module = _Through(module, fitted)
-    kept.module, kept.texts = module.eval(), None
-    for weight in kept.module.parameters():
-        weight.requires_grad_(False)
+    kept.module, kept.texts = _through(encoder, fitted, smooth=False), None
     if fitted.integers is not None:
         judged = JUDGED.format(bytes=fitted.bytes, form=form.words)
         kept.caution = f"{encoder.caution} {judged}".strip()
+        kept.searched = copy(encoder)
+        kept.searched.__dict__.pop("fingerprint", None)
+        kept.searched.module = _through(encoder, fitted, smooth=True)
     kept.pooling = f"{encoder.pooling}, stored as {form.words}"
     return kept
 
 
 class _Through(torch.nn.Module):
-    """A network, and the store that its embeddings go through."""
+    """A network, and the store that its embeddings go through, or what is smooth near it."""
 
-    def __init__(self, module: torch.nn.Module, kept: Kept) -> None:
+    def __init__(self, module: torch.nn.Module, kept: Kept, smooth: bool) -> None:
         super().__init__()
-        self.module, self.kept = module, kept
+        self.module, self.kept, self.smooth = module, kept, smooth
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.kept(self.module(x))
+        codes = self.module(x)
+        return self.kept.smooth(codes) if self.smooth else self.kept(codes)
+
+
+def _through(encoder: Encoder, kept: Kept, smooth: bool) -> torch.nn.Module:
+    """Return the module of ``encoder`` with the store after it."""
+    module = copied(encoder.module)
+    if isinstance(module, Normalised):  # the outermost module states the normalisation
+        module.module = _Through(module.module, kept, smooth)
+    else:
+        module = _Through(module, kept, smooth)
+    for weight in module.parameters():
+        weight.requires_grad_(False)
+    return module.eval()
 
 
 def _brought(kept: Embeddings, form: Form, calibration: Images | np.ndarray | Tensor | None) -> StoredCodes:

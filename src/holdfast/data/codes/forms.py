@@ -65,6 +65,10 @@ class Kept(nn.Module):
     def decode(self, codes: Shaped[Tensor, "b c"]) -> Codes:
         """Return embeddings as they are read back from stored ``codes``."""
 
+    def smooth(self, z: Codes) -> Float[Tensor, "b kept"]:
+        """Return what attacks follow the gradient of: a function near ``forward`` without its steps."""
+        return z[:, : self.width]
+
     def forward(self, z: Codes) -> Float[Tensor, "b kept"]:
         z = z[:, : self.width]
         # The difference is zero (NaN of NaN), and its gradient is that of the identity: straight through.
@@ -148,6 +152,10 @@ class Signs(Kept):
     def decode(self, codes: UInt8[Tensor, "b bytes"]) -> Codes:
         bits = codes[:, :, None].bitwise_and(self._places(codes.device)) > 0
         return bits.flatten(1).to(self.threshold.dtype) * 2 - 1
+
+    def smooth(self, z: Codes) -> Float[Tensor, "b kept"]:
+        above = z[:, : self.width] - self.threshold
+        return torch.tanh(above / above.detach().abs().mean(1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny))
 
     def _places(self, device: torch.device) -> UInt8[Tensor, "8"]:
         return torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=device)
