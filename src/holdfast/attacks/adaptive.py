@@ -1,6 +1,6 @@
 """Adaptive attacks: gradient ascent whose step halves when progress stalls (APGD).
 
-Of several attacks on the same images, the adaptive ones start where the others ended, so that they are never weaker.
+If several attacks run on the same images, adaptive ones also start from the results of the others. They are never weaker.
 """
 
 from __future__ import annotations

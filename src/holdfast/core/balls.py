@@ -1,4 +1,4 @@
-"""Perturbation balls: every fact about a norm that an attack or a certificate needs, and the only place it is named."""
+"""Perturbation sets (balls): everything that attacks and certificates need to know about a norm, in one place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from holdfast.core.encoder import Domain, Pixels
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.core.settings import TextSettings, convert, read
 
@@ -344,5 +344,5 @@ def balls_of(eps: Sequence[str | float], balls: Sequence[str | Ball]) -> list[Ba
         (True, [L2(radius=0.5), Linf(radius=0.1)])
     """
     if eps and balls:
-        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+        raise Conflict("the size of changes", "eps and ball", "one of both", "write --eps 8/255 as --ball linf:8/255")
     return [Linf(convert(radius, float, "eps")) for radius in eps] or [read_ball(ball) for ball in balls]

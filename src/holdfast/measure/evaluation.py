@@ -1,6 +1,6 @@
-"""An evaluation: what it observes, what it concludes, and how much of it each suite asks for.
+"""Evaluations: what they observe, what they conclude, and their sizes in each suite.
 
-Which transforms among the settings of an evaluation apply to the inputs of an encoder, as the transforms declare.
+Also here: which transforms among the settings of an evaluation apply to the inputs of an encoder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What probes answer about clean and attacked images, and the series made of it."""
+"""Answers of probes on clean and attacked images, and the series made from them."""
 
 from __future__ import annotations
 

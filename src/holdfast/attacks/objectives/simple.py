@@ -1,6 +1,6 @@
 """Objectives of one image: away from its embedding, towards another, across a boundary.
 
-Also here: deterministic views that contrastive objectives compare with, and objectives that make a classifier err.
+Also here: the fixed views that contrastive objectives compare with, and objectives that make a classifier err.
 """
 
 from __future__ import annotations

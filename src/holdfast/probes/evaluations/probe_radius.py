@@ -1,11 +1,12 @@
-"""Probe radius: the smallest change after which a probe answers wrong, image by image.
+"""Probe radius: the smallest perturbation found that makes a probe answer wrong.
 
     probe radius(x) = min { norm(x' - x) : the probe gets x' wrong },   0 where it gets x wrong
 
-over the changed images that a search found (``attacks/radius``), by an attacker who knows the probe and climbs its margin
-through the encoder. Each was encoded and answered wrong, so the radius bounds the true one from above. Images that stay
-right within the widest ball have an infinite radius. The attacks of ``robust-accuracy`` at fixed radii are made here, too,
-on what is still right within them, so that no radius is larger than that of an attack that succeeded.
+The minimum is over the perturbed images that a search found (``attacks/radius``). The attacker knows the probe and maximises
+the margin of a wrong class through the encoder. Each image was encoded and classified wrong, so the radius is an upper bound
+of the true one. If an image stays right within the widest ball, its radius is infinite. The attacks of ``robust-accuracy``
+at fixed radii run here too, on images that the search did not lose within them, so no radius is larger than that of an
+attack that succeeded.
 """
 
 from __future__ import annotations

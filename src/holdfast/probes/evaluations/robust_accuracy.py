@@ -1,12 +1,12 @@
-"""Robust accuracy: what probes still get right when images are attacked.
+"""Robust accuracy: how often probes are still right when images are attacked.
 
-    robust accuracy = share of images that the probe gets right, clean and attacked
+    robust accuracy = fraction of images that the probe gets right, clean and attacked
     attack success  = P(attacked wrong | clean right)
 
-by two attackers. One knows all: he climbs the margin of the probe through the encoder (for the nearest-neighbour probe
-that of the logarithm of all votes, which has slopes where the k nearest have none). The other knows neither labels nor
-probe: he moves the code away from the clean one, as the label-free evaluations do, and what that costs a probe says how
-much of the label-free threat becomes a threat to the task.
+There are two attackers. The first knows everything and maximises the probe's margin through the encoder. For the
+nearest-neighbour probe it uses the logarithm of all votes, which has gradients where the k nearest have none. The second
+knows neither labels nor probe and moves the embedding away from the clean one, as label-free evaluations do. Its effect on
+a probe shows how much of the label-free threat is a threat to the task.
 """
 
 from __future__ import annotations
