@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -159,7 +160,7 @@ def test_each_member_takes_only_what_those_before_it_left_right() -> None:
         moved[left.tolist().index(row)] = pixels[others][0]
         return moved
 
-    found = in_turn(((lambda left, row=row: moves(row, left)) for row in (2, 0)), encoder, pixels, margin)
+    found = in_turn((partial(moves, row) for row in (2, 0)), encoder, pixels, margin)
     assert seen == [[0, 1, 2, 3, 4], [0, 1, 3, 4]]
     assert [row for row in range(6) if not torch.equal(found[row], pixels[row])] == [0, 2]
 
@@ -221,9 +222,9 @@ def test_enough_classes_are_attacked(text: str, classes: int) -> None:
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(Conflict):
         APGD(targets=3)
-    for wrong in ({"loss": "hinge"}, {"ensemble": "rand"}):
+    for text in ("apgd:loss=hinge", "autoattack:ensemble=rand"):
         with pytest.raises(UnknownName):
-            (APGD if "loss" in wrong else AutoAttack)(**wrong)
+            read_attack(text)
     for negative in ({"targets": -1}, {"steps": 0}, {"restarts": 0}):
         with pytest.raises(OutOfRange):
             FAB(**negative)

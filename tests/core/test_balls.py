@@ -301,4 +301,4 @@ def _onto_plane_slowly(
         b_eq=[rise],
         bounds=[*zip(low, high, strict=True), *[(0, None)] * sizes.shape[1]],
     )
-    return float(solved.fun)
+    return float(np.asarray(solved.fun))

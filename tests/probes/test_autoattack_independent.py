@@ -28,7 +28,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load
 from holdfast.measure.population import Population
-from holdfast.probes.linear import Linear
+from holdfast.probes.linear import Linear, LinearScores
 from tests.samples import DIGITS, builtin
 
 BALLS: tuple[Ball, ...] = (Linf(0.05), Linf(0.1), L2(0.2), L2(0.4))
@@ -61,9 +61,10 @@ def case(count: int) -> Case:
     bank = Population(encoder, load("builtin:digits-train", DIGITS), run)
     asked = Population(encoder, load("builtin:digits", DIGITS, limit=count), run, bank=bank)
     probe = asked.learned(Linear())
+    assert isinstance(probe, LinearScores)
     right = [row for row in range(count) if probe.ranks(asked.codes[[row]], asked.labels[[row]])[0] == 0]
     margin = ClassMargin(probe.logits, probe.places(asked.labels[right]))
-    head = nn.Linear(*reversed(probe.weight.shape))
+    head = nn.Linear(probe.weight.shape[1], probe.weight.shape[0])
     head.weight.data, head.bias.data = probe.weight.float(), probe.bias.float()
     module = nn.Sequential(encoder.module, head).eval()
     noise = run.noise([asked.images.ids[row] for row in right])

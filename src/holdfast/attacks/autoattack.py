@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import final
 
@@ -81,7 +82,7 @@ class ClassAttack(Attack):
             return self.run(encoder, pixels[left], aimed, ball, streams, first=restart == 0)
 
         turns = product(range(self.restarts), range(max(1, others.shape[1])))
-        attacked = in_turn(((lambda left, at=at: run(*at, left)) for at in turns), encoder, pixels, margin)
+        attacked = in_turn((partial(run, *at) for at in turns), encoder, pixels, margin)
         assert_inside(encoder, pixels, attacked, ball)
         return attacked
 
@@ -245,8 +246,7 @@ class AutoAttack(Attack):
         def run(member: Attack, left: Int[Tensor, "n"]) -> Pixels:
             return member(encoder, pixels[left], margin.of(left), ball, Noise(noise.keys[left]).fork(self.name))
 
-        runs = ((lambda left, member=member: run(member, left)) for member in self.members)
-        attacked = in_turn(runs, encoder, pixels, margin)
+        attacked = in_turn((partial(run, member) for member in self.members), encoder, pixels, margin)
         assert_inside(encoder, pixels, attacked, ball)
         return attacked
 
