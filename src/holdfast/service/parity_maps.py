@@ -296,7 +296,7 @@ def influences(
         return values
 
     def change(counts: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Return by how much the score changes where so many more neighbours are kept."""
+        """Return the change of the score where this number of neighbours more is kept."""
         if score is None:
             return counts / k
         # Divided once, as the fractions are, so that equal counts have equal scores.

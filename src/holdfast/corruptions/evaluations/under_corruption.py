@@ -61,7 +61,7 @@ TAUGHT = {
 }
 """How accuracies and drops are called: taught by the corrupted bank, and by the clean one."""
 LOW_ENDS = tuple(f"mean_{accuracy}" for accuracy, _ in TAUGHT.values())
-"""Means over corruptions whose low end over images is told, too."""
+"""Means over corruptions of which the low end over images is reported, too."""
 
 
 @final
