@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.attacks.black_box import NaturalEvolution as NaturalEvolution
     from holdfast.attacks.black_box import SquareAttack as SquareAttack
     from holdfast.attacks.evaluations.attack_radius import AttackRadius as AttackRadius
+    from holdfast.attacks.evaluations.backdoor import Backdoor as Backdoor
     from holdfast.attacks.evaluations.breakaway import Breakaway as Breakaway
     from holdfast.attacks.evaluations.displacement import Displacement as Displacement
     from holdfast.attacks.evaluations.impersonation import Impersonation as Impersonation
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from holdfast.corruptions.evaluations.corruption_error import CorruptionError as CorruptionError
     from holdfast.corruptions.evaluations.under_corruption import CorruptionTest as CorruptionTest
     from holdfast.encoders.embeddings import Embeddings as Embeddings
+    from holdfast.encoders.stored import stored as stored
     from holdfast.geometry.evaluations.alignment import Alignment as Alignment
     from holdfast.geometry.evaluations.geometry import SpaceGeometry as SpaceGeometry
     from holdfast.geometry.evaluations.grad_cam import GradCam as GradCam
@@ -129,6 +131,7 @@ _HOMES = {
     "Alignment": "geometry.evaluations.alignment",
     "Attack": "attacks.base",
     "AttackRadius": "attacks.evaluations.attack_radius",
+    "Backdoor": "attacks.evaluations.backdoor",
     "Ball": "core.balls",
     "Breakaway": "attacks.evaluations.breakaway",
     "BudgetSpentError": "core.errors",
@@ -225,6 +228,7 @@ _HOMES = {
     "require": "commands.check",
     "runs": "commands.runs",
     "spade": "commands.spade",
+    "stored": "encoders.stored",
     "threshold": "commands.threshold",
     "train": "commands.train",
     "transformed": "transforms.base",

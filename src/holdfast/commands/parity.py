@@ -1,6 +1,7 @@
-"""Whether another runtime, precision, export or version of an encoder still has the space of the first.
+"""Whether another runtime, precision, export or version of an encoder keeps the embedding space of the first.
 
-The result of one candidate: its codes beside those of the reference, what explains the difference, worst images.
+Also here: the result of one candidate, with its embeddings beside the reference, the cause of a difference, and worst
+images.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from holdfast.commands.parity_adapter import ADAPTER_VERSION, adapted
 from holdfast.commands.parity_preprocessing import preprocessing
 from holdfast.commands.parity_sides import Coded, NamedSide, Side, change, check_time, coded, radii_of, sides_of
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
+from holdfast.core.errors import BudgetSpentError, HoldfastError, OutOfRange, UnknownName
 from holdfast.core.noise import hashed_each
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.pictures import SHOWN, row
@@ -358,7 +359,7 @@ class Parity:
         for failure in self.failures:
             if failure.encoder == candidate:
                 raise HoldfastError(f"{candidate} has no result: {failure.reason}")
-        raise HoldfastError(f"no candidate is called {candidate!r}; there are: {', '.join(self.verdicts) or 'none'}")
+        raise UnknownName("candidate", candidate, self.verdicts)
 
     def report(self, folder: str | Path) -> Path:
         """Write the report into ``folder`` and return the path of its page."""
@@ -412,7 +413,7 @@ def parity(
     if divergence not in DIVERGENCES:
         raise UnknownName("divergence", divergence, DIVERGENCES)
     if radii < 0:
-        raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
+        raise OutOfRange("radii, the number of images to attack,", radii, "at least 0")
     if adapter is not None:
         adapter = Path(adapter)
         if adapter.suffix != ".safetensors":

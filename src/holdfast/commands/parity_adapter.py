@@ -1,4 +1,4 @@
-"""Fit a map from the reference's embeddings to the candidate's space, and what a search keeps through it."""
+"""Fit a map from the reference's embeddings to the candidate's space, and measure searches through it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether two encoders prepare images alike: preprocessings tried on a few images.
+"""Whether two encoders preprocess images alike: preprocessings tried on a few images.
 
-Files of images can be read again, resized or decoded as another program may have done it.
+Image files can be read again, resized or decoded as another program may have done it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def preprocessing(
     """
     changed, fixed = (reference, candidate) if candidate.side.encoder.codes_only else (candidate, reference)
     encoder, other = changed.side.encoder, fixed.side.encoder
-    alike = encoder.fingerprint == other.fingerprint or reference.codes.shape[1] != candidate.codes.shape[1]
+    weights = [side.stored_from or side.fingerprint for side in (encoder, other)]
+    alike = weights[0] == weights[1] or reference.codes.shape[1] != candidate.codes.shape[1]
     if encoder.codes_only or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
         return None
     return PreprocessingSearch(changed, fixed, _few(inputs), scale, divergence).answer()

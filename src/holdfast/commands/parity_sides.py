@@ -1,4 +1,4 @@
-"""The sides that ``parity`` compares, and the attack radii of both, paired image by image."""
+"""The two sides that ``parity`` compares, and the attack radii of both, paired by image."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
 from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result, Series
 from holdfast.core.run_settings import PRECISIONS, RunSettings
 from holdfast.core.statistics.differences import paired
 from holdfast.data.codes.files import SUFFIXES
+from holdfast.data.codes.forms import Form
 from holdfast.encoders import by_name as encoders
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.loading.reference import named as short_name
+from holdfast.encoders.stored import SETTING, stored
 from holdfast.measure.population import Population
 from holdfast.measure.store import key_of
 from holdfast.run.inputs import Inputs, NamedEncoder, checked, reference_of
@@ -34,7 +36,7 @@ from holdfast.run.shards import CleanCodes
 from holdfast.run.table import fill_table, unfit
 
 NamedSide = NamedEncoder | Path
-"""An encoder, its reference, a file of codes, or the name of a precision: the reference computed in it."""
+"""An encoder, its reference, a file of codes, or the reference in a precision (its name) or a form (``?stored=...``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +108,16 @@ def _side(named: NamedSide, reference: Side | None, settings: RunSettings, optio
             raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
         encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
         return Side(encoder, replace(settings, precision=named), named)
+    if isinstance(named, str) and named.startswith(f"?{SETTING}"):
+        if reference is None:
+            raise HoldfastError(f"{named} stands for the reference in that form; name an encoder or a file first")
+        form = Form.read(named.removeprefix(f"?{SETTING}"))
+        encoder = stored(reference.encoder, form)
+        encoder.source = f"{reference.encoder.source}{named}"
+        return Side(encoder, settings, named)
     if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
-        raise HoldfastError(
-            f"unknown precision {named!r}; the reference can be computed in {', '.join(PRECISIONS)}, and a copy quantised "
-            "otherwise is a candidate of its own, as in python:package.module:factory"
-        )
+        fix = "load a copy quantised otherwise as a candidate of its own, as in python:package.module:factory"
+        raise UnknownName("precision", named, PRECISIONS, fix)
     named = str(named) if isinstance(named, Path) else named
     if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
         bare = not short_name(named)[1].startswith(f"{SOURCE}:")

@@ -1,4 +1,4 @@
-"""Numbers and pictures of images under edits and corruptions of growing severity."""
+"""Metrics and pictures of images under edits and corruptions of growing severity."""
 
 from __future__ import annotations
 

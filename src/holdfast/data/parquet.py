@@ -46,6 +46,6 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     if found[column] == "bytes":
         ids = [str(row) for row in range(file.metadata.num_rows)]
         return load_encoded(name, columns.Packed(file, column), ids, labels, selection, settings)
-    array = columns.copied(file, column, f"images of {name}")
+    array = columns.copied(file.iter_batches, file.metadata.num_rows, column, f"images of {name}")
     check_type(str(array.dtype), array.shape, name)
     return load_array(name, as_rows(array), labels, selection, path, column)

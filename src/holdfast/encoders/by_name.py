@@ -1,8 +1,8 @@
 """Encoder adapters: each file turns one kind of reference (``timm:``, ``onnx:`` ...) into an Encoder.
 
 An adapter is a module of this package, or one that another package names in the entry-point group ``holdfast.encoders``,
-with a constant ``SOURCE`` and a function ``load(name, options)``; adding the file is all there is to do. One that reads
-``options.arch`` says ``TAKES_ARCH = True``.
+with a constant ``SOURCE`` and a function ``load(name, options)``. Adding the file is enough. An adapter that reads
+``options.arch`` sets ``TAKES_ARCH = True``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from holdfast.core import discovery
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.encoders.loading.reference import Options, label, named, stamp
+from holdfast.encoders.stored import apart, stored
 
 __all__ = ["Adapter", "Options", "load", "sources"]
 
@@ -49,7 +50,7 @@ def sources() -> dict[str, Adapter]:
 def load(reference: str, options: Options | None = None) -> Encoder:
     """Load an encoder by reference: ``source:name`` or ``source:name?setting=value``.
 
-    ``mine=source:name`` gives it a short name.
+    ``mine=source:name`` gives it a short name. ``?stored=int8:calibration=photos`` reads its embeddings back from a store.
 
     Args:
         reference: Reference of the encoder.
@@ -73,7 +74,8 @@ def load(reference: str, options: Options | None = None) -> Encoder:
             "Encoder(module, name, Domain((3, 224, 224)))"
         )
     short, reference = named(reference)
-    source, colon, name = reference.partition(":")
+    plain, form = apart(reference)
+    source, colon, name = plain.partition(":")
     if not (colon and name):
         raise HoldfastError(
             f"encoder references have the form source:name, as in timm:resnet50; got {reference!r}; "
@@ -86,5 +88,8 @@ def load(reference: str, options: Options | None = None) -> Encoder:
             f"--arch {options.arch} changes nothing: {source} brings the module of {reference!r}; leave it out"
         )
     encoder = sources()[source].load(name, options)
-    encoder.name, encoder.source = short or label(name), stamp(reference, options)
+    encoder.name = short or (encoder.name if encoder.codes_only else label(name))
+    if form is not None:
+        encoder = stored(encoder, form, name=short or None)
+    encoder.source = stamp(reference, options)
     return encoder

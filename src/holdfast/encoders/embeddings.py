@@ -1,4 +1,4 @@
-"""``embeddings:codes.npy?ids=ids.txt&tags=tags.csv``: codes that were computed elsewhere, measured without their encoder."""
+"""``embeddings:codes.npy?ids=ids.txt&tags=tags.csv``: embeddings computed elsewhere, measured without their encoder."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.codes.codes import StoredCodes, read_codes
+from holdfast.data.codes.forms import Form
 from holdfast.encoders.loading.reference import Options, split
 
 SOURCE = "embeddings"
@@ -41,6 +42,8 @@ class Settings:
     """File or column of groups, ``prefix`` or ``folders``."""
     inputs: str | None = None
     """Array file of what the embeddings were computed from."""
+    stored: Form | None = None
+    """Form in which the embeddings are stored, or to which floating-point numbers are brought."""
 
 
 class Recorded(nn.Module):
@@ -59,7 +62,7 @@ class Embeddings(Encoder):
     """Embeddings that were computed elsewhere, to measure without their encoder.
 
     Args:
-        codes: Floating-point numbers, shape (n, d), or a ``.npy``, ``.npz`` or ``.parquet`` file with them.
+        codes: Numbers, shape (n, d), or a ``.npy``, ``.npz``, ``.parquet``, ``.lance`` or ``.faiss`` file with them.
         column: Array or column of the file that holds the embeddings, if there are several.
         ids: Text for each row, as the images are called, or the file or column with it. Default: positions.
         labels: Number or text for each row, or the file or column with it.
@@ -68,6 +71,8 @@ class Embeddings(Encoder):
         groups: Group of each row, or the file or column with it; ``prefix`` and ``folders`` read it from ids.
         inputs: What the embeddings were computed from, shape (n, ...), or an array file with it; SPADE compares both.
         name: Name in reports; by default that of the file.
+        stored: How embeddings are stored, as in ``int8:ranges=ranges.npy``. Integers are read in this form;
+            floating-point numbers are brought to it, to measure what it costs.
 
     Raises:
         HoldfastError: A file cannot be read, embeddings are not finite, or ids, labels or groups do not match the rows.
@@ -91,15 +96,23 @@ class Embeddings(Encoder):
         groups: str | Path | Sequence[str] | np.ndarray | None = None,
         inputs: str | Path | np.ndarray | Tensor | None = None,
         name: str | None = None,
+        stored: str | Form | None = None,
     ) -> None:
-        self.stored = read_codes(codes, column, ids=ids, labels=labels, groups=groups, inputs=inputs, name=name)
+        form = Form.read(stored) if isinstance(stored, str) else stored
         self.tags = None if tags is None else str(tags)
+        self.hold(
+            read_codes(codes, column, ids=ids, labels=labels, groups=groups, inputs=inputs, name=name, stored=form)
+        )
+
+    def hold(self, stored: StoredCodes) -> None:
+        """Become the encoder of these rows."""
+        self.stored = stored
         super().__init__(
-            Recorded(self.stored.fingerprint),
-            self.stored.name,
-            Domain((self.stored.width,), -inf, inf),
+            Recorded(stored.fingerprint),
+            stored.name,
+            Domain((stored.width,), -inf, inf),
             pooling="none, embeddings were computed elsewhere",
-            caution=POSITIONS if self.stored.positions else "",
+            caution=POSITIONS if stored.positions else "",
         )
 
     def images(self, originals: Images | None = None, others: Sequence[StoredCodes] = ()) -> Images:

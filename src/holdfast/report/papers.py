@@ -1,4 +1,4 @@
-"""The tables of the papers: of a run with a published protocol (``--suite``), its numbers in the paper's own rows."""
+"""The tables of the papers: results of a published protocol (``--suite``) in the paper's own rows."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def _markdown_cell(cell: Cell | None) -> str:
 
 
 def _latex_cell(cell: Cell | None) -> str:
-    """Return a cell in LaTeX; text commands do not reach into mathematics, so the number is marked inside."""
+    """Return a cell in LaTeX with the mark inside the number, because text commands do not reach into mathematics."""
     if cell is None:
         return "--"
     style = {"best": r"\mathbf{{{}}}", "tied": r"\underline{{{}}}"}.get(cell.mark, "{}")

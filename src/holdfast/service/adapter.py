@@ -158,7 +158,6 @@ def load_adapter(path: str | Path) -> Adapter:
 
 
 def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
-    """Raise unless names, types and shapes of ``arrays`` agree with ``header`` and each other."""
     names = (*TENSORS, *(RESIDUAL if header.kind == "residual" else ()))
     if set(arrays) != set(names):
         raise ValueError("it holds other arrays than its kind of map has")

@@ -97,7 +97,6 @@ def verdict(numbers: Numbers, divergence: str) -> Verdict:
 
 
 def _decided(numbers: Numbers, divergence: str) -> tuple[str, str]:
-    """Return the verdict and what it rests on."""
     rounding, directions, norms = numbers.within_rounding, numbers.same_direction, numbers.norm_ratio
     kept, mixed, left = numbers.neighbours, numbers.mixed, numbers.rotated
     alike = directions is not None and directions.value == 1
@@ -134,13 +133,13 @@ def _unsure(numbers: Numbers, word: str, divergence: str) -> str:
 
 
 def _ends(estimate: Estimate) -> tuple[Estimate, ...]:
-    """Return the estimate at either end of its interval, which is the whole line where there is none."""
+    """Return the estimate at both ends of its interval; without an interval these are infinite."""
     low, high = (-inf, inf) if isnan(estimate.low) else (estimate.low, estimate.high)
     return tuple(estimate.model_copy(update={"value": value}) for value in (low, high))
 
 
 def _of_all(estimate: Estimate) -> str:
-    """Return the part of a sentence on all images, with unseen ones."""
+    """Return the clause on all images, unseen ones included."""
     return "" if isnan(estimate.low) else f" (of all images at least {estimate.low:.1%} are)"
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.core.divergences import L2Distance
 from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Estimate, Series
-from holdfast.core.statistics.tails import SLACK, Influences, Moves, Tail, tails, worst_group
+from holdfast.core.statistics.tails import SLACK, Influences, Moves, Tail, design_effect, tails, worst_group
 
 # What relates two spaces: a shift and a scale, an orthogonal map, or neither; and how alike they are whatever the axes.
 #
@@ -296,7 +296,7 @@ def influences(
         return values
 
     def change(counts: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Return the change of the score where this number of neighbours more is kept."""
+        """Return the change of the score when this many more neighbours are kept."""
         if score is None:
             return counts / k
         # Divided once, as the fractions are, so that equal counts have equal scores.
@@ -329,10 +329,9 @@ def low_end(series: Series, kept: Kept, k: int, groups: Sequence[str]) -> Iterat
     for _, estimate in tails(series, groups, influences=tail_influences(kept, k)):
         yield estimate.model_copy(update={"series": None, "statistic": "whole"})
     if groups:
-        effect, mean = 1.0, float(kept.values.mean())
-        if kept.influences is not kept.values:  # beside the variance of yes or no, which the intervals of groups assume
-            spread = mean * (1 - mean)
-            effect = max(UNSEEN[1], float(kept.influences.var()) / spread if spread > 0 else 0.0)
+        alone = kept.influences is kept.values
+        values, moves = kept.values.numpy(), kept.influences.numpy()
+        effect = max(1.0 if alone else UNSEEN[1], design_effect(values, moves, np.arange(len(values))))
         worst = worst_group(series, groups, f"{series.quantity}_worst_group", effect=effect)
         yield from [] if worst is None else [worst]
 

@@ -155,7 +155,7 @@ def _counted(estimate: Estimate, moves: Moves, numbers: Groups) -> Estimate:
 
 
 def _lowest(estimate: Estimate, fractions: Values, tail: Tail, numbers: Groups, independent: bool) -> Estimate:
-    """Return the mean of the lowest ``fractions``, with an interval if images are independent but for groups."""
+    """Return the mean of the lowest ``fractions``, with an interval if images are independent except within groups."""
     share = tail.share or 1.0
     value = lowest_mean(fractions, share)
     if not independent:

@@ -1,10 +1,10 @@
-"""How much accuracy probes lose when all images are corrupted alike: test I of Zhong et al. 2022.
+"""Accuracy that probes lose when all images are corrupted alike: test I of Zhong et al. 2022.
 
     Delta = (Acc(original) - Acc(corrupted)) / Acc(original)          https://arxiv.org/abs/2206.05259
 
-The encoder stays; bank and measured images are corrupted and encoded again, and the probe is taught again. So Delta asks
-whether the encoder still separates the classes, not whether it maps corrupted images to where clean ones were. That far
-harsher question, the probe as the clean bank taught it, is answered beside it under names of its own.
+The encoder stays. Reference set and measured images are corrupted and encoded again, and the probe is trained again. So
+Delta asks whether the encoder still separates the classes, not whether corrupted images keep their embeddings. The
+second, much harder question uses the probe trained on the clean reference set and is reported under its own names.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TAUGHT = {
 }
 """How accuracies and drops are called: taught by the corrupted bank, and by the clean one."""
 LOW_ENDS = tuple(f"mean_{accuracy}" for accuracy, _ in TAUGHT.values())
-"""Means over corruptions of which the low end over images is reported, too."""
+"""Means over corruptions that are reported with their low end over images."""
 
 
 @final

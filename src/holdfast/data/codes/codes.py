@@ -1,7 +1,7 @@
-"""Codes that were computed elsewhere: ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``, one row per image.
+"""Embeddings that were computed elsewhere: ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``, one row per image.
 
 A .npy file is mapped from disk, a .parquet file is copied into a mapped temporary one, an .npz archive is held in memory.
-Rows have an id each, and may have a label and a group; where no ids are given, they are positions.
+Each row has an id and may have a label and a group. Without ids, rows are named by their positions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from torch import Tensor
 from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
 from holdfast.core.images import DIGEST, Images, Source, TensorSource
 from holdfast.data.base import Selection, check_settings, groups_of
-from holdfast.data.codes.files import FLOATS, Table, read_table
+from holdfast.data.codes.files import FLOATS, INTEGERS, Table, read_table
+from holdfast.data.codes.forms import Form
 from holdfast.data.reading.array_source import Rows
 
 SOURCE = "embeddings"
@@ -71,7 +72,7 @@ class StoredCodes:
     def fingerprint(self) -> str:
         """Hash of all ids and embeddings."""
         digest = blake2b("\0".join(self.ids).encode() + f"{self.codes.dtype}{self.width}".encode(), digest_size=8)
-        for block in _blocks(self.codes):
+        for block in blocks(self.codes):
             digest.update(block.contiguous().numpy().data)
         return digest.hexdigest()
 
@@ -155,8 +156,9 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
         settings: Settings of the reference, by name.
         selection: Encoder inputs to produce, and which images.
     """
-    check_settings(settings, ["column", "ids", "labels", "groups", "inputs"], SOURCE)
-    stored = read_codes(name, **settings)
+    check_settings(settings, ["column", "ids", "labels", "groups", "inputs", "stored"], SOURCE)
+    form = settings.pop("stored", None)
+    stored = read_codes(name, **settings, stored=None if form is None else Form.read(form))
     if selection.domain.shape != (stored.width,):
         raise HoldfastError(
             f"{name} holds embeddings of {stored.width} features, but the encoder takes inputs of shape "
@@ -177,6 +179,7 @@ def read_codes(
     groups: Named = None,
     inputs: Any = None,
     name: str | None = None,
+    stored: Form | None = None,
 ) -> StoredCodes:
     """Read embeddings (n, d) with ids, labels, groups and inputs of their rows.
 
@@ -188,6 +191,7 @@ def read_codes(
         groups: a text per row, or the same; ``prefix`` and ``folders`` make them of the ids.
         inputs: an array (n, ...) of what the codes were computed from, or the file of one.
         name: how reports call the set.
+        stored: the form in which the codes are stored, or to which floating-point numbers are brought.
 
     Raises:
         HoldfastError: the file cannot be read, or codes, ids, labels or groups are not what they must be.
@@ -197,8 +201,12 @@ def read_codes(
         Traceback (most recent call last):
         holdfast.core.errors.OutOfRange: ids of embeddings must be distinct, got 'a' twice. Give each row its own.
     """
-    table = read_table(codes, column)
+    table = read_table(codes, column, integers=stored is not None)
     called = name or (Path(codes).name if isinstance(codes, str | Path) else SOURCE)
+    if stored is not None and name is None:
+        called = f"{called} as {stored.words}"
+    if stored is not None:
+        table = replace(table, codes=_as_embeddings(table.codes, stored, called))
     _check(table.codes, called)
     stated = _column(ids, "ids", table, called)
     named = tuple(map(str, range(len(table.codes)))) if stated is None else tuple(map(str, stated))
@@ -216,21 +224,34 @@ def read_codes(
     )
 
 
-def _blocks(codes: Rows) -> Iterable[Tensor]:
+def _as_embeddings(codes: Rows, form: Form, name: str) -> Rows:
+    """Return ``codes`` that are stored in this ``form``, or floating-point numbers brought to it."""
+    _check_shape(codes, name, (*FLOATS, *INTEGERS))
+    if codes.dtype.is_floating_point:
+        _check(codes, name)
+
+    def sample(named: str | None) -> Iterable[Tensor]:
+        if named is None and not codes.dtype.is_floating_point:
+            fix = "state scale or ranges, as in ?stored=int8:ranges=ranges.npy"
+            raise OutOfRange(
+                f"stored={form.name}", Described("neither"), "with the scale or ranges of its integers", fix
+            )
+        return blocks(codes if named is None else read_codes(named.removeprefix(f"{SOURCE}:")).codes)
+
+    return form.rows(codes, sample, name)
+
+
+def blocks(codes: Rows) -> Iterable[Tensor]:
+    """Batches of rows, in their order."""
     step = max(1, BLOCK // max(1, codes.shape[1]))
     return (codes[start : start + step] for start in range(0, len(codes), step))
 
 
 def _check(codes: Rows, name: str) -> None:
     """Raise unless ``codes`` are finite rows of floating-point numbers."""
-    if len(codes.shape) != 2 or not codes.shape[1]:
-        raise OutOfRange(name, Described(f"shape {tuple(codes.shape)}"), "one embedding per row, shape (n, d)")
-    if str(codes.dtype)[len("torch.") :] not in FLOATS:
-        raise OutOfRange(f"embeddings of {name}", codes.dtype, ", ".join(FLOATS), fix="convert them")
-    if len(codes) == 0:
-        raise HoldfastError(f"{name} holds no embeddings")
+    _check_shape(codes, name, FLOATS)
     start, bad, first = 0, 0, 0
-    for block in _blocks(codes):
+    for block in blocks(codes):
         wrong = ~torch.isfinite(block).all(1)
         if wrong.any():
             first = first if bad else start + int(wrong.nonzero()[0])
@@ -242,6 +263,16 @@ def _check(codes: Rows, name: str) -> None:
             f"these rows out, or "
             "compute them again"
         )
+
+
+def _check_shape(codes: Rows, name: str, kinds: Sequence[str]) -> None:
+    """Raise unless ``codes`` are rows of numbers of one of these ``kinds``."""
+    if len(codes.shape) != 2 or not codes.shape[1]:
+        raise OutOfRange(name, Described(f"shape {tuple(codes.shape)}"), "one embedding per row, shape (n, d)")
+    if str(codes.dtype)[len("torch.") :] not in kinds:
+        raise OutOfRange(f"embeddings of {name}", codes.dtype, ", ".join(kinds), fix="convert them")
+    if len(codes) == 0:
+        raise HoldfastError(f"{name} holds no embeddings")
 
 
 def _check_distinct(ids: Sequence[str], name: str) -> None:

@@ -1,4 +1,8 @@
-"""Files of codes: .npy (mapped from disk), .npz (in memory) and .parquet (copied into a mapped temporary file)."""
+"""Files of codes.
+
+.npy and flat .faiss files are mapped from disk, .npz is held in memory, .parquet and .lance are copied into a mapped
+temporary file.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,20 @@ from torch import Tensor
 from holdfast.core.checks import check_dense
 from holdfast.core.errors import Described, HoldfastError, OutOfRange, UnknownName
 from holdfast.data.arrays import as_rows, member, read_numpy
+from holdfast.data.codes import faiss_files
+from holdfast.data.codes.forms import KeptRows, Products
 from holdfast.data.reading import columns
 from holdfast.data.reading.array_source import Rows
 
 FLOATS = ("float16", "float32", "float64")
+INTEGERS = ("int8", "uint8")
+"""Types of embeddings whose form is stated."""
 CODES = ("codes", "embeddings", "embedding", "features", "vector", "x", "arr_0")
 """The names under which codes are looked for, first come first taken."""
 USUAL = {"ids": ("ids", "id"), "labels": ("labels", "label"), "groups": ("groups", "group")}
 """The names under which what belongs to the rows is looked for."""
-SUFFIXES = (".npy", ".npz", ".parquet")
+LANCE = ".lance"
+SUFFIXES = (".npy", ".npz", ".parquet", LANCE, *faiss_files.SUFFIXES)
 
 
 @final
@@ -51,13 +60,31 @@ class Table:
         return next((self.columns[each] for each in usual if each in self.columns), None)
 
 
-def read_table(codes: Any, column: str | None = None, what: str = "codes") -> Table:
+@final
+class Unaligned:
+    """Rows of float32 numbers at any byte of a mapped file."""
+
+    dtype = torch.float32
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._bytes = as_rows(array.view(np.uint8))
+        self.shape = torch.Size(array.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any, /) -> Tensor:
+        return self._bytes[rows].clone().view(torch.float32)
+
+
+def read_table(codes: Any, column: str | None = None, what: str = "codes", integers: bool = False) -> Table:
     """Rows of an array or of a file.
 
     Args:
         codes: Array, or path of a file.
         column: Column or array of the file; None if there is only one.
         what: Name of the contents in errors.
+        integers: True if bytes are read as well, because their form is stated.
 
     Raises:
         HoldfastError: The file or the column is missing, or holds something else.
@@ -67,13 +94,20 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes") -> Ta
         check_dense(tensor, what)
         return Table(tensor.detach())
     path = Path(codes).expanduser()
-    if not path.is_file():
+    suffix = path.suffix.lower()
+    if not (path.is_dir() if suffix == LANCE else path.is_file()):
         raise HoldfastError(f"no file {str(codes)!r}; check the path of the {what}")
-    if path.suffix.lower() not in SUFFIXES:
+    if suffix not in SUFFIXES:
         raise HoldfastError(f"a file of {what} ends in {', '.join(SUFFIXES)}, got {str(codes)!r}")
     if path.stat().st_size == 0:
         raise HoldfastError(f"{codes} is empty (zero bytes); write it again")
-    return {".npy": _npy, ".npz": _npz, ".parquet": _parquet}[path.suffix.lower()](path, column)
+    readers = {".npy": _npy, ".npz": _npz, ".parquet": _parquet, LANCE: _lance}
+    table = readers.get(suffix, _faiss)(path, column)
+    kind = str(table.codes.dtype)[len("torch.") :]
+    if kind in INTEGERS and not integers:
+        fix = "say how they are stored, as in ?stored=int8:ranges=ranges.npy, or convert them"
+        raise OutOfRange(f"embeddings of {path.name}", Described(kind), ", ".join(FLOATS), fix=fix)
+    return table
 
 
 def _tensor(values: Any, what: str) -> Tensor:
@@ -107,7 +141,25 @@ def _npz(path: Path, column: str | None) -> Table:
 
 def _parquet(path: Path, column: str | None) -> Table:
     file = columns.opened(path)
-    schema = file.schema_arrow
+    return _columns(path, file.schema_arrow, file.metadata.num_rows, file.iter_batches, column)
+
+
+def _lance(path: Path, column: str | None) -> Table:
+    try:
+        lance = import_module("lance")
+    except ImportError as error:
+        raise HoldfastError("reading .lance needs pylance; install it with: pip install pylance") from error
+    try:
+        data = lance.dataset(str(path))
+        count = data.count_rows()
+    except Exception as error:  # the reader raises anything at all on damaged folders
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise HoldfastError(f"{path} is damaged or not a Lance data set ({reason}); write it again") from error
+    return _columns(path, data.schema, count, data.to_batches, column)
+
+
+def _columns(path: Path, schema: Any, count: int, batches: columns.Batches, column: str | None) -> Table:
+    """Return the embeddings of a table of ``count`` rows, with its other columns of one value each."""
     kinds = columns.kinds(schema)
     lists = [name for name, kind in kinds.items() if kind == "list" or (kind == "array" and name == column)]
     if not lists:
@@ -122,13 +174,29 @@ def _parquet(path: Path, column: str | None) -> Table:
     others = [
         f.name for f in schema if f.name != chosen and not types.is_nested(f.type) and kinds.get(f.name) != "bytes"
     ]
-    values = {name: file.read(columns=[name]).column(name).to_pylist() for name in others}
-    return Table(_rows(path, columns.copied(file, chosen, f"embeddings of {path.name}")), values)
+    values: dict[str, list[Any]] = {name: [] for name in others}
+    for batch in batches(columns=others) if others else ():
+        for name in others:
+            values[name] += batch.column(name).to_pylist()
+    return Table(_rows(path, columns.copied(batches, count, chosen, f"embeddings of {path.name}")), dict(values))
+
+
+def _faiss(path: Path, column: str | None) -> Table:
+    if column is not None:
+        raise HoldfastError(f"{path.name} is an index and has no columns; leave column={column} out")
+    index = faiss_files.read(path)
+    ids = {} if index.ids is None else {"ids": index.ids}
+    if index.centres is not None:
+        parts, _, size = index.centres.shape
+        return Table(
+            KeptRows(as_rows(index.codes), Products(parts * size, torch.from_numpy(index.centres.copy()))), ids
+        )
+    return Table(_rows(path, index.codes) if index.codes.flags.aligned else Unaligned(index.codes), ids)
 
 
 def _rows(path: Path, codes: np.ndarray) -> Rows:
     """Return codes as they can be read, if they are floating-point numbers."""
-    if str(codes.dtype) not in FLOATS:
+    if str(codes.dtype) not in (*FLOATS, *INTEGERS):
         raise OutOfRange(
             f"embeddings of {path.name}",
             codes.dtype,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, final
@@ -16,6 +16,8 @@ from holdfast.core.errors import HoldfastError, UnknownName
 Kind = Literal["image", "bytes", "array", "list"]
 DEFAULT: tuple[Kind, ...] = ("image", "bytes", "array")
 """Kinds of columns that hold images unless a setting names another: the only column of the first kind that occurs."""
+Batches = Callable[..., Iterable[Any]]
+"""Takes ``columns`` and ``batch_size``, as pyarrow's and Lance's functions do."""
 BATCH = 1 << 13
 """Rows of numbers read together."""
 FEW = 1 << 8
@@ -133,16 +135,17 @@ def dense(values: Any, where: str, first: int = 0) -> Shaped[np.ndarray, "n ..."
     return values.to_numpy(zero_copy_only=False).reshape(shape)
 
 
-def copied(file: Any, column: str, where: str) -> Shaped[np.ndarray, "n ..."]:
+def copied(batches: Batches, count: int, column: str, where: str) -> Shaped[np.ndarray, "n ..."]:
     """Column of numbers as a mapped temporary file, which is deleted after use.
 
     Args:
-        file: Open parquet file.
+        batches: Function that yields Arrow batches of a table.
+        count: Rows of the table.
         column: Name of the column.
         where: Place of the column, for errors.
     """
-    array, start, count = None, 0, file.metadata.num_rows
-    for batch in file.iter_batches(columns=[column], batch_size=BATCH):
+    array, start = None, 0
+    for batch in batches(columns=[column], batch_size=BATCH):
         values = dense(batch.column(0), where, start)
         if array is None:
             with tempfile.TemporaryFile() as scratch:
