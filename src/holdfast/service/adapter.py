@@ -264,6 +264,9 @@ def reduced(x: Float[Tensor, "n d"], y: Float[Tensor, "n e"], penalty: float, ra
         rank: Number of directions.
     """
     weights = ridge(x, y, penalty)
+    if len(x) < y.shape[1]:  # the predictions of few images span few directions, beyond which the weights are zero
+        directions = torch.linalg.svd(x @ weights, full_matrices=False).Vh[:rank].T
+        return weights @ directions, directions.T
     directions = torch.linalg.eigh(weights.T @ (x.T @ x) @ weights).eigenvectors[:, -rank:]
     return weights @ directions, directions.T
 
