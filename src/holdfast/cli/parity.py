@@ -29,7 +29,8 @@ def command(
     candidates: Annotated[
         list[str],
         typer.Argument(
-            help="Encoders or files, precisions of REFERENCE (float16), or forms (?stored=binary).", metavar="CANDIDATES..."
+            help="Encoders or files, precisions of REFERENCE (float16), or forms (?stored=binary).",
+            metavar="CANDIDATES...",
         ),
     ],
     images: flags.Images[str | None] = None,

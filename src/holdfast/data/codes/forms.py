@@ -281,7 +281,7 @@ class Form(TextSettings):
         """Features that are kept of ``width``.
 
         Raises:
-            OutOfRange: There are not so many.
+            OutOfRange: The embedding has fewer features.
         """
         first = width if self.first is None else self.first
         if not 0 < first <= width:
