@@ -16,7 +16,7 @@ from holdfast.core.errors import Conflict, Described, OutOfRange
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
 from holdfast.data.codes.codes import StoredCodes, blocks, read_codes
-from holdfast.data.codes.forms import Form, Kept
+from holdfast.data.codes.forms import Form, Kept, Products, Signs
 from holdfast.encoders.embeddings import Embeddings
 from holdfast.encoders.loading.reference import named
 
@@ -92,6 +92,9 @@ def stored(
     if fitted.integers is not None:
         judged = JUDGED.format(bytes=fitted.bytes, form=form.words)
         kept.caution = f"{encoder.caution} {judged}".strip()
+    if isinstance(
+        fitted, Signs | Products
+    ):  # steps so wide that a distance does not grow until a perturbation is large
         kept.searched = copy(encoder)
         kept.searched.__dict__.pop("fingerprint", None)
         kept.searched.module = _through(encoder, fitted, smooth=True)
