@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 
 
 def says(sentence: object, *facts: object) -> bool:
@@ -17,10 +17,22 @@ def says(sentence: object, *facts: object) -> bool:
 
 
 @contextmanager
-def refused(kind: type[HoldfastError] = HoldfastError, *facts: object, **fields: Any) -> Iterator[None]:
+def refused(
+    kind: type[BaseException] = HoldfastError, *facts: object, **fields: Any
+) -> Iterator[pytest.ExceptionInfo[BaseException]]:
     """Expect an error of this ``kind`` that names the ``facts`` and whose ``fields`` have these values."""
     with pytest.raises(kind) as caught:
-        yield
+        yield caught
     assert says(caught.value, *facts), f"{facts} are not all in: {caught.value}"
     found = {name: getattr(caught.value, name) for name in fields}
     assert found == fields
+
+
+@contextmanager
+def warned(kind: type[Warning] = HoldfastWarning, *facts: object) -> Iterator[pytest.WarningsRecorder]:
+    """Expect a warning of this ``kind`` that names the ``facts``."""
+    with pytest.warns(kind) as caught:
+        yield caught
+    assert any(issubclass(each.category, kind) and says(each.message, *facts) for each in caught), (
+        f"no warning names {facts}: {[str(each.message) for each in caught]}"
+    )

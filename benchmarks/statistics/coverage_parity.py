@@ -23,6 +23,8 @@ from holdfast.service.parity_maps import Gallery
 SIZES = (100, 300)
 K = 10
 QUANTITIES = ("neighbours_kept", "neighbours_kept_mixed", "nearest_kept")
+LOW_ENDS = ("at_50", "at_80", "at_100")
+"""Ends of the names of numbers about the queries that keep fewest neighbours."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,17 @@ class Row:
     replications: int
 
 
-def simulated(replications: int, laws: Sequence[Law] = LAWS, sizes: Sequence[int] = SIZES) -> Iterator[Row]:
+def simulated(
+    replications: int,
+    laws: Sequence[Law] = LAWS,
+    sizes: Sequence[int] = SIZES,
+    quantities: Sequence[str] = QUANTITIES,
+) -> Iterator[Row]:
     """Yield a row for every law, size and number."""
     for law in laws:
         for size in sizes:
             found = [findings(law.pair(size, replication), K)[0].estimates for replication in range(replications)]
-            for quantity in QUANTITIES:
+            for quantity in quantities:
                 ends = np.array([
                     (each.value, each.low, each.high)
                     for estimates in found
@@ -103,10 +110,12 @@ def main() -> None:
     """Print the table as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replications", type=int, default=300)
+    parser.add_argument("--low-ends", action="store_true", help="Simulate what the means hide instead.")
     given = parser.parse_args()
+    quantities = [f"neighbours_kept_{end}" for end in LOW_ENDS] if given.low_ends else QUANTITIES
     print("| population | dimensions | images | quantity | truth | covered | width | wrong side |")
     print("|---|---|---|---|---|---|---|---|")
-    for row in simulated(given.replications):
+    for row in simulated(given.replications, quantities=quantities):
         print(
             f"| {row.law.population} | {row.law.dimensions} | {row.images} | `{row.quantity}` | {row.truth:.3f} "
             f"| {row.covered:.3f} | {row.width:.3f} | {row.wrong:.3f} |",

@@ -24,6 +24,7 @@ from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import paired, unpaired
 from holdfast.core.statistics.quantiles import radius_estimates
 from holdfast.core.statistics.summaries import ratio_of_means
+from holdfast.core.statistics.tails import tails
 
 SIZES = (50, 100, 300)
 """Images of the certified and of the attacked evaluations in suite ``quick``."""
@@ -37,7 +38,7 @@ class Law:
     """One value per image: ``values`` of uniform draws, whose ``statistic`` is ``truth``."""
 
     population: str
-    statistic: Literal["mean", "median", "share", "first_quartile", "third_quartile"]
+    statistic: Literal["mean", "median", "share", "first_quartile", "third_quartile", "worst_1", "worst_10"]
     unit: str
     truth: float
     values: Callable[[Uniform], Values]
@@ -48,6 +49,8 @@ class Law:
         """Return what an evaluation would say of ``series``."""
         if self.statistic == "first_quartile" or self.statistic == "third_quartile":
             return next(each for each in radius_estimates(series) if each.quantity.endswith(self.statistic))
+        if self.statistic == "worst_1" or self.statistic == "worst_10":
+            return next(each for _, each in tails(series) if each.quantity.endswith(self.statistic))
         found = summarise(series, self.statistic, "lower")
         return of_clusters(found, np.full(series.values.count(0.0) // 2, 2.0)) if self.pairs else found
 
@@ -88,6 +91,12 @@ LAWS = (
     Law("fragile", "mean", "ratio of means", 2 / 3, lambda u: kept(u**2, u)),
     Law("fragile", "mean", "ratio of losses", 1 / 3, lambda u: kept(u < 0.2, u < 0.6)),
     Law("robust", "mean", "ratio of losses", 1 / 2, lambda u: kept(u < 0.1, u < 0.2)),
+    Law("fragile", "worst_10", "fraction kept", 0.05, lambda u: u),
+    Law("fragile", "worst_10", "fraction of ten kept", 0.1 / 11, lambda u: np.floor(11 * u) / 10),
+    Law("fragile", "worst_10", "fraction kept, equal at the threshold", 0.5, lambda u: np.where(u < 0.1, 0.5, 1.0)),
+    Law("robust", "worst_10", "fraction kept, few lost", 0.8, lambda u: np.where(u < 0.02, 0.0, 1.0)),
+    Law("fragile", "worst_1", "fraction kept", 0.005, lambda u: u),
+    Law("robust", "worst_1", "fraction kept, few lost", 0.5, lambda u: np.where(u < 0.005, 0.0, 1.0)),
 )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.attacks.black_box import NaturalEvolution as NaturalEvolution
     from holdfast.attacks.black_box import SquareAttack as SquareAttack
     from holdfast.attacks.evaluations.attack_radius import AttackRadius as AttackRadius
+    from holdfast.attacks.evaluations.backdoor import Backdoor as Backdoor
     from holdfast.attacks.evaluations.breakaway import Breakaway as Breakaway
     from holdfast.attacks.evaluations.displacement import Displacement as Displacement
     from holdfast.attacks.evaluations.impersonation import Impersonation as Impersonation
@@ -111,7 +112,11 @@ if TYPE_CHECKING:
     from holdfast.service.canary import Canary as Canary
     from holdfast.service.canary import CanaryCheck as CanaryCheck
     from holdfast.service.evaluations.drift import Drift as Drift
+    from holdfast.service.evaluations.sites import Sites as Sites
     from holdfast.service.evaluations.threshold import Threshold as Threshold
+    from holdfast.service.site_map import SiteMap as SiteMap
+    from holdfast.service.site_map import fit_site_map as fit_site_map
+    from holdfast.service.site_map import load_site_map as load_site_map
     from holdfast.smoothing.evaluations.center_smoothing import CenterSmoothing as CenterSmoothing
     from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing as FeatureSmoothing
     from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing as RandomizedSmoothing
@@ -130,6 +135,7 @@ _HOMES = {
     "Alignment": "geometry.evaluations.alignment",
     "Attack": "attacks.base",
     "AttackRadius": "attacks.evaluations.attack_radius",
+    "Backdoor": "attacks.evaluations.backdoor",
     "Ball": "core.balls",
     "Breakaway": "attacks.evaluations.breakaway",
     "BudgetSpentError": "core.errors",
@@ -189,6 +195,8 @@ _HOMES = {
     "Result": "core.records",
     "RobustAccuracy": "probes.evaluations.robust_accuracy",
     "RunSettings": "core.run_settings",
+    "SiteMap": "service.site_map",
+    "Sites": "service.evaluations.sites",
     "SmoothedRetrieval": "smoothing.evaluations.smoothed_retrieval",
     "SoftmaxKL": "core.divergences",
     "SpaceGeometry": "geometry.evaluations.geometry",
@@ -216,10 +224,12 @@ _HOMES = {
     "doctor": "commands.doctor",
     "drift": "commands.drift",
     "evaluate": "commands.evaluate",
+    "fit_site_map": "service.site_map",
     "harden": "commands.harden",
     "load_adapter": "service.adapter",
     "load_encoder": "commands.inputs",
     "load_images": "commands.inputs",
+    "load_site_map": "service.site_map",
     "parity": "commands.parity",
     "publish": "commands.publish",
     "recheck": "commands.recheck",

@@ -117,7 +117,7 @@ _HOMES = {
     "existing": "encoders.loading.reference",
     "gathered": "training.processes",
     "nearest_rows": "core.points.counting",
-    "population_warnings": "measure.findings",
+    "population_warnings": "measure.observation",
     "series_of": "core.statistics.summaries",
     "sizes": "encoders.loading.inputs",
     "split": "encoders.loading.reference",

@@ -11,6 +11,7 @@ from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from tests.facts import refused
 
 
 class Counted(nn.Module):
@@ -36,5 +37,5 @@ def test_it_finds_the_top_of_a_linear_objective_and_counts_its_queries(ball: Bal
 
 
 def test_too_few_queries_for_a_step_are_refused() -> None:
-    with pytest.raises(HoldfastError, match="the start and one step take 22 queries with 10 pairs, got queries=21"):
+    with refused(HoldfastError, "22 queries", "10 pairs", "got queries=21", "start"):
         NaturalEvolution(queries=21)

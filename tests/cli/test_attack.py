@@ -93,7 +93,7 @@ def test_a_failed_check_is_said_and_is_the_status(monkeypatch, capsys):
     bad = Replay(in_range=True, in_ball=True, largest_norm=0.05, code_difference=0.1, same_codes=False)
     monkeypatch.setattr("holdfast.attacks.files.replay", lambda *_: bad)
     assert run([*ATTACK, *SHORT]) == 1
-    assert "do not pass their check" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "their check")
 
 
 def test_attacks_are_listed_with_their_sources(capsys):
@@ -113,8 +113,8 @@ def test_attacks_are_listed_with_their_sources(capsys):
         (["--objective", "awya"], "Did you mean 'away'"),
         (["--divergence", "cosin"], "Did you mean 'cosine'"),
         (["--ball", "linf"], "ball 'linf' needs radius, as in linf:8/255"),
-        (["--objective", "instance", "--divergence", "l2"], "the objective instance takes no divergence"),
-        (["--objective", "away:divergence=l1", "--divergence", "l2"], "contradict each other; give one"),
+        (["--objective", "instance", "--divergence", "l2"], "instance takes no divergence"),
+        (["--objective", "away:divergence=l1", "--divergence", "l2"], "--divergence l2"),
         (["--limit", "0"], "Invalid value for '--limit'"),
         (["--batch-size", "0"], "Invalid value for '--batch-size': Input should be greater than or equal to 1"),
         (["--images", "nowhere"], "no file or folder 'nowhere'"),
@@ -145,14 +145,14 @@ def test_a_folder_that_holds_something_is_left_alone(capsys):
     Path("out").mkdir()
     Path("out/mine").write_text("dear")
     assert run([*ATTACK, *SHORT]) == 2
-    assert capsys.readouterr().err == "holdfast: out is not empty; choose another --out, or delete what is in it\n"
+    assert says(capsys.readouterr().err, "out", "not empty", "--out")
     assert Path("out/mine").read_text() == "dear"
 
 
 def test_a_file_in_the_way_is_one_sentence(capsys):
     Path("out").touch()
     assert run([*ATTACK, *SHORT]) == 2
-    assert capsys.readouterr().err == "holdfast: cannot write to out: File exists; choose another --out\n"
+    assert says(capsys.readouterr().err, "out", "File exists", "--out")
 
 
 def test_an_interrupted_attack_stops_cleanly(monkeypatch, capsys):
@@ -162,7 +162,7 @@ def test_an_interrupted_attack_stops_cleanly(monkeypatch, capsys):
     monkeypatch.setattr("holdfast.attacks.adversarial.AdversarialImages.observe", interrupted)
     assert run([*ATTACK, *SHORT]) == 130
     error = capsys.readouterr().err.splitlines()
-    assert error[-1] == "holdfast: stopped; everything finished is kept, and the same command continues from there"
+    assert says(error[-1], "stopped", "continues")
     assert not any("Traceback" in line for line in error)
 
 
@@ -171,7 +171,7 @@ def test_a_radius_alone_is_that_of_a_linf_ball(capsys):
     assert run([*ATTACK, *SHORT, "--eps", "2/255"]) == 0
     assert recorded().settings["ball"] == "linf:2/255"
     assert run([*ATTACK[:-1], "other", *SHORT, "--eps", "2/255", "--ball", "l2:1"]) == 2
-    assert "eps and ball contradict each other" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "eps", "ball")
 
 
 def test_attacked_files_keep_one_ending():

@@ -19,6 +19,7 @@ from holdfast.run.progress import Shown
 from tests.bounds.evaluations.known import Boast
 from tests.cli.modules import sorted_pixels, weights, wide
 from tests.cli.overriding import overriding
+from tests.facts import says
 
 CERTIFY = ["certify", "builtin:digits-contrastive", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
 QUICK = ["--attack", "adaptive:steps=10,restarts=1", "--negatives", "3"]
@@ -101,7 +102,7 @@ def test_what_is_neither_says_why(capsys):
     assert run([*CERTIFY, *QUICK, "--eps", "0.1", "--method", "interval"]) == 0
     unknown = [found for found in recorded().certificates if found.status == "UNKNOWN"]
     assert unknown
-    assert "negatives apart and no attack confuses them" in unknown[0].reason
+    assert says(unknown[0].reason, "negatives", "confuses")
     assert f"{unknown[0].id}: UNKNOWN ({unknown[0].reason})" in capsys.readouterr().out
 
 
@@ -135,7 +136,7 @@ def test_a_network_too_large_for_bounds_is_refused_before_it_is_traced(capsys, m
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [([], "--eps 8/255 or as --ball l2:0.5"), (["--eps", "0.1", "--ball", "l2:1"], "contradict each other")],
+    [([], "--eps 8/255 or as --ball l2:0.5"), (["--eps", "0.1", "--ball", "l2:1"], "eps and ball")],
 )
 def test_the_ball_is_given_once(capsys, given, expected):
     assert run([*CERTIFY, *given]) == 2
@@ -155,17 +156,14 @@ SMOOTHED = ["--ball", "l2:0.1", "--negatives", "5", "--method", "smoothing:sigma
 def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
     assert run([*CERTIFY, *SMOOTHED]) == 0
     said = capsys.readouterr()
-    assert (
-        "up to 1,400 noisy copies of each image, 650 where they agree; l2 radii up to 0.362 can be certified"
-        in said.err
-    )
-    assert "; an image takes less than a minute here at most; 2 x 200 of the copies choose a centre" in said.err
+    assert says(said.err, "2 radii", "1,400", "650", "0.362", "certified")
+    assert says(said.err, "2 x 200", "minute", "copies")
     lines = said.out.splitlines()
     found = recorded().certificates
     certified = [one for one in found if one.status == "CERTIFIED"]
     assert len(found) == 6
     assert len(certified) > 3, "vacuous"
-    assert all(0 < one.bound < 0.3 and "after every change up to" in one.reason for one in certified)
+    assert all(0 < one.bound < 0.3 and says(one.reason, "after every change") for one in certified)
     assert f"{len(certified)} CERTIFIED, 0 FALSIFIED" in lines[-3]
     assert "with confidence 0.999" in lines[-2]
     assert "0.994" in lines[-2], "six images jointly"
@@ -177,7 +175,7 @@ def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
 def test_copies_that_choose_a_centre_are_not_drawn_and_certify_the_same(capsys):
     assert run([*CERTIFY, *SMOOTHED]) == 0
     assert run(overriding(CERTIFY, [*SMOOTHED[:-1], "smoothing:sigma=0.15,copies=1000", "--out", "few"])) == 0
-    assert "up to 1,002 noisy copies of each image, 252 where they agree" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "1,002", "252", "copies")
     assert recorded("few").certificates == recorded().certificates
 
 
@@ -186,17 +184,17 @@ def test_progress_goes_on_within_an_image(monkeypatch):
     monkeypatch.setattr(Shown, "__call__", lambda _, *progress: told.append(progress))
     assert run([*CERTIFY, *SMOOTHED, "--batch-size", "1"]) == 0
     inside = [progress for progress in told if progress[0].endswith("copies of the next")]
-    assert inside[0][0] == "digits-contrastive: noisy copies of images, 0 of 6; 32 copies of the next"
+    assert says(inside[0][0], "0 of 6", "32 copies", "digits-contrastive", "copies")
     assert all(0 <= share <= 1 and left >= 0 for _, share, left in inside)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (["--eps", "0.1", "--method", "smoothing"], "smoothing certifies l2 balls, got linf:0.1"),
+        (["--eps", "0.1", "--method", "smoothing"], "an l2 ball, got linf:0.1"),
         (["--ball", "l2:0.9", "--method", "smoothing:copies=100"], "it takes at least"),
         (["--ball", "l2:0.1", "--method", "smoothing:sigma=0"], "sigma must be positive"),
-        (["--ball", "l2:0.1", "--method", "smoothing:steps=9"], "smoothing takes sigma, selection, copies"),
+        (["--ball", "l2:0.1", "--method", "smoothing:steps=9"], "'steps'"),
     ],
 )
 def test_smoothing_refuses_what_it_cannot_certify(change, said, capsys):

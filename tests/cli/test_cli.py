@@ -20,6 +20,7 @@ from holdfast.measure.store import load
 from holdfast.run.catalog import SUITES, evaluations, everything, suite_settings
 from holdfast.run.progress import Shown, remaining
 from tests.cli.processes import listening
+from tests.facts import says
 from tests.outside import installed
 from tests.pages import ROOT
 
@@ -118,7 +119,7 @@ def test_checkpoints_have_an_architecture_each(capsys):
     capsys.readouterr()
     assert run(["check", "run", "--require", "overlap_risk<=1"]) == 0
     assert run(["evaluate", *given[:2], *archs, *rest]) == 2
-    assert "2 --arch for 1 checkpoints; give one for all of them" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "1 checkpoints", "2", "--arch")
     assert run([*QUICK, *archs[:2], "--out", "other"]) == 2
     assert "--arch tests.cli.modules:linear changes nothing" in capsys.readouterr().err
 
@@ -146,7 +147,7 @@ def test_a_black_box_takes_one_flag(capsys):
     (result,) = load(Path("run"))[0]
     assert result.settings["attacks"] == ["square"]
     assert run([*given, "--only", "masking", "--black-box"]) == 2
-    assert "masking need the encoder's gradients" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "masking", "gradients")
 
 
 def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
@@ -172,7 +173,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
     captured = capsys.readouterr()
     assert status == 1
     assert "failed: overlap of zeros.safetensors" in captured.err
-    assert "have the same embedding" in captured.err
+    assert says(captured.err, "same embedding")
     assert "cells: 1 finished, 1 failed" in captured.err
     assert captured.out.splitlines()[-1].startswith("Report: ")
     assert len(load(Path("run"))[0]) == 1
@@ -185,7 +186,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evaluate", "--frobnicate"], "No such option: --frobnicate"),
         (["evaluate", "--limit", "many"], "Invalid value for '--limit'"),
         (["evaluate", "--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1"),
-        (["evaluate", "--eps", "8/255", "--ball", "l2:1"], "contradict each other"),
+        (["evaluate", "--eps", "8/255", "--ball", "l2:1"], "eps and ball"),
         (["evaluate", "--eps", "eight"], "eps: expected float such as 0.05 or 8/255, got 'eight'"),
         (["evaluate", "--eps", "8"], "the linf:8.0 ball holds every input in [0, 1]"),
         (["evaluate", "--ball", "l2:40"], "the l2:40.0 ball holds every input in [0, 1]"),
@@ -203,7 +204,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evaluate", "--images", "photos"], "name one, as in timm:resnet50"),
         (["evaluate", "builtin:digits-random", "--images", "nowhere"], "no file or folder 'nowhere'"),
         (["evaluate", "--baselines", "pixel"], "Did you mean 'pixels'"),
-        (["evaluate", "--device", "cudda"], "unknown device 'cudda'"),
+        (["evaluate", "--device", "cudda"], "'cudda'"),
         (["evaluate", "--precision", "float8"], "'float8'"),
         (["evaluate", "--config", "none.toml"], "--config none.toml"),
         (["evaluate", "builtin:digits-random", "builtin:digits-random"], "two encoders are called"),
@@ -258,7 +259,7 @@ def test_warnings_are_said_once_and_those_of_libraries_are_not_ours(capsys, monk
 
 def test_a_spent_budget_says_how_to_continue(capsys):
     assert run([*QUICK, "--out", "run", "--budget", "0.000001"]) == 1
-    assert "run the same command again to continue" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "same command")
     assert run([*QUICK, "--out", "run"]) == 0
     assert load(Path("run"))[1] == []
 
@@ -274,7 +275,7 @@ def test_an_interrupt_stops_cleanly_and_the_same_command_continues():
     process.join(60)
     assert process.exitcode == 130
     error = Path("said").read_text().splitlines()
-    assert error[-1] == "holdfast: stopped; everything finished is kept, and the same command continues from there"
+    assert says(error[-1], "stopped", "continues")
     assert not any("Traceback" in line for line in error)
     assert list(Path("run").glob("shards/targeted-*/*.safetensors"))
 
@@ -329,7 +330,7 @@ def test_suites_are_listed_with_every_setting_they_change(capsys):
 
 def test_doctor_examines(capsys):
     assert run(["doctor", "builtin:digits-random", "--images", "builtin:digits"]) == 0
-    assert "loads the same twice" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "loads", "twice")
 
 
 def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):

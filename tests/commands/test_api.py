@@ -32,6 +32,7 @@ from holdfast.run.inputs import TOUR, select
 from holdfast.run.request import Request
 from holdfast.run.run import Run
 from tests.cli.stored import breakaway, failure
+from tests.facts import refused, says, warned
 from tests.tiny import encoder, images
 
 FEW: dict[str, Any] = {
@@ -134,7 +135,7 @@ def test_without_arguments_the_built_in_encoders_are_toured() -> None:
 
 
 def test_checkpoints_take_what_builds_them_and_others_refuse_it() -> None:
-    with pytest.raises(hf.HoldfastError, match="changes nothing: no encoder is a checkpoint"):
+    with refused(hf.HoldfastError, "changes", "checkpoint"):
         hf.evaluate(encoder(), images(), arch="package.module:factory")
     with pytest.raises(hf.HoldfastError, match="tiny"):
         hf.doctor(encoder(), size=8)
@@ -191,7 +192,7 @@ def test_runs_are_compared_and_checked(run: EvaluatedRun, tmp_path: Path) -> Non
     kept, broken = (hf.check(run, f"overlap_risk@0.1<={bound}") for bound in (1, 0))
     assert all(answer.passed for answer in kept)
     assert not all(answer.passed for answer in broken)
-    with pytest.warns(hf.HoldfastWarning, match="keeps better encoders out"):
+    with warned(hf.HoldfastWarning, "better", "encoders"):
         hf.check([run], ["overlap_risk@0.1>=0.5"])
     with pytest.raises(hf.HoldfastError, match="holds no run"):
         hf.compare(tmp_path)
@@ -236,9 +237,7 @@ def test_an_encoder_at_hand_is_examined_without_loading_it() -> None:
 
 def test_the_doctor_looks_at_the_pixels_of_all_images() -> None:
     pixels = torch.rand(28, 1, 2, 2)
-    assert hf.doctor(encoder(), pixels)[0].sentence == (
-        "28 images were read (at most 1,000 are): all are finite and lie in [0, 1]; codes are computed of 4."
-    )
+    assert says(hf.doctor(encoder(), pixels)[0].sentence, "28 images", "1,000", "[0, 1]", "of 4")
     for row in range(28):
         bad = pixels.clone()
         bad[row, 0, 1, 1] = float("nan")
@@ -314,12 +313,10 @@ def test_two_encoders_from_two_sources_keep_their_own_names() -> None:
 
 
 def test_failures_are_said_and_kept() -> None:
-    with pytest.warns(
-        hf.HoldfastWarning, match="1 of 1 cells have no result, see run.failures; the first: overlap of tiny"
-    ):
+    with warned(hf.HoldfastWarning, "1 of 1", "run.failures", "overlap"):
         run = hf.evaluate(encoder(), images(1), only="overlap")
     assert run.results == ()
-    with pytest.raises(hf.HoldfastError, match="overlap of tiny has no result: "):
+    with refused(hf.HoldfastError, "overlap", "result"):
         _ = run["overlap"]
     assert "no result" in repr(run)
 
@@ -356,7 +353,7 @@ def test_what_is_not_there_is_named(key: str | tuple[str, str], said: str, tmp_p
         ),
         ([encoder(), encoder()], images(), {}, r"two of the encoders are called alike \(tiny, tiny\)"),
         (encoder(), images(), {"only": ["overlp"]}, r"Did you mean 'overlap'"),
-        (encoder(), images(), {"eps": 0.1, "ball": hf.L2(1.0)}, r"eps and ball contradict each other"),
+        (encoder(), images(), {"eps": 0.1, "ball": hf.L2(1.0)}, r"eps and ball"),
         (encoder(), images(), {"cluster": "ranks"}, r"ranks meet in a folder that all of them see; name it as out"),
         (encoder(), images(), {"size": 4}, "size.*tiny"),
         (encoder(), images(), {"trust_remote_code": True}, "trust_remote_code.*tiny"),
@@ -369,11 +366,9 @@ def test_mistakes_are_named(encoders: Any, on: Any, asked: dict[str, Any], said:
 
 
 def test_what_is_no_encoder_and_no_images_is_named() -> None:
-    with pytest.raises(
-        hf.HoldfastError, match=r"an Encoder is needed or its reference.*got Flatten; a module of your own"
-    ):
+    with refused(hf.HoldfastError, "Encoder", "Flatten"):
         given.checked(nn.Flatten())
-    with pytest.raises(hf.HoldfastError, match=r"images are a folder.*got ndarray; torch.as_tensor"):
+    with refused(hf.HoldfastError, "folder", "ndarray", "torch.as_tensor"):
         given.reference_or_images(np.zeros((2, 1, 2, 2)))
 
 
@@ -387,12 +382,12 @@ untyped: Any = hf
             lambda: untyped.transformed("photos/", "blur:1"),
             "Images are transformed, or a tensor in .*, got str; load_images",
         ),
-        (lambda: untyped.transformed(images(), 3), "expected a Transform or its text, as in 'fog-c:3', got 3"),
-        (lambda: untyped.corrupt(images(), 3, "out"), "expected a Transform or its text, as in 'fog-c:3', got 3"),
+        (lambda: untyped.transformed(images(), 3), "fog-c:3.*got 3"),
+        (lambda: untyped.corrupt(images(), 3, "out"), "fog-c:3.*got 3"),
         (lambda: untyped.attack(encoder(), images(), preset=None), "preset.*None"),
         (
             lambda: untyped.attack(encoder(), images(), divergence=3),
-            "expected a Divergence or its text, as in 'cosine', got 3",
+            "divergence must be .* got 3",
         ),
         (
             lambda: untyped.attack(encoder(), images(), cluster=3),
@@ -462,7 +457,7 @@ def test_certificates_say_what_is_known(tmp_path: Path) -> None:
 
 def test_what_cannot_be_attacked_is_said() -> None:
     constant = hf.Encoder(nn.Sequential(nn.Flatten(), nn.Threshold(2.0, 1.0)), "constant", hf.Domain((1, 2, 2)))
-    with pytest.raises(hf.HoldfastError, match="constant is not fit to be attacked: "):
+    with refused(hf.HoldfastError, "constant", "attacked"):
         hf.attack(hf.Encoder(Broken(), "constant", constant.domain), images(), "linf:0.1")
 
 

@@ -25,6 +25,7 @@ from holdfast.core.images import Images
 from holdfast.run.engines.ray import Ray
 from holdfast.training.harden_recipe import batch_of, recipe_for
 from holdfast.training.recipe import Recipe
+from tests.facts import refused, says
 from tests.samples import digits
 
 pytest.importorskip("lightning_fabric")
@@ -198,7 +199,7 @@ def test_who_stops_the_measurement_is_told_that_training_is_complete(
     assert run([*HARDEN, "--epochs", "1", "--out", str(tmp_path / "made")]) == 130
     *_, which, last = capsys.readouterr().err.splitlines()
     assert which.startswith(f"trained:{tmp_path / 'made'} ")
-    assert last == "holdfast: stopped; everything finished is kept, and the same command continues from there"
+    assert says(last, "stopped", "continues")
     assert hf.load_encoder(f"trained:{tmp_path / 'made'}").name == "made"
 
 
@@ -237,9 +238,7 @@ def test_groups_are_kept_from_training_whole() -> None:
     assert 12 <= len(kept) < 12 + 7, "one in five, and the rest of the last group"
     other = parted(Images(pixels, groups=names), None, 1)[1]
     assert set(other.groups or ()) != set(kept.groups or ()), "vacuous: every seed keeps the same"
-    with pytest.raises(
-        HoldfastError, match=r"of 60 images 60 belong to the groups that are kept .*name smaller groups"
-    ):
+    with refused(HoldfastError, "60 images", "smaller groups"):
         parted(Images(pixels, groups=["one"] * 60), None, 0)
 
 
@@ -321,7 +320,7 @@ def test_the_warm_up_follows_epochs_that_are_set() -> None:
 
 
 def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match=r"the linf:8.* ball holds every input"):
+    with refused(HoldfastError, "linf:8", "holds", "input"):
         hf.harden(small(), digits(30), ball="linf:8", out=tmp_path / "out", progress=False)
     assert not list((tmp_path / "out").iterdir())
 
@@ -330,7 +329,7 @@ def test_hardening_for_noise_trains_on_noisy_copies_and_attacks_them_in_a_ball()
     alone, attacked = (recipe_for(small(), 30, ball, noise=0.5).adversary for ball in (None, hf.L2(0.25)))
     assert str(alone) == "noise:sigma=0.5"
     assert str(attacked) == "noise:steps=2,sigma=0.5"
-    with pytest.raises(HoldfastError, match="give one of them"):
+    with refused(HoldfastError, "one of them"):
         hf.harden(small(), digits(30), certified=True, noise=0.25, progress=False)
 
 
@@ -387,4 +386,4 @@ def test_certified_hardening_proves_more_and_says_what_it_loses(
     assert radius["hard"] > 1.03 * radius["digits-contrastive"]
     page = (tmp_path / "hard" / "before-after" / "report.html").read_text()
     assert "digits-contrastive is better" in page  # under attack
-    assert "digits-contrastive is best on" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "digits-contrastive is best")

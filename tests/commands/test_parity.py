@@ -35,6 +35,7 @@ from holdfast.run.run import Run, Seen
 from holdfast.run.table import unfit
 from tests import tiny
 from tests.commands.parity_pairs import DOMAIN, MEAN, PAIRS, STD, Fixed, encoder, network, photographs
+from tests.facts import says, warned
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_a_preprocessing_that_makes_it_worse_is_not_called_the_nearest(answer: h
                 helps = min(value for name, value in tried.items() if name != AS_IT_IS) < tried[AS_IT_IS]
                 seen.add(helps)
                 assert ("the nearest, " in verdict.reason) == helps
-                assert ("no other makes smaller" in verdict.reason) == (not helps)
+                assert (says(verdict.reason, "other makes smaller")) == (not helps)
     assert seen, "vacuous: every difference was explained"
 
 
@@ -118,8 +119,9 @@ def test_every_number_has_an_interval_or_says_why_not(answer: hf.Parity) -> None
             or estimate.reason
             or estimate.method.endswith("no interval")
         )
-    assert any("with the other images of its batch" in sentence for sentence in answer["int8"].findings.warnings)
-    assert len(answer["BGR"].findings.pictures) == 3
+    assert any(says(sentence, "batch") for sentence in answer["int8"].findings.warnings)
+    assert len(answer["BGR"].findings.pictures) == 6
+    assert answer["BGR"].findings.pictures[3].labels[1] == "lost 1"
     assert answer["BGR"].findings.pictures[0].labels == (
         "image",
         "nearest by the reference",
@@ -229,7 +231,7 @@ def test_a_resizing_and_a_channel_order_are_recognised_together(tmp_path: Path) 
     ids, pixels = prepared(folder, squashed)
     path = stored(tmp_path, "codes", network(), pixels.flip(1), ids)
     named, _ = cause_of(hf.parity(encoder(network(), "reference"), path, str(folder))["codes.npz"])
-    assert named == "channels in the opposite order, and squashed to 16 x 16, bilinear"
+    assert says(named, "opposite order", "16 x 16", "bilinear")
 
 
 @pytest.mark.parametrize("share", [1, 8])
@@ -442,17 +444,17 @@ def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
     monkeypatch.setattr(sides, "unfit", noted)
     monkeypatch.setattr(deadline, "monotonic", lambda: monotonic() + ahead[0])
     candidates = [tiny.encoder("same"), tiny.encoder("slow", 3.0), tiny.encoder("late", 4.0)]
-    with pytest.warns(MissingResultsWarning, match="2 candidates have no result; the first: slow"):
+    with warned(MissingResultsWarning, "2 candidates", "slow"):
         answer = hf.parity(tiny.encoder(), candidates, tiny.images(30), k=3, budget=600.0, out=tmp_path / "run")
     assert answer.verdicts == {"same": "same to rounding"}
     assert [(failure.encoder, failure.error) for failure in answer.failures] == [
         ("slow", "BudgetSpentError"),
         ("late", "BudgetSpentError"),
     ]
-    assert "30 images are missing: the budget was spent" in answer.failures[1].reason
+    assert says(answer.failures[1].reason, "30 images", "missing", "budget")
     assert examined == ["tiny", "same", "slow"], "there is no time to look at the last one"
     assert answer.page is not None
-    assert "the budget was spent" in answer.page.read_text()
+    assert says(answer.page.read_text(), "budget", "spent")
     monkeypatch.setattr(Run, "observe", observe)
     ahead[0] = 0.0
     again = hf.parity(tiny.encoder(), candidates, tiny.images(30), k=3, budget=600.0, out=tmp_path / "run")
@@ -466,13 +468,13 @@ def test_a_budget_that_ends_at_a_candidate_leaves_those_before_it(
         ({"candidates": []}, "name a candidate"),
         ({"k": 30}, "k must be in 1..29, .* got 30"),
         ({"images": tiny.images(1)}, "no image has another beside it; add images"),
-        ({"radii": -1}, "0 or more"),
+        ({"radii": -1}, "at least 0"),
         ({"divergence": "cosin"}, "Did you mean 'cosine'"),
         ({"images": None}, "name a folder of them with --images"),
         ({"reference": "float16"}, "name an encoder first"),
         (
             {"candidates": "float12"},
-            "unknown precision 'float12'; the reference can be computed in float32, float64, bfloat16",
+            "'float12'.*float32",
         ),
         ({"candidates": "codes.npy"}, "no file 'codes.npy'"),
         ({"reference": tiny.encoder(scale=0.0)}, "one embedding"),
@@ -487,7 +489,7 @@ def test_bad_input_gives_one_sentence(arguments: dict[str, object], sentence: st
 def test_files_of_other_images_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", codes=np.eye(20), ids=[f"a{k}" for k in range(20)])
     np.savez(tmp_path / "b.npz", codes=np.eye(20), ids=[f"b{k}" for k in range(20)])
-    with pytest.warns(MissingResultsWarning, match="name images alike on both sides"):
+    with warned(MissingResultsWarning, "alike", "sides"):
         hf.parity(tmp_path / "a.npz", tmp_path / "b.npz")
 
 
@@ -557,7 +559,7 @@ def test_images_of_one_group_have_no_intervals_and_so_no_certain_verdict(tmp_pat
     answer = hf.parity(tmp_path / "a.npz", [tmp_path / "b.npz", tmp_path / "c.npz"])
     moved, same = (answer[name].findings.verdicts[0] for name in ("b.npz", "c.npz"))
     assert moved.status == "unknown"
-    assert "there is no interval: 1 group of images" in moved.reason
+    assert says(moved.reason, "1 group", "interval")
     assert "nan" not in same.reason
 
 
@@ -594,4 +596,4 @@ def test_files_without_ids_are_compared_by_position_and_the_command_says_so(
 ) -> None:
     np.save(tmp_path / "codes.npy", np.eye(20))
     assert run(["parity", f"embeddings:{tmp_path / 'codes.npy'}", f"new=embeddings:{tmp_path / 'codes.npy'}"]) == 0
-    assert "Its rows have no ids" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "no ids")

@@ -22,6 +22,7 @@ from holdfast.bounds.proofs.proof import PlainNetwork, Proof, Step
 from holdfast.cli.app import run as command
 from holdfast.core.encoder import Domain
 from tests.cli.modules import linear, weights
+from tests.facts import refused, says
 from tests.samples import digits
 
 ENCODER, IMAGES = "builtin:digits-contrastive", "builtin:digits"
@@ -291,23 +292,23 @@ def test_pixels_of_other_images_are_known_by_the_images(folder):
     name = first(folder)
     rewrite(folder, name, lambda arrays: arrays.update(anchor=np.clip(arrays["anchor"] + 1e-6, 0, 1)))
     results = {result.id: result for result in hf.recheck(folder, ENCODER, IMAGES)}
-    assert "its pixels are not those of the images it names" in results[name].reason
+    assert says(results[name].reason, "pixels", "names")
 
 
 @pytest.mark.slow
 def test_another_network_is_refused(folder):
-    with pytest.raises(hf.HoldfastError, match="is not the encoder that was certified"):
+    with refused(hf.HoldfastError, "not the encoder"):
         hf.recheck(folder, "builtin:digits-robust", IMAGES)
-    with pytest.raises(hf.HoldfastError, match="give both the encoder and the images"):
+    with refused(hf.HoldfastError, "both the encoder"):
         hf.recheck(folder, ENCODER)
     network = unpacked((folder / "proofs/network.npz").read_bytes())
     network["1.0.data"] = network["1.0.data"] * 1.5
     content = packed(network)
     (folder / "proofs/network.npz").write_bytes(content)
-    with pytest.raises(hf.HoldfastError, match="is not the file that was written"):
+    with refused(hf.HoldfastError, "not the file"):
         hf.recheck(folder)
     (folder / "proofs/index.json").write_text(json.dumps({**index(folder), "network": sha256(content).hexdigest()}))
-    with pytest.raises(hf.HoldfastError, match="computes something else than"):
+    with refused(hf.HoldfastError, "something else"):
         hf.recheck(folder, ENCODER, IMAGES)
 
 
@@ -340,7 +341,7 @@ def test_an_encoder_that_needs_an_architecture_is_checked_again(tmp_path, monkey
 
 
 def test_what_says_how_to_load_needs_an_encoder(run):
-    with pytest.raises(hf.HoldfastError, match="say how to load an encoder, and none is given"):
+    with refused(hf.HoldfastError, "load an encoder"):
         hf.recheck(run, size=8)
     with pytest.raises(hf.HoldfastError, match=r"size.*digits-contrastive"):
         hf.recheck(run, hf.load_encoder(ENCODER), IMAGES, size=8)
@@ -408,7 +409,7 @@ def of_nan(network: PlainNetwork) -> PlainNetwork:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_network_that_differs_where_no_image_shows_it_is_refused(folder, change):
     swap_network(folder, change)
-    with pytest.raises(hf.HoldfastError, match="computes something else than"):
+    with refused(hf.HoldfastError, "something else"):
         hf.recheck(folder, ENCODER, IMAGES)
 
 
@@ -445,7 +446,7 @@ def test_other_negatives_than_the_seed_draws_are_known_by_the_images(folder):
     else:
         pytest.fail("vacuous: no other negative has such a proof")
     results = {result.id: result for result in hf.recheck(folder, ENCODER, IMAGES)}
-    assert results[name].reason == "its negatives are not those that the seed of the run draws"
+    assert says(results[name].reason, "negatives", "draws")
     assert all(result.holds for result in results.values() if result.id != name)
 
 

@@ -31,6 +31,7 @@ from holdfast.training import loop as loop
 from holdfast.training.adversaries.attacks import OnLoss
 from holdfast.training.learner import Learner
 from holdfast.training.recipe import Recipe, read_settings, recipes, views_of
+from tests.facts import refused, says
 
 pytest.importorskip("lightning_fabric")
 
@@ -183,7 +184,7 @@ def test_ctrl_c_writes_a_checkpoint(
         count += 1
         if count == 3:
             signal.raise_signal(signal.SIGINT)  # handled before the next line, unlike one sent to the process
-            assert "stopping as soon as this step is done; Ctrl-C again stops at once" in capsys.readouterr().err
+            assert says(capsys.readouterr().err, "stopping", "stops")
         return step(*given)
 
     monkeypatch.setattr(loop.Training, "_train_step", interrupted)
@@ -211,11 +212,11 @@ def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
     monkeypatch.setattr(training, "budget_start", lambda: now)
     monkeypatch.setattr(loop.Training, "_train_step", slow)
     monkeypatch.setattr(loop, "SECONDS", 1e9)
-    with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 2 of 4 steps .*\(25% of .* is no encoder yet"):
+    with refused(BudgetSpentError, "0 of 2", "2 of 4", "25%", "encoder"):
         train(SMALL, digits, out=tmp_path / "broken", budget=25.0)  # a third step would end after 30 seconds
     state = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)
     assert (state["epoch"], state["step"]) == (0, 2)
-    with pytest.raises(HoldfastError, match=r"not finished \(0 of 2 epochs\).* that began it goes on from there$"):
+    with refused(HoldfastError, "(0 of 2 epochs)", "finished", "began"):
         hf.load_encoder(f"trained:{tmp_path / 'broken'}")
     with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 3 of 4 steps"):
         train(SMALL, digits, out=tmp_path / "broken", budget=5.0)  # one step is always taken
@@ -447,7 +448,7 @@ def test_a_recipe_may_start_from_a_reference(digits: Images, tmp_path: Path) -> 
 def test_all_images_are_checked(digits: Images) -> None:
     pixels = digits.pixels(range(40)).clone()
     pixels[7, 0, 0, 0] = 200
-    with pytest.raises(HoldfastError, match="must be finite and lie in"):
+    with refused(HoldfastError, "finite"):
         train({**SMALL, "augmentation": "none"}, pixels)
 
 
@@ -482,7 +483,7 @@ def test_weights_of_an_epoch_are_kept_before_its_checkpoint(
 def test_two_trainings_do_not_share_a_folder(digits: Images, tmp_path: Path) -> None:
     from holdfast.commands.train import alone
 
-    with alone(tmp_path), pytest.raises(HoldfastError, match="another training is writing"):
+    with alone(tmp_path), refused(HoldfastError, "another", "training"):
         train(SMALL, digits, out=tmp_path)
     train({**SMALL, "epochs": 1}, digits, out=tmp_path)
 
@@ -494,7 +495,7 @@ def test_a_double_training_gives_an_encoder_of_floats(digits: Images, tmp_path: 
 
 
 def test_copies_leave_the_bank_though_the_images_are_changed(digits: Images) -> None:
-    with pytest.raises(HoldfastError, match="none is left to compare with"):
+    with refused(HoldfastError, "compare"):
         train(SMALL, digits, bank=digits[range(50)], transform="brightness:0.1")
 
 
@@ -583,8 +584,8 @@ def test_a_spent_budget_stops_all_processes_with_its_reason(tmp_path: Path) -> N
     train_it = ["-m", "holdfast", "train", str(tmp_path / "recipe.toml"), "--out", str(out), "--budget", "2"]
     done = subprocess.run([sys.executable, *several, *train_it], capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
-    assert "the budget was spent after" in done.stderr
-    assert "run the same command again to go on" in done.stderr
+    assert says(done.stderr, "budget", "spent")
+    assert says(done.stderr, "same command")
     state = torch.load(out / "checkpoint.pt", weights_only=True)
     assert state["epoch"] + state["step"] > 0
     assert not (out / "card.json").exists(), "vacuous: it had time enough"
@@ -605,12 +606,12 @@ def test_small_crops_may_be_small(digits: Images, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(loop, "views_of", recorded)
     train({**SMALL, **CROPS, "architecture": "small-resnet:width=4", "crop_size": 4, "epochs": 1}, digits)
     assert sizes == {(8, 8, 4, 4)}
-    with pytest.raises(HoldfastError, match="does not take crops of 4 x 4 pixels, only its own inputs of 8 x 8"):
+    with refused(HoldfastError, "4 x 4", "8 x 8"):
         train({**SMALL, **CROPS, "crop_size": 4}, digits)
 
 
 def test_a_ball_of_everything_is_refused_before_a_checkpoint(digits: Images, tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match=r"the linf:8.* ball holds every input"):
+    with refused(HoldfastError, "linf:8", "holds", "input"):
         train({**SMALL, "adversary": "loss:ball=linf:8,steps=2"}, digits, out=tmp_path / "out")
     train({**SMALL, "adversary": "loss:ball=linf:0.1,steps=1", "epochs": 1}, digits, out=tmp_path / "out")
 

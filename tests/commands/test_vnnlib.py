@@ -25,6 +25,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store
+from tests.facts import refused, says
 from tests.hidden import BALL, Hidden, hidden
 
 EPS = 0.1
@@ -183,7 +184,7 @@ def test_our_own_verifier_agrees(folder, tmp_path):
     few.write_text("".join(f"{line['network']},{line['query']},30\n" for line in chosen))
     results = hf.verify(few, seed=1, out=tmp_path / "out")
     assert [result.answer for result in results] == ["unsat", "sat", "unknown"]
-    assert "no bound by crown refutes disjunct 1 of 1" in results[2].reason
+    assert says(results[2].reason, "1 of 1", "refutes", "disjunct")
     point = results[1].counterexample
     assert point is not None
     assert query(folder, chosen[1]).holds(executed(folder / chosen[1]["network"], point[None])[0])
@@ -290,7 +291,7 @@ def test_what_is_no_text_leaves_the_other_queries(tmp_path):
     assert packed.reason.removeprefix("q.vnnlib.gz") == plain.reason.removeprefix("q.vnnlib")
     assert "damaged.vnnlib.gz" in damaged.reason
     (tmp_path / "instances.csv").write_bytes(b"\xff")
-    with pytest.raises(hf.HoldfastError, match="is no text in UTF-8"):
+    with refused(hf.HoldfastError, "UTF-8"):
         hf.verify(tmp_path)
 
 

@@ -256,3 +256,49 @@ def test_a_ball_that_just_holds_every_input_is_refused_and_a_smaller_one_is_not(
     with pytest.raises(HoldfastError, match="holds every input"):
         ball.check(domain)
     ball.scaled(0.99).check(domain)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@unit_balls
+def test_the_smallest_step_onto_a_plane_is_that_of_a_solver(ball: Ball, seed: int) -> None:
+    """A linear program for linf and l1, and the bisection of the multiplier for l2, with entries in a box."""
+    generator = np.random.default_rng(seed)
+    slope = generator.normal(size=6) * (generator.random(6) > 0.2)
+    low, high = -generator.random(6), generator.random(6)
+    low[0] = high[1] = 0  # at an edge of the range
+    reach = [float(np.where(slope > 0, end, start) @ slope) for start, end in ((low, high), (high, low))]
+    for rise in (0.7 * reach[0], 0.4 * reach[1], 1.5 * reach[0], 0.0):
+        rows = [torch.tensor(each).reshape(1, *SHAPE) for each in (slope, low, high)]
+        found = ball.onto_plane(rows[0], torch.tensor([rise]), rows[1], rows[2]).reshape(-1).numpy()
+        assert (found >= low - 1e-9).all()
+        assert (found <= high + 1e-9).all()
+        assert found @ slope == pytest.approx(min(rise, reach[0]), abs=1e-6)
+        if rise <= reach[0]:
+            smallest = _onto_plane_slowly(ball, slope, rise, low, high)
+            assert float(ball.norm(torch.tensor(found)[None])) == pytest.approx(smallest, abs=1e-6)
+
+
+def _onto_plane_slowly(
+    ball: Ball, slope: np.ndarray[Any, Any], rise: float, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any]
+) -> float:
+    """Return the smallest norm within the box along which ``slope`` rises by ``rise``, by a general solver."""
+    n = len(slope)
+    if isinstance(ball, L2):
+
+        def moved(level: float) -> np.ndarray[Any, Any]:
+            return np.clip(level * slope, low, high)
+
+        level = optimize.brentq(lambda t: moved(t) @ slope - rise, -1e9, 1e9, xtol=1e-14)
+        return float(np.linalg.norm(moved(level)))
+    bounds = np.eye(n)
+    sizes = np.ones((n, 1)) if isinstance(ball, Linf) else np.eye(n)
+    cost = np.r_[np.zeros(n), np.ones(sizes.shape[1])]
+    solved = optimize.linprog(
+        cost,
+        A_ub=np.r_[np.c_[bounds, -sizes], np.c_[-bounds, -sizes]],
+        b_ub=np.zeros(2 * n),
+        A_eq=np.r_[slope, np.zeros(sizes.shape[1])][None],
+        b_eq=[rise],
+        bounds=[*zip(low, high, strict=True), *[(0, None)] * sizes.shape[1]],
+    )
+    return float(np.asarray(solved.fun))

@@ -29,6 +29,7 @@ from holdfast.core.divergences import (
     Whitened,
 )
 from holdfast.core.errors import HoldfastError
+from tests.facts import refused
 
 D = 6
 POPULATION = torch.randn(200, D, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -184,7 +185,7 @@ def test_whitening_is_mahalanobis_distance():
 
 
 def test_whitening_must_be_fitted_and_remembers_its_name():
-    with pytest.raises(HoldfastError, match="must first be fitted"):
+    with refused(HoldfastError, "first", "fitted"):
         Whitened()(codes(), codes())
     assert str(Whitened(0.25).fit(POPULATION)) == "whitened:floor=0.25"
 
@@ -257,7 +258,7 @@ def test_wasserstein_by_hand():
 
 @pytest.mark.parametrize("kind", [GaussianKL, Wasserstein])
 def test_gaussian_codes_have_even_length(kind: type[Divergence]):
-    with pytest.raises(HoldfastError, match=r"\[mean, log variance\] and have even length, got 3 features"):
+    with refused(HoldfastError, "got 3", "variance", "features"):
         kind()(torch.zeros(2, 3), torch.zeros(2, 3))
 
 
@@ -306,12 +307,10 @@ def test_tokens_are_those_of_the_encoder_unless_a_count_is_stated():
     assert Divergence.read("tokens:statistic=worst").of_tokens(4) == Tokens(Cosine(), 4, "worst")
     with pytest.raises(HoldfastError, match=r"statistic.*'median'.*mean, worst"):
         Divergence.read("tokens:statistic=median")
-    with pytest.raises(
-        HoldfastError, match="embeddings of 6 features cannot be 4 tokens of equal length; leave count to"
-    ):
+    with refused(HoldfastError, "6 features", "4 tokens", "embeddings"):
         Tokens(Cosine(), 4)(codes(), codes())
     for inner in ("whitened", "rank", "tokens"):
         with pytest.raises(HoldfastError, match=f"tokens: {inner} is not taken token by token; use one that is smooth"):
             Divergence.read(f"tokens:divergence={inner}")
-    with pytest.raises(HoldfastError, match="count must be at least 1, got 0"):
+    with refused(HoldfastError, "least 1", "got 0", "count"):
         Tokens(Cosine(), 0)

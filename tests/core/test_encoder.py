@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.geometry import Geometry
+from tests.facts import refused, warned
 
 DOMAIN = Domain((3, 4, 4))
 
@@ -96,7 +97,7 @@ def test_any_range_can_be_stated():
     wide = Domain((3,), -2.0, 5.0)
     wide.check(torch.tensor([[-2.0, 0.0, 5.0]]))
     assert wide.clip(torch.tensor([[-3.0, 1.0, 6.0]])).tolist() == [[-2, 1, 5]]
-    with pytest.raises(HoldfastError, match=r"features must be finite and lie in \[-2, 5\], got values from 0 to 5.5"):
+    with refused(HoldfastError, "[-2, 5]", "0 to 5.5", "features"):
         wide.check(torch.tensor([[0.0, 1.0, 5.5]]), of="features")
 
 
@@ -153,14 +154,12 @@ def test_outputs_that_are_no_tensor_are_described(function: Callable[..., Any], 
 @pytest.mark.parametrize("layer", [nn.Conv2d(3, 3, 3), nn.Linear(4, 2)], ids=str)
 def test_casts_in_the_module_are_named(cast: Callable[[Tensor], Tensor], layer: nn.Module):
     made = encoder(Function(lambda x, inner: inner(cast(x)).flatten(1), layer))
-    with pytest.raises(
-        HoldfastError, match=r"net computes with numbers of two types .* are float32 here, so take casts"
-    ):
+    with refused(HoldfastError, "32 here", "computes", "numbers"):
         made(pixels())
 
 
 def test_other_errors_of_the_module_are_its_own():
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with refused(RuntimeError, "shapes", "multiplied"):
         encoder(nn.Linear(5, 2))(pixels())
 
 
@@ -174,13 +173,13 @@ def test_modules_that_want_more_than_images_are_refused():
             return x.flatten(1)
 
     for module in (Two(), Named()):
-        with pytest.raises(HoldfastError, match=r"net must take one tensor of images, .*; wrap the module in one"):
+        with refused(HoldfastError, "net", "one tensor"):
             encoder(module)
 
 
 def test_lazy_layers_are_run_once_before():
     module = nn.Sequential(nn.Flatten(), nn.LazyLinear(3)).eval()
-    with pytest.raises(HoldfastError, match=r"run the module once .* module\(torch.zeros\(1, 3, 4, 4\)\)"):
+    with refused(HoldfastError, "torch.zeros(1, 3, 4, 4)"):
         encoder(module)
     module(torch.zeros(1, 3, 4, 4))
     assert encoder(module)(pixels()).shape == (6, 3)
@@ -225,7 +224,7 @@ def test_weights_are_frozen_and_inputs_are_not():
 
 
 def test_training_mode_is_warned_of_where_it_matters():
-    with pytest.warns(HoldfastWarning, match="net was in training mode; a copy in eval mode is measured"):
+    with warned(HoldfastWarning, "net", "training mode", "eval mode"):
         made = encoder(network().train())
     assert torch.equal(made(pixels()), encoder()(pixels()))
     with warnings.catch_warnings():
@@ -237,7 +236,7 @@ def test_training_mode_is_warned_of_where_it_matters():
 def test_a_module_that_cannot_be_copied_is_refused():
     module = nn.Flatten()
     vars(module)["lock"] = Lock()
-    with pytest.raises(HoldfastError, match="net cannot be copied"):
+    with refused(HoldfastError, "net", "copied"):
         encoder(module)
 
 

@@ -16,6 +16,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.resnet import SmallResNet
 from holdfast.geometry.views import gradcam
 from holdfast.measure.population import Population, represent
+from tests.facts import says
 
 WIDE = Domain((3, 32, 32))
 
@@ -73,7 +74,7 @@ def test_arranged_is_the_same_function_of_a_real_network(reference: Path, batch:
     weights = torch.load(reference / "real" / "efficientnet_lite0.pt", weights_only=True)
     network.load_state_dict({key: value for key, value in weights.items() if not key.startswith("_fc")})
     encoder = Encoder(network.eval(), "lite0", Domain((3, 224, 224)), mean=(0.498,) * 3, std=(0.502,) * 3)
-    assert optimisation(encoder) == "49 batch norms folded into convolutions, channels last"
+    assert says(optimisation(encoder), "49 batch norms", "channels last")
     check_same(encoder, optimised(encoder), batch)
 
 
@@ -117,7 +118,7 @@ def test_small_networks_and_other_precisions_are_left_as_they_are() -> None:
     assert operations(small) <= LARGE < operations(double)
     for encoder in (small, double):
         assert optimised(encoder) is encoder
-        assert optimisation(encoder) == "as it was built"
+        assert says(optimisation(encoder), "as it was")
 
 
 class Shared(nn.Module):
@@ -169,7 +170,7 @@ def test_a_network_that_only_takes_the_usual_layout_keeps_it() -> None:
     encoder = encoder_of(Viewing())
     quick = optimised(encoder)
     assert not isinstance(quick.module, ChannelsLast)
-    assert optimisation(encoder) == "2 batch norms folded into convolutions"
+    assert says(optimisation(encoder), "2 batch norms")
     check_same(encoder, quick, 4)
 
 

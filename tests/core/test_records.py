@@ -26,6 +26,7 @@ from holdfast.core.records import (
     Series,
     Verdict,
 )
+from tests.facts import refused
 
 NUMBERS = (0.0, -1.5, 0.1, 1e-300, nan, inf, -inf)
 
@@ -108,9 +109,9 @@ def test_the_schema_admits_what_is_written_for_numbers():
 
 
 def test_unknown_fields_and_claims_are_refused():
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+    with refused(ValidationError, "Extra inputs"):
         result(colour="red")
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+    with refused(ValidationError, "Extra inputs"):
         Series.model_validate({**series().model_dump(), "mean": 0.5})
     with pytest.raises(ValidationError, match="'lower bound', 'upper bound' or 'estimate'"):
         Series.model_validate({**series().model_dump(), "claim": "proof"})

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import PRECISIONS, Observed, RunSettings
+from tests.facts import refused, warned
 
 VALUES = torch.arange(23.0)
 Full = Callable[[], RuntimeError | MemoryError]
@@ -86,7 +87,7 @@ def test_running_out_of_memory_halves_the_batch_and_loses_no_row(
 def test_what_fits_is_remembered_and_said_once():
     run, sizes = RunSettings(batch_size=16), list[int]()
     work = within(5, sizes, no_memory)
-    with pytest.warns(HoldfastWarning, match="untargeted of mine does not fit into memory whole: 4 samples") as said:
+    with warned(HoldfastWarning, "4 samples", "untargeted", "memory") as said:
         run.batches(range(23), work, "untargeted of mine")
     assert len(said) == 1, "16, 8 and 4 were tried, which nobody needs to know"
     sizes.clear()
@@ -135,7 +136,7 @@ def test_memory_may_run_out_late():
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_one_sample_that_does_not_fit_is_said_so(batch_size: int):
     sizes: list[int] = []
-    with pytest.raises(HoldfastError, match="one single sample does not fit into memory; use a smaller encoder"):
+    with refused(HoldfastError, "smaller", "encoder"):
         RunSettings(batch_size=batch_size).batches([4], within(0, sizes, torch_out_of_memory))
 
 
@@ -158,7 +159,7 @@ def test_rows_are_passed_on_as_given():
     [
         ({"precision": "float"}, "precision.*'float'.*bfloat16, float16, float32, float64"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"device": "gpu"}, "unknown device 'gpu'; use cpu, cuda, cuda:1 or mps"),
+        ({"device": "gpu"}, "device.*'gpu'.*cpu, cuda"),
     ],
 )
 def test_impossible_worlds_are_refused(settings: dict[str, Any], message: str):
@@ -168,7 +169,7 @@ def test_impossible_worlds_are_refused(settings: dict[str, Any], message: str):
 
 def test_a_missing_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(HoldfastError, match="device 'cuda:1' was asked for but torch sees no GPU; use --device cpu"):
+    with refused(HoldfastError, "'cuda:1'", "GPU", "--device", "device"):
         RunSettings(device="cuda:1")
 
 
@@ -192,5 +193,5 @@ def test_a_gpu_that_is_not_there_is_refused_by_its_number(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert RunSettings(device="cuda:1").device == "cuda:1"
-    with pytest.raises(HoldfastError, match="device 'cuda:2' was asked for but torch sees cuda:0, cuda:1 alone"):
+    with refused(HoldfastError, "'cuda:2'", "cuda:0", "cuda:1", "device"):
         RunSettings(device="cuda:2")

@@ -25,6 +25,7 @@ from holdfast.data.reading import array_source
 from holdfast.data.reading.array_source import digests_of
 from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.spectral import arrays as features
+from tests.facts import refused, warned
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
 DRAWN = np.random.default_rng(0).random((6, 3, 4, 5)).astype(np.float32)
@@ -167,7 +168,7 @@ def test_rows_of_numbers_serve_encoders_of_tables(tmp_path: Path) -> None:
     table = np.linspace(-3, 3, 8).reshape(4, 2)
     images = load(_npy(tmp_path, table), Domain((2,), -3.0, 3.0))
     assert np.array_equal(images.pixels([1], dtype=torch.float64), table[[1]])
-    with pytest.raises(HoldfastError, match=r"must be of shape \(n, 3\), got \(4, 2\)"):
+    with refused(HoldfastError, "(n, 3)", "(4, 2)", "shape"):
         load(_npy(tmp_path, table), Domain((3,), -3.0, 3.0))
 
 
@@ -208,7 +209,7 @@ def _resident() -> int:
 
 def test_safetensors_of_other_types_are_refused(tmp_path: Path) -> None:
     save_file({"images": torch.from_numpy(DRAWN).bfloat16()}, tmp_path / "x.safetensors")
-    with pytest.raises(HoldfastError, match=r"must be of type U8, F16, .*, got 'BF16'"):
+    with refused(HoldfastError, "got 'BF16'", "U8", "F16"):
         load(f"{tmp_path}/x.safetensors", RGB)
     save_file({"images": torch.zeros(0, 3, 4, 5)}, tmp_path / "x.safetensors")
     with pytest.raises(HoldfastError, match="holds no images"):
@@ -262,7 +263,7 @@ def test_arrays_that_do_not_suit_the_encoder_say_so(
 
 
 def test_geometry_must_belong_to_the_domain(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match=r"geometry crops to \(3, 3\), but the encoder takes 2 x 2"):
+    with refused(HoldfastError, "(3, 3)", "2 x 2", "geometry"):
         load(_npy(tmp_path, DRAWN), Domain((3, 2, 2)), Geometry(3, (3, 3)))
 
 
@@ -279,7 +280,7 @@ def test_pickles_are_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.Mon
     Path("pure.npy").write_bytes(pickle.dumps(_Bomb()))
     Path("pure.npz").write_bytes(pickle.dumps(_Bomb()))
     for name in ("objects.npy", "objects.npz", "pure.npy", "pure.npz"):
-        with pytest.raises(HoldfastError, match="pickled Python objects, which could run code"):
+        with refused(HoldfastError, "pickled", "objects"):
             load(name, RGB)
     assert not Path("exploded").exists()
 
@@ -304,10 +305,10 @@ def test_truncated_files_are_one_sentence(tmp_path: Path, ending: str, share: fl
 def test_misnamed_files_are_told_their_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", DRAWN)
     (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-    with pytest.raises(HoldfastError, match=r"give it the ending \.npz"):
+    with refused(HoldfastError, ".npz"):
         load(str(tmp_path / "a.npy"), RGB)
     Path(_npy(tmp_path, DRAWN)).rename(tmp_path / "b.npz")
-    with pytest.raises(HoldfastError, match=r"give it the ending \.npy"):
+    with refused(HoldfastError, ".npy"):
         load(str(tmp_path / "b.npz"), RGB)
 
 
@@ -332,7 +333,7 @@ def test_arrays_of_a_file_are_chosen_by_name(tmp_path: Path, settings: str, said
 
 def test_unasked_labels_that_are_none_are_left_out_with_a_warning(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=DRAWN, y=np.linspace(0, 1, 6))
-    with pytest.warns(HoldfastWarning, match="one integer per image.* they are ignored"):
+    with warned(HoldfastWarning, "integer", "ignored"):
         assert load(f"{tmp_path}/a.npz", RGB).labels is None
 
 
@@ -351,9 +352,9 @@ def test_lying_headers_are_one_sentence(tmp_path: Path, ending: str, shape: str)
     else:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("images.npy", _header(shape))
-    with pytest.raises(HoldfastError, match="truncated or not a numpy file"):
+    with refused(HoldfastError, "truncated", "numpy"):
         load(str(path), RGB)
-    with pytest.raises(HoldfastError, match=r"[Ss]ave one with numpy\.save|truncated or not a numpy file"):
+    with pytest.raises(HoldfastError, match=r"numpy\.save|not a numpy file"):
         features.read(path)
 
 
@@ -365,7 +366,7 @@ def test_archives_that_unpack_to_far_more_than_they_hold_are_refused_unread(
     assert len(load(str(bomb), RGB)) == 10_000
     monkeypatch.setattr(arrays, "UNPACKED", 2**20)
     for read in (lambda: load(str(bomb), RGB), lambda: features.read(bomb)):
-        with pytest.raises(HoldfastError, match=r"would unpack to 0\.0 GiB of memory; save it with numpy\.save"):
+        with refused(HoldfastError, "0.0", "GiB", "numpy.save", "unpack"):
             read()
     whole = tmp_path / "whole.npz"
     np.savez(whole, images=np.zeros((10_000, 3, 4, 5), np.float32))
@@ -376,7 +377,7 @@ def test_members_of_archives_that_are_no_arrays_say_so(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("images.npy", b"these are no numbers")
     for read in (lambda: load(str(tmp_path / "x.npz"), RGB), lambda: features.read(tmp_path / "x.npz")):
-        with pytest.raises(HoldfastError, match=r"'images' of .* is not an array"):
+        with refused(HoldfastError, "'images'", "array"):
             read()
 
 
@@ -425,7 +426,7 @@ def test_a_range_is_checked_anew_for_an_encoder_of_another(tmp_path: Path) -> No
     os.utime(path, (1e9, 1e9))
     scan_cache = ScanCache.at(index)
     _ = load(str(path), Domain((3, 4, 5), -1.0, 1.0), scan_cache=scan_cache).fingerprint
-    with pytest.raises(HoldfastError, match=r"must be finite and lie in \[0, 1\]"):
+    with refused(HoldfastError, "[0, 1]", "finite"):
         load(str(path), RGB, scan_cache=ScanCache.at(index))
 
 

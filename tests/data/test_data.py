@@ -10,6 +10,7 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import Conflict, HoldfastError
 from holdfast.data import builtin, load, loaders
+from tests.facts import refused
 
 DIGITS = Domain((1, 8, 8))
 
@@ -93,9 +94,9 @@ def test_bad_references_say_what_to_do(tmp_path: Path, reference: str, said: str
 
 
 def test_limit_and_tolerance_must_make_sense() -> None:
-    with pytest.raises(HoldfastError, match="limit must be at least 1 image, got 0"):
+    with refused(HoldfastError, "least 1", "got 0", "limit"):
         load("builtin:digits", DIGITS, limit=0)
-    with pytest.raises(HoldfastError, match=r"max_unreadable is a share between 0 and 1, got 5\.0"):
+    with refused(HoldfastError, "0 and", "got 5.0", "max_unreadable", "1", "share"):
         load("builtin:digits", DIGITS, max_unreadable=5.0)
 
 

@@ -24,6 +24,7 @@ from holdfast.data.reading import scan as encoded
 from holdfast.data.reading.decode import decode
 from holdfast.data.reading.scan_cache import ScanCache
 from tests.data.conftest import Painter
+from tests.facts import says
 
 RGB = Domain((3, 8, 8))
 
@@ -145,7 +146,7 @@ def test_damaged_files_are_listed_and_skipped(paint: Painter, tmp_path: Path) ->
     source = images.source
     assert isinstance(source, encoded.Encoded)
     assert source.skipped["empty.png"] == "zero bytes"
-    assert source.skipped["text.png"] == "not an image, or of an unknown format"
+    assert says(source.skipped["text.png"], "unknown", "format")
     assert "truncated" in source.skipped["cut.jpg"]
     assert set(source.skipped) == {"cut.jpg", "cut.png", "empty.png", "text.png", "nowhere.png", "pipe.png"}
     assert len(images) == 22
@@ -395,7 +396,7 @@ def test_names_that_are_not_utf8_can_be_stored(paint: Painter, tmp_path: Path) -
     [
         ("folder:{root}/none", RGB, "no folder '.*none'; check the path"),
         ("folder:{root}/empty", RGB, "holds no images; expected files ending in .jpg"),
-        ("{root}/images?labels=names", RGB, "labels of a folder must be 'folders', got 'names'"),
+        ("{root}/images?labels=names", RGB, "labels of a folder must be 'folders' or a file of labels, got 'names'"),
         ("{root}/images?label=folders", RGB, "Did you mean 'labels'"),
         ("{root}/images?labels", RGB, "settings take the form"),
         ("{root}/images", Domain((4, 8, 8)), "suit encoders of 1 or 3 channels .* pass an array file"),

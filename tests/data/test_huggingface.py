@@ -15,6 +15,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import load
 from holdfast.data.reading.scan import Encoded
 from tests.data.conftest import Painter
+from tests.facts import refused, warned
 
 datasets = pytest.importorskip("datasets")
 RGB = Domain((3, 8, 8))
@@ -44,7 +45,7 @@ def test_splits_are_chosen_by_name(paint: Painter, tmp_path: Path) -> None:
     datasets.DatasetDict({"only": both["test"]}).save_to_disk(tmp_path / "one")
     assert len(load(f"{tmp_path}/both?split=test", RGB)) == 3
     assert len(load(f"hf:{tmp_path}/one", RGB)) == 3
-    with pytest.raises(HoldfastError, match=r"has the splits train, test; choose one, as in .*\?split=test"):
+    with refused(HoldfastError, "?split=test", "splits", "choose"):
         load(f"{tmp_path}/both", RGB)
     with pytest.raises(HoldfastError, match="Did you mean 'test'"):
         load(f"{tmp_path}/both?split=tests", RGB)
@@ -91,7 +92,7 @@ def test_damaged_and_missing_images_are_skipped(paint: Painter, tmp_path: Path) 
     cells = [{"bytes": data, "path": None} for data in [*rows, b"", rows[0][:100]]]
     features = datasets.Features({"image": datasets.Image()})
     datasets.Dataset.from_dict({"image": [*cells, None]}, features).save_to_disk(tmp_path / "saved")
-    with pytest.warns(HoldfastWarning, match=r"3 of 7 .* 4 \(zero bytes\), 5 \(.*\), 6 \(no image in this row\)"):
+    with warned(HoldfastWarning, "3 of 7", "4 (zero bytes)", "6 ("):
         images = load(str(tmp_path / "saved"), RGB, max_unreadable=0.5)
     assert images.ids == ("0", "1", "2", "3")
 
@@ -125,7 +126,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence(kind: type[Exception], monke
         raise kind("Couldn't reach 'user/pets' on the Hub\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(HoldfastError, match=r"cannot load the dataset 'user/pets' \(Couldn't .* Hub\); check name"):
+    with refused(HoldfastError, "'user/pets'", "dataset", "check"):
         load("hf:user/pets", RGB)
 
 
@@ -133,7 +134,7 @@ def test_a_damaged_dataset_is_one_sentence(paint: Painter, tmp_path: Path) -> No
     _dataset(paint).save_to_disk(tmp_path / "saved")
     for file in (tmp_path / "saved").glob("*.arrow"):
         file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(HoldfastError, match="cannot load the dataset"):
+    with refused(HoldfastError, "load the dataset"):
         load(str(tmp_path / "saved"), RGB)
 
 
@@ -166,7 +167,7 @@ def test_the_first_of_a_stream_are_read_once_and_then_in_any_order(
     paint: Painter, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     folder = _folder(paint, tmp_path, kind)
-    with pytest.warns(HoldfastWarning, match="is streamed: its first 4 images stand for all of it"):
+    with warned(HoldfastWarning, "4 images", "streamed", "first"):
         images = load(f"hf:{folder}?streaming=true", RGB, limit=4)
     assert images.ids == ("0", "1", "2", "3")
     names = [f"{row}.png" for row in range(4)] if kind == "parquet" else ["a/0.png", "a/2.png", "a/4.png", "b/1.png"]
@@ -206,7 +207,7 @@ def test_a_stream_that_breaks_off_leaves_nothing_half_made(
 
     stream = datasets.IterableDataset.from_generator(rows, features=datasets.Features({"image": datasets.Image()}))
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: stream)
-    with pytest.raises(HoldfastError, match=r"cannot load the dataset 'user/pets' \(the hub hung up\); check name"):
+    with refused(HoldfastError, "'user/pets'", "dataset", "check"):
         load("hf:user/pets?streaming=true", RGB, limit=5)
     assert list(cache.iterdir()) == []
     assert len(load("hf:user/pets?streaming=true", RGB, limit=2)) == 2
@@ -219,7 +220,7 @@ def test_a_gated_dataset_says_where_to_ask(cache: Path, monkeypatch: pytest.Monk
         raise datasets.exceptions.DatasetNotFoundError("Dataset 'user/pets' is a gated dataset on the Hub. Visit it.")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(HoldfastError, match=r"is a gated dataset .*accept its terms .* log in with hf auth login"):
+    with refused(HoldfastError, "dataset", "accept"):
         load(f"hf:user/pets{streaming}", RGB, limit=3)
 
 

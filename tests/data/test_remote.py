@@ -25,6 +25,7 @@ from holdfast.data.reading import scan as encoded
 from holdfast.data.reading import stores
 from holdfast.data.reading.scan_cache import ScanCache
 from holdfast.data.reading.stores import FileStore
+from tests import facts
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))
@@ -159,10 +160,10 @@ def test_arrays_in_a_store_are_those_here(memory: MemoryFileSystem, tmp_path: Pa
     assert archive.fingerprint == load(f"{tmp_path}/x.npz", RGB, limit=2).fingerprint
     assert (archive.name, archive.labels is None) == ("memory://arrays/x.npz", False)
     memory.pipe_file("/arrays/cut.npy", (tmp_path / "x.npy").read_bytes()[:-4])
-    with pytest.raises(HoldfastError, match=r"memory:///?arrays/cut\.npy is truncated: it ends before row 5"):
+    with facts.refused(HoldfastError, "arrays/cut.npy", "5", "truncated"):
         load("memory://arrays/cut.npy", RGB)
     memory.pipe_file("/arrays/text.npz", b"text")
-    with pytest.raises(HoldfastError, match=r"^memory://arrays/text\.npz is not a numpy file or"):
+    with facts.refused(HoldfastError, "memory://arrays/text.npz", "numpy"):
         load("memory://arrays/text.npz", RGB)
     with pytest.raises(HoldfastError, match=r"no file 'memory:///?arrays/none\.npy'; check the path"):
         load("memory://arrays/none.npy", RGB)
@@ -211,9 +212,9 @@ def test_a_web_server_is_a_store_too(paint: Painter, server: str, tmp_path: Path
     assert np.array_equal(load(f"{server}/x.npy", RGB).pixels([3, 1]), DRAWN[[3, 1]])
     (tmp_path / "whole").mkdir()
     np.save(tmp_path / "whole" / "x.npy", DRAWN)
-    with pytest.raises(HoldfastError, match=r"x\.npy was asked for .* its server sends files as a whole only; copy it"):
+    with facts.refused(HoldfastError, "x.npy", "asked", "server"):
         load(f"{server}/whole/x.npy", RGB)
-    with pytest.raises(HoldfastError, match=r"no folder 'http.*/none/?', or nothing in it; check bucket"):
+    with facts.refused(HoldfastError, "folder", "nothing"):
         load(f"{server}/none", RGB)
 
 
@@ -270,7 +271,7 @@ def test_a_missing_package_is_one_sentence() -> None:
     fsspec.register_implementation(
         "far", "far_away.FarFileSystem", errtxt="Install far_away to reach far", clobber=True
     )
-    with pytest.raises(HoldfastError, match=r"far://.*Install far_away to reach far.*holdfast-encoders\[remote\]"):
+    with facts.refused(HoldfastError, "far_away", "holdfast-encoders[remote", "Install"):
         load("far://bucket/pets", RGB)
 
 
@@ -283,6 +284,6 @@ def test_a_cache_in_front_of_a_store_is_no_local_path(tmp_path: Path) -> None:
 
 
 def test_an_address_with_a_password_is_refused_before_it_is_written_anywhere() -> None:
-    with pytest.raises(HoldfastError, match=r"https:// address has a password before its @; leave it out") as refused:
+    with facts.refused(HoldfastError, "address", "password") as refused:
         FileStore.at("https://user:secret@example.org/x.npy")
     assert "secret" not in str(refused.value)

@@ -21,6 +21,7 @@ from holdfast.data.reading import stores
 from holdfast.data.reading.decode import all_bytes
 from holdfast.data.reading.scan_cache import ScanCache
 from tests.data.conftest import Painter
+from tests.facts import refused
 
 RGB = Domain((3, 8, 8))
 
@@ -129,7 +130,7 @@ def test_labels_are_numbers_names_or_fields_of_json(paint: Painter, tmp_path: Pa
     assert sizes.labels is not None
     assert (named.labels.tolist(), named.classes) == ([1, 0], ("cat", "dog"))
     assert sizes.labels.tolist() == [1, 7]
-    with pytest.raises(HoldfastError, match=r"labels of .* must be one integer per image"):
+    with refused(HoldfastError, "labels", "integer"):
         load(f"{path}?label=none", RGB)
 
 
@@ -141,7 +142,7 @@ def test_an_empty_label_is_no_class(paint: Painter, tmp_path: Path, empty: bytes
         assert load(str(path), RGB).labels is None
     null = {"1.png": image, "1.json": b'{"label": 3}', "2.png": image, "2.json": b'{"label": NaN}'}
     path = _shard(tmp_path / "b.tar", null)
-    with pytest.raises(HoldfastError, match="one integer per image"):
+    with refused(HoldfastError, "integer"):
         load(f"{path}?label=label", RGB)
 
 
@@ -149,7 +150,7 @@ def test_a_note_of_brackets_without_end_is_no_label(paint: Painter, tmp_path: Pa
     members = {"1.png": paint("1.png").read_bytes(), "1.json": b"[" * 200_000 + b"]" * 200_000}
     path = _shard(tmp_path / "a.tar", members)
     assert load(str(path), RGB).labels is None
-    with pytest.raises(HoldfastError, match=r"labels of .* must be one integer per image"):
+    with refused(HoldfastError, "labels", "integer"):
         load(f"{path}?label=size", RGB)
 
 
@@ -249,5 +250,5 @@ def test_what_is_no_set_of_samples_is_one_sentence(shards: Path, paint: Painter,
         with pytest.raises(HoldfastError, match=said):
             load(f"wds:{tmp_path}/{name}.tar", RGB)
     assert load(f"{tmp_path}/both.tar?image=right.png", RGB).ids == ("both/1",)
-    with pytest.raises(HoldfastError, match=r"holds no shards; expected files ending in \.tar"):
+    with refused(HoldfastError, "shards", "expected"):
         load(f"wds:{tmp_path}/images", RGB)

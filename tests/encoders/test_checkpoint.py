@@ -17,10 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file, save_model
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import Conflict, HoldfastError
 from holdfast.core.geometry import Geometry
 from holdfast.encoders import Options, load
 from tests.encoders import factories
+from tests.facts import refused
 
 SHAPE = "?shape=1x8x8"
 PIXELS = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -76,7 +77,7 @@ def test_module_may_state_its_inputs(module, file):
     encoder = load(f"checkpoint:{file}", arch("stated"))
     assert (encoder.domain, encoder.geometry) == (factories.STATED, factories.Stated.geometry)
     assert torch.equal(encoder(PIXELS), module(PIXELS))
-    with pytest.raises(HoldfastError, match="states its own inputs"):
+    with refused(HoldfastError, "states", "inputs"):
         load(f"checkpoint:{file}{SHAPE}", arch("stated"))
 
 
@@ -127,9 +128,7 @@ def test_weights_of_the_module_inside_a_wrapper_fit_the_wrapper(module, file):
 )
 def test_the_hint_works_when_followed(module, tmp_path, extra):
     path = save({**prefixed(module, "net."), **extra}, tmp_path)
-    with pytest.raises(
-        HoldfastError, match=r"does not fit the module: missing 8 .*; add the settings prefix=net\."
-    ) as refusal:
+    with refused(HoldfastError, "8", "prefix=net", "settings") as refusal:
         load(f"checkpoint:{path}{SHAPE}", arch())
     settings = str(refusal.value).rpartition("add the settings ")[2].partition(" ")[0]
     assert torch.equal(load(f"checkpoint:{path}{SHAPE}&{settings}", arch())(PIXELS), module(PIXELS))
@@ -280,7 +279,7 @@ def test_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path, zipped
         torch.save({"weight": Malicious(witness)}, path)
     else:
         path.write_bytes(pickle.dumps({"weight": Malicious(witness)}, protocol=2))
-    with pytest.raises(HoldfastError, match=r"could run code, so it is refused"):
+    with refused(HoldfastError, "run code"):
         load(f"checkpoint:{path}{SHAPE}", arch())
     assert not witness.exists()
     pickle.loads(pickle.dumps(Malicious(witness)))
@@ -307,14 +306,14 @@ def test_compressed_checkpoints_are_refused_unread(tmp_path):
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as copy:
         for record in source.namelist():
             copy.writestr(record, source.read(record))
-    with pytest.raises(HoldfastError, match=r"bomb\.pt' holds \d,\d+ bytes but would unpack to 4,00\d,\d+"):
+    with refused(HoldfastError, "bomb.pt'", "4,00", "unpack"):
         load(f"checkpoint:{bomb}{SHAPE}", arch())
 
 
 def test_text_is_no_checkpoint(tmp_path):
     path = tmp_path / "weights.pt"
     path.write_text("these are no weights")
-    with pytest.raises(HoldfastError, match="not a whole checkpoint"):
+    with refused(HoldfastError, "whole checkpoint"):
         load(f"checkpoint:{path}{SHAPE}", arch())
 
 
@@ -347,7 +346,7 @@ def test_factory_beside_the_working_directory_is_found(module, file, tmp_path, m
 def test_shape_and_normalisation_must_be_said_whole(file):
     with pytest.raises(HoldfastError, match="state it"):
         load(f"checkpoint:{file}", arch())
-    with pytest.raises(HoldfastError, match="both mean and std"):
+    with refused(Conflict, "mean", "std"):
         load(f"checkpoint:{file}{SHAPE}&mean=0.5", arch())
 
 

@@ -17,6 +17,8 @@ from holdfast.data.codes.codes import load, read_codes
 from holdfast.geometry.evaluations.geometry import SpaceGeometry
 from holdfast.measure.evaluation import answerable
 from holdfast.run.catalog import evaluations
+from tests import facts
+from tests.facts import warned
 
 ROWS, WIDTH = 60, 6
 IDS = [f"s{row // 3}_{row}" for row in range(ROWS)]
@@ -124,7 +126,7 @@ def test_stored_codes_have_the_numbers_of_their_encoder(tmp_path):
     images = hf.load_images("builtin:digits", encoder, limit=80)
     stored = hf.Embeddings(encoder(images.pixels(range(80))).numpy(), ids=images.ids, name="stored")
     wanted = {"geometry": {"samples": 80}, "spade": {"samples": 80, "subsets": 0, "certify": False}}
-    with pytest.warns(HoldfastWarning, match="codes alone are known of stored, which cannot answer displacement"):
+    with warned(HoldfastWarning, "stored", "displacement"):
         run = hf.evaluate(
             [encoder, stored],
             images,
@@ -248,7 +250,7 @@ def test_other_verbs_name_what_is_missing(codes):
 
 
 def test_a_bank_of_another_width_is_refused(files):
-    with pytest.raises(HoldfastError, match="embeddings of 6 features, but the encoder takes inputs of shape"):
+    with facts.refused(HoldfastError, "6 features", "embeddings", "encoder"):
         load(str(files / "codes.npy"), {}, Selection(Domain((9,))))
 
 
@@ -256,7 +258,7 @@ def test_one_class_is_no_contrast_to_a_tag(files, codes):
     from holdfast.geometry.sphere import Tags
 
     embeddings = hf.Embeddings(codes, ids=IDS, labels=[0] * ROWS)
-    with pytest.raises(HoldfastError, match="all images have one"):
+    with facts.refused(HoldfastError, "all images"):
         SpaceGeometry(tags=Tags.read(str(files / "tags.csv")))(embeddings, embeddings.images())
 
 

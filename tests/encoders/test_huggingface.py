@@ -20,6 +20,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.run.checkup import essential_checks
+from tests.facts import refused
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")
@@ -87,9 +88,9 @@ def test_patch_tokens_are_the_models_own_one_after_another(tmp_path):
     assert torch.allclose(encoder(pixels), tokens.flatten(1), atol=1e-5)
     assert load(f"hf:{tmp_path}").tokens == 1
     assert load(f"hf:{tmp_path}?tokens=patch", Options(size=24)).tokens == 36
-    with pytest.raises(HoldfastError, match="tokens=patch keeps every patch and pool=cls makes one vector of them"):
+    with refused(HoldfastError, "tokens=patch", "pool=cls", "vector"):
         load(f"hf:{tmp_path}?tokens=patch&pool=cls")
-    with pytest.raises(HoldfastError, match=r"tokens must be patch, got 'cls'.* pool"):
+    with refused(HoldfastError, "'cls'", "tokens", "patch"):
         load(f"hf:{tmp_path}?tokens=cls")
 
 
@@ -244,7 +245,7 @@ def test_remote_code_needs_a_flag_which_is_stamped(tmp_path, monkeypatch):
 
 
 def test_missing_processor_and_folder_are_told(tmp_path):
-    with pytest.raises(HoldfastError, match="there is no folder"):
+    with refused(HoldfastError, "no folder"):
         load(f"hf:{tmp_path / 'nowhere'}")
     vit(tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()

@@ -23,6 +23,7 @@ from holdfast.encoders.onnx.operators import OPERATORS
 from holdfast.run import checkup as doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case
+from tests.facts import says, warned
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -252,9 +253,9 @@ def test_graph_for_one_image_runs_image_by_image(module, tmp_path):
 
 def test_colour_without_normalisation_warns_unless_it_is_said(tmp_path):
     file = export(nn.Flatten(), tmp_path / "colour.onnx", (3, 4, 4), dynamo=False)
-    with pytest.warns(HoldfastWarning, match="says nothing of normalisation"):
+    with warned(HoldfastWarning, "nothing", "normalisation"):
         unsure = load(f"onnx:{file}")
-    assert "says nothing of normalisation" in unsure.caution
+    assert says(unsure.caution, "nothing", "normalisation")
     assert unsure.inputs["normalisation"] == "not stated"
     pixels = torch.rand(2, 3, 4, 4)
     stated = load(f"onnx:{file}?mean=0&std=1")

@@ -15,6 +15,7 @@ from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.torchvision import without_head
+from tests.facts import refused
 from tests.marks import rest_slow
 
 declare_missing_operators()
@@ -62,7 +63,7 @@ def test_timm_transformers_give_their_tokens_by_name():
         encoder = load(f"timm:{name}?pretrained=false&{setting}", Options(size=32))
         assert torch.allclose(encoder(pixels), codes, atol=1e-5), setting
         assert encoder.tokens == (4 if setting == "tokens=patch" else 1)
-    with pytest.raises(HoldfastError, match="'resnet10t' is no transformer with tokens of patches"):
+    with refused(HoldfastError, "'resnet10t'", "transformer", "patches"):
         load("timm:resnet10t?pretrained=false&tokens=patch", Options(size=32))
 
 
@@ -111,15 +112,15 @@ def test_timm_reads_a_folder_that_it_saved(whole, tmp_path):
 def test_timm_refuses_weights_that_do_not_fit(whole, tmp_path):
     weights = whole.state_dict()
     save_file({name: value for name, value in weights.items() if name != "bn1.weight"}, tmp_path / "few.safetensors")
-    with pytest.raises(HoldfastError, match=r"missing 1 .*name the model that they belong to"):
+    with refused(HoldfastError, "1", "missing", "belong"):
         load(f"timm:resnet10t?weights={tmp_path}/few.safetensors")
     save_file({**weights, "queue.x": torch.zeros(1)}, tmp_path / "many.safetensors")
-    with pytest.raises(HoldfastError, match=r"unexpected 1 .*add the settings drop=queue\."):
+    with refused(HoldfastError, "1", "drop=queue", "unexpected"):
         load(f"timm:resnet10t?weights={tmp_path}/many.safetensors")
     load(f"timm:resnet10t?weights={tmp_path}/many.safetensors&drop=queue.")
     with pytest.raises(HoldfastError, match=r"needs \?weights=FILE"):
         load("timm:resnet10t?drop=queue.")
-    with pytest.raises(HoldfastError, match="there is no file"):
+    with refused(HoldfastError, "no file"):
         load(f"timm:resnet10t?weights={tmp_path}/none.pt")
 
 
@@ -199,7 +200,7 @@ def test_random_baseline_of_a_convolutional_network():
         ("torchvision:resnet19", None, "Did you mean"),
         ("torchvision:resnet18@IMAGENET_V1", None, "Did you mean 'IMAGENET1K_V1'"),
         ("torchvision:squeezenet1_0?pretrained=false", None, "head is unknown"),
-        ("torchvision:vit_b_32?pretrained=false", 32, "images of 224 pixels only"),
+        ("torchvision:vit_b_32?pretrained=false", 32, "--size.*224.*got 32"),
     ],
 )
 def test_wrong_names_say_what_to_do(reference, size, said):

@@ -25,6 +25,7 @@ from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 from holdfast.run.request import Request, build, planned
 from tests import tiny
+from tests.facts import refused, warned
 
 FEW = {"samples": 8, "divergences": "l2", "attacks": "pgd:steps=3", "pairwise": "adaptive:restarts=1,steps=3"}
 
@@ -89,9 +90,9 @@ def test_the_bank_is_part_of_the_record_and_of_the_protocol() -> None:
 def test_copies_of_measured_images_leave_the_bank() -> None:
     images = tiny.images()
     held = Images(torch.cat([images.pixels([3]), pixels(4, 5), images.pixels([7])]), name="leaky")
-    with pytest.warns(HoldfastWarning, match="2 of 6 images of leaky are copies of images of"):
+    with warned(HoldfastWarning, "2 of 6", "leaky", "copies"):
         assert apart(held, images).ids == ("1", "2", "3", "4")
-    with pytest.raises(HoldfastError, match=r"all 20 images of .* are among those of .*; name others"):
+    with refused(HoldfastError, "20 images", "among"):
         apart(images, images)
 
 
@@ -158,5 +159,5 @@ def tiny_digits() -> hf.Encoder:
 
 
 def test_a_bank_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(HoldfastError, match="a bank changes nothing: displacement use none"):
+    with refused(HoldfastError, "changes", "displacement"):
         planned(Request(only=("displacement",), bank="builtin:digits-train"))

@@ -20,6 +20,7 @@ from holdfast.run import catalog
 from holdfast.run.catalog import SUITES, suite_settings
 from holdfast.run.plan import plan_for_large_encoders
 from holdfast.run.request import Request, build, keywords, planned
+from tests.facts import refused, warned
 from tests.outside import CACHED, installed, looked_anew
 
 MEASURE = """
@@ -129,10 +130,7 @@ def test_quick_asks_less_of_large_encoders():
 def test_the_largest_encoder_decides_for_all_and_it_is_said():
     small = Encoder(nn.Flatten(), "pixels", Domain((1, 40, 40)))
     large = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(1600, 7500)), "large", Domain((1, 40, 40)))
-    with pytest.warns(
-        HoldfastWarning,
-        match=r"large takes 24 million operations an image, so quick looks at 50% as many images as with a small network",
-    ):
+    with warned(HoldfastWarning, "24 million", "50%", "operations"):
         (overlap,) = plan_for_large_encoders(Request(only=("overlap",)), [small, large])
     assert settings(overlap)["samples"] == 50
     assert plan_for_large_encoders(Request(only=("overlap",)), [small]) == []
@@ -177,7 +175,7 @@ def test_one_new_file_is_enough_for_a_measure(novel, folder):
 def test_a_folder_that_python_does_not_look_into_is_named(novel, tmp_path):
     novel("novel", "deeper")
     (tmp_path / "deeper" / "__init__.py").unlink()
-    with pytest.raises(HoldfastError, match=r"deeper holds modules but no __init__.py, so that none is found"):
+    with refused(HoldfastError, "deeper", "__init__.py"):
         catalog.evaluations()
 
 
@@ -214,7 +212,7 @@ def test_settings_of_other_packages_are_read_however_they_are_annotated(postpone
 
 def test_two_evaluations_of_one_name_are_refused(novel):
     novel("breakaway")
-    with pytest.raises(HoldfastError, match=r"two classes are called 'breakaway': .*Breakaway and .*Novel"):
+    with refused(HoldfastError, "'breakaway'", "Novel"):
         catalog.evaluations()
 
 
@@ -263,7 +261,7 @@ def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
         ("seed = ", r"is not valid TOML"),
         ("settings = 3", r"'settings'"),
         ("budget = 0", r"budget must be a positive number"),
-        ("eps = [0.1]\nball = ['l2:1']", r"contradict each other"),
+        ("eps = [0.1]\nball = ['l2:1']", r"eps and ball"),
         ("eps = [-0.1]", r"radius of a linf ball must be positive"),
     ],
 )
@@ -285,13 +283,13 @@ def test_radii_belong_to_attacks(tmp_path):
     assert settings(plan["clever"])["balls"] == list(clever.sizes.quick["balls"]), (
         "where gradients are sampled, no attack"
     )
-    with pytest.raises(HoldfastError, match=r"eps and ball change nothing: clever .*--set clever.balls=linf:8/255"):
+    with refused(HoldfastError, "--set", "clever.balls=linf:8/255", "nothing"):
         planned(Request(eps=("8/255",), only=("clever",)))
 
 
 def test_settings_of_what_does_not_run_are_named(tmp_path):
     (tmp_path / "run.toml").write_text("[overlap]\nsamples = 5\n[breakaway]\nsamples = 3")
-    with pytest.warns(HoldfastWarning, match=r"\[overlap\] changes nothing, because overlap is not run"):
+    with warned(HoldfastWarning, "overlap", "changes"):
         planned(Request.of(**keywords({"only": ["breakaway"]}, tmp_path / "run.toml")))
 
 

@@ -21,6 +21,7 @@ from holdfast.data import load as load_images
 from holdfast.run import checkup as doctor
 from holdfast.run import health_checks as doctor_inputs
 from holdfast.run.health_checks import COMPARING, QUESTIONS
+from tests.facts import refused, says, warned
 
 SHAPE = (3, 8, 8)
 
@@ -229,7 +230,7 @@ def test_other_domains_are_filled_and_stepped_within_their_range():
 
 
 def test_pixels_outside_of_the_domain_are_refused():
-    with pytest.raises(HoldfastError, match="must be finite and lie in"):
+    with refused(HoldfastError, "finite"):
         doctor.essential_checks(Encoder(network(), "patient", Domain(SHAPE)), torch.full((2, *SHAPE), 2.0))
 
 
@@ -248,7 +249,7 @@ def test_every_answer_is_a_sentence():
 
 def test_layers_are_listed():
     checks = doctor.essential_checks(Encoder(network(), "patient", Domain(SHAPE)))
-    assert checks[-1].sentence == "It is built of 1 Conv2d, 1 Tanh, 1 Flatten, 1 Linear."
+    assert says(checks[-1].sentence, "1 Conv2d", "1 Tanh", "1 Flatten", "1 Linear")
 
 
 def test_who_asks_by_name_learns_whether_proofs_are_possible():
@@ -262,7 +263,7 @@ def test_who_asks_by_name_learns_whether_proofs_are_possible():
     large = answer(nn.Sequential(nn.Flatten(), nn.Linear(192, 60_000), nn.ReLU(), nn.Linear(60_000, 2)).eval())
     assert large.status == "warning"
     assert "60,000 nonlinear entries" in large.sentence
-    assert answer(Function(lambda x: x.mean(), network())).name == "one vector per image", "nothing to certify"
+    assert says(answer(Function(lambda x: x.mean(), network())).name, "one vector"), "nothing to certify"
 
 
 def test_who_asks_by_name_learns_how_it_is_computed() -> None:
@@ -274,7 +275,7 @@ def test_who_asks_by_name_learns_how_it_is_computed() -> None:
     for module, shape in ((network(), SHAPE), (large, (3, 224, 224))):
         checks = doctor.all_health_checks(Encoder(module, "patient", Domain(shape), mean=(0.5,) * 3, std=(0.2,) * 3))
         arranged[shape] = next(check.sentence for check in checks if check.name == "arranged for speed")
-    assert arranged[SHAPE] == "It is computed as it was built."
+    assert says(arranged[SHAPE], "as it was")
     assert arranged[3, 224, 224].startswith("It is computed with 1 batch norm"), arranged
 
 
@@ -326,16 +327,16 @@ def test_a_normalisation_under_which_codes_spread_far_more_is_named():
     assert normalisation(images, (0.5,) * 3, (0.3,) * 3, module)[0] == "ok"
     status, sentence = normalisation(images, (0.5,) * 3, (2.0,) * 3, module)
     assert status == "warning"
-    assert "times as far with" in sentence
+    assert says(sentence, "times")
     assert normalisation(None, (0.5,) * 3, (2.0,) * 3, module)[0] == "ok", (
         "noise says nothing about what it was trained on"
     )
 
 
 def test_a_module_made_in_python_says_that_its_normalisation_is_unknown():
-    with pytest.warns(HoldfastWarning, match=r"says nothing of normalisation.*mean=\(0, 0, 0\)"):
+    with warned(HoldfastWarning, "normalisation", "mean=(0, 0, 0)"):
         encoder = Encoder(network(), "patient", Domain(SHAPE))
-    assert "says nothing of normalisation" in encoder.caution
+    assert says(encoder.caution, "nothing", "normalisation")
     assert encoder.inputs["normalisation"] == "not stated"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -403,4 +404,4 @@ def test_the_normalisation_of_a_real_network_is_judged_right():
         assert wrong.status == "warning"
         assert said in wrong.sentence
     scores = answers(127 / 255, 128 / 255, whole=True)["features, not classes"]
-    assert "1,000 outputs come from a last linear layer (_fc)" in scores.sentence
+    assert says(scores.sentence, "1,000 outputs", "(_fc)")

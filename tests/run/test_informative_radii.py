@@ -14,8 +14,10 @@ import holdfast as hf
 from holdfast.core.balls import Linf
 from holdfast.core.settings import convert, number
 from holdfast.report.text import listed
+from holdfast.run import radii
 from holdfast.run.radii import LEAST, MOST, choose, left_open, lost
 from holdfast.run.request import Request, planned
+from tests.facts import says
 
 DEFAULTS = (Linf(0.05), Linf(0.1))
 
@@ -95,6 +97,18 @@ def test_runs_choose_the_same_radii_in_any_order_with_a_budget_and_again(tmp_pat
     assert why.pop() in first.report().read_text()
 
 
+@pytest.mark.parametrize(("budget", "searched"), [(None, 12), (600.0, 4)])
+def test_few_images_of_a_large_encoder_are_searched_under_a_budget(
+    budget: float | None, searched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(radii, "HEAVY", 0)
+    cheap = {"displacement": {"samples": 8, "attacks": ["u-fgsm"]}}
+    run = hf.evaluate(
+        sharp("a", 20.0), pictures(), only="displacement", settings=cheap, budget=budget, progress=False, workers=1
+    )
+    assert f" of {searched} images" in run.results[0].provenance["radii"]
+
+
 def test_radii_that_somebody_names_and_those_of_protocols_stay() -> None:
     def free(**asked: Any) -> list[str]:
         request = Request(**asked)
@@ -166,7 +180,7 @@ def test_a_further_encoder_may_change_the_radii_and_that_is_said(tmp_path: Path)
     both = hf.evaluate([weak, strong], images, **settings, out=tmp_path)
     before, after = alone.results[0].settings["balls"], both.results[0].settings["balls"]
     assert before != after, "vacuous encoders"
-    assert "Earlier results in this folder are of other radii" in both.results[0].provenance["radii"]
+    assert says(both.results[0].provenance["radii"], "Earlier results")
     assert "Earlier" not in alone.results[0].provenance["radii"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,18 @@ def test_numbers_are_written_with_their_intervals() -> None:
     assert "Not measured: Orig, knn" in table
     assert paper_table(run.results, "quick") == ""
     assert Line("x", "geometry", "uniformity", {"k": "3"}).found(run.results) is None
+
+
+def test_a_bar_in_a_name_begins_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = hf.evaluate("builtin:digits-random", "builtin:digits", suite="zhong2022", only=["geometry"], limit=60)
+    name = "a|b"
+    results = [
+        each.model_copy(update={"encoder": each.encoder.model_copy(update={"name": name})}) for each in run.results
+    ]
+    monkeypatch.setitem(TABLES, "zhong2022", (Line("mean of |x|", "geometry", "uniformity"),))
+    table = paper_table(results, "zhong2022").splitlines()
+    cells = [[cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
+    assert [len(row) for row in cells] == [2, 2, 2]
+    assert cells[0] == ["zhong2022", name]
+    assert cells[2][0] == "mean of |x|"
+    assert len({len(line) for line in table}) == 1, "columns are aligned"

@@ -13,6 +13,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.measure.population import Population
 from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
 from holdfast.smoothing.noisy_codes import certified_cosine, least_mean, predicted_bets, similarities, unit
+from tests.facts import says
 from tests.marks import rest_slow
 from tests.samples import digits
 
@@ -99,10 +100,7 @@ def test_attacks_do_not_enter_certificates(run: hf.Result) -> None:
         > run.estimate("certified_cosine_similarity", ball="l2:0.3").value
         > 0
     )
-    assert (
-        "each certificate holds with confidence 0.999"
-        in run.estimate("certified_cosine_similarity", ball="l2:0.1").method
-    )
+    assert says(run.estimate("certified_cosine_similarity", ball="l2:0.1").method, "0.999", "certificate", "confidence")
 
 
 def test_the_similarity_of_different_images_stands_beside_what_is_certified(run: hf.Result) -> None:

@@ -26,6 +26,7 @@ from holdfast.smoothing.evaluations.center_smoothing import CenterSmoothing
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval, bisector_margins
 from holdfast.smoothing.index import Index, Smoothing
 from holdfast.smoothing.noisy_codes import NoisyCodes
+from tests.facts import refused, says
 from tests.samples import builtin, digits, linear
 
 FEW: dict[str, Any] = {"selection": 800, "copies": 1500, "samples": 5, "others": 20, "slack": 0.1}
@@ -89,7 +90,7 @@ def test_abstentions_are_apart_and_never_a_radius():
 
 def test_an_estimate_says_how_sure_its_certificates_are_alone_and_together(centred: Result):
     found = centred.estimate("certified_universal_quantile", divergence="l2", ball="l2:0.25")
-    assert "each certificate holds with confidence 0.99, all 5 together with at least 0.95" in found.method
+    assert says(found.method, "5 together", "least 0.95", "0.99", "certificate")
     assert found.claim is Claim.UPPER
     assert found.unit == "fraction of pairs"
 
@@ -110,7 +111,7 @@ def test_a_contradiction_is_said(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_is_no_metric_of_points_is_refused():
-    with pytest.raises(HoldfastError, match="triangle inequality, got the divergence l1"):
+    with refused(HoldfastError, "l1", "inequality", "divergence"):
         CenterSmoothing(divergences=(L1Distance(),), **FEW)(builtin(), digits(10), RunSettings())
 
 

@@ -19,6 +19,7 @@ from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
 from holdfast.smoothing.index import Smoothing, mass, quantile
 from holdfast.smoothing.noisy_codes import NoisyCodes
 from holdfast.smoothing.plan import Plan
+from tests.facts import says
 from tests.samples import linear
 
 SMOOTHING, TRIALS, ALPHA = Smoothing(0.25, 400, 8000, 6, 5), 2000, 0.05
@@ -121,6 +122,6 @@ def test_evaluations_share_copies_and_the_plan_foretells_them() -> None:
     assert asked.stopping == Stopping((0.25, 0.5, 0.75), 0.001, 6000)
     assert asked.looks == 5
     said = str(Plan(asked.smoothing, asked.slack, asked.alpha, asked.stopping))
-    assert "up to 120,000 noisy copies of each image, 32,500 where they agree" in said
+    assert says(said, "120,000", "32,500", "copies")
     wide = SmoothedRetrieval(radii=(0.25, 0.5))
     assert wide.least_copies > 6000, "the ball of center smoothing takes more"

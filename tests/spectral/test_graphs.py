@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -13,6 +15,8 @@ from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.spectral.analysis import spade
 from holdfast.spectral.graph import Graph, bridged, crossing, split, union
 from holdfast.spectral.graph_pair import CKNN, KNN, PCA, GraphConstruction, Sparsified, sparsified
+from tests.facts import says
+from tests.outside import installed
 from tests.spectral.graphs import folded, oracle, random_graph
 
 
@@ -160,7 +164,7 @@ def test_the_largest_piece_repairs():
     assert found.inputs.n == size
     scores = found.node_scores()
     assert np.isnan(scores).sum() == 120 - size
-    assert "only the largest output component" in found.graphs.repaired
+    assert says(found.graphs.repaired, "largest", "component")
 
 
 def test_the_spanning_tree_repairs():
@@ -213,3 +217,15 @@ def test_equal_outputs_are_counted():
     y[:40] = y[0]
     assert spade(x, y, repair="mst").graphs.ties == 40
     assert spade(*folded(100)).graphs.ties == 0
+
+
+def test_graphs_of_other_packages_have_an_entry_point_group_of_their_own(tmp_path: Path) -> None:
+    code = (
+        "from dataclasses import dataclass\nfrom typing import final\n"
+        "from holdfast.spectral.graph_pair import GraphConstruction\n\n\n"
+        "@final\n@dataclass(frozen=True)\nclass Ring(GraphConstruction):\n    name = 'ring'\n\n"
+        "    def connect(self, near):\n        raise NotImplementedError\n"
+    )
+    points = {"holdfast.spectral.graphs": {"ring": "elsewhere.ring:Ring"}}
+    with installed(tmp_path, "elsewhere", {"ring": code}, points):
+        assert type(GraphConstruction.read("ring")).__name__ == "Ring"

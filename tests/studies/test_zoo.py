@@ -24,6 +24,7 @@ from studies.agreement.zoo import Zoo, degenerate, find, principal_components
 import holdfast as hf
 from holdfast.core.records import Claim, Series
 from studies import __main__, page
+from tests.facts import says
 
 
 def test_no_two_members_have_one_name() -> None:
@@ -150,7 +151,7 @@ def test_a_measure_that_follows_the_reference_is_recommended_and_noise_is_not() 
     assert verdict(good, held, equal).kind in {"use", "some"}
     assert any("neither among undefended" in doubt for doubt in verdict(good, held[:1], equal).reasons)
     unsure = Interval(0.01, 0.9, -0.01, 0.95)
-    assert any("at equal data set" in doubt for doubt in verdict(good, held, unsure).reasons)
+    assert any(says(doubt, "equal data set") for doubt in verdict(good, held, unsure).reasons)
     assert verdict(replace(good, over_both=unsure), held, equal).kind == "none", "the lower one of two grades"
     passed = replace(good, given={ALL: (0.5, equal)}, families=(0.2, 0.6), adjusted=0.01)
     assert verdict(passed, held, equal).kind == "use"

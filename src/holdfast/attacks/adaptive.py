@@ -1,11 +1,11 @@
 """Adaptive attacks: gradient ascent whose step halves when progress stalls (APGD).
 
-Of several attacks on the same images, the adaptive ones start where the others ended, so that they are never weaker.
+If several attacks run on the same images, adaptive ones also start from the results of the others. They are never weaker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import final
@@ -59,6 +59,8 @@ SCOUTING = 0.4
 """Share of its steps that each of several starts takes before the best of them goes on alone."""
 SPREAD = 0.05
 """Share of the coordinates that the first step in a sparse ball touches; it falls to the top one alone at the end."""
+Look = Callable[[Encoder, Pixels, ObjectiveFunction], tuple[Gain, Pixels]]
+"""Gain and gradient at a point, as ``gain_and_gradient`` returns them."""
 
 
 @final
@@ -213,6 +215,7 @@ def ascend(
     start: Pixels,
     steps: int,
     first: Float[Tensor, "b"] | float,
+    look: Look = gain_and_gradient,
 ) -> tuple[Pixels, Gain]:
     """Follow the gradient from ``start`` and keep the best point on the way.
 
@@ -224,12 +227,13 @@ def ascend(
         start: Starting points, shape (b, *pixels).
         steps: Gradient steps.
         first: Length of the first step as a fraction of the radius, for each image or for all.
+        look: Returns gain and gradient at a point, and may remember the point.
 
     Returns:
         The best points, shape (b, *pixels), and their gains, shape (b,).
     """
     before = moved = start
-    gain, gradient = gain_and_gradient(encoder, moved, objective)
+    gain, gradient = look(encoder, moved, objective)
     best, best_gain, best_gradient = moved, gain, gradient
     length = torch.ones_like(gain) * first * ball.radius
     rises, at_checkpoint = torch.zeros_like(gain), (length, best_gain)
@@ -240,7 +244,7 @@ def ascend(
         inertia = MOMENTUM if step > 1 else 1.0
         blend = moved + inertia * (ahead - moved) + (1 - inertia) * (moved - before)
         before, moved = moved, inside(pixels, blend, ball, encoder)
-        now, gradient = gain_and_gradient(encoder, moved, objective)
+        now, gradient = look(encoder, moved, objective)
         rises = rises + (now > gain)
         best_gradient = torch.where(column(now > best_gain, moved), gradient, best_gradient)
         best, best_gain = better(best, best_gain, moved, now)

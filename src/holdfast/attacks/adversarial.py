@@ -236,7 +236,7 @@ class AdversarialImages(Observation):
 
 
 def _padded(values: Tensor, count: int) -> Tensor:
-    """Return ``values`` with zeros up to ``count`` entries, for the last batch may be smaller."""
+    """Return ``values`` with zeros up to ``count`` entries, because the last batch may be smaller."""
     return torch.cat([values, values.new_zeros(count - len(values), *values.shape[1:])])
 
 

@@ -1,7 +1,7 @@
-"""What attacks of an evaluation maximise instead of the distance that it measures: another distance, or a loss.
+"""What attacks maximise if it is not the distance that is measured: another distance, or a loss.
 
-Petrov and Kwiatkowska 2022 (https://arxiv.org/abs/2210.04076) run one attack on l2 and report it in three distances
-(tables 5 to 7); attacks on a loss of training are section 4.3 of the paper.
+Petrov and Kwiatkowska 2022 (https://arxiv.org/abs/2210.04076) run one attack in l2 and report it in three distances
+(tables 5 to 7). Section 4.3 of the paper attacks a training loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attack radii as observed of each image, shared by what an attack finds and what is proved of the same event."""
+"""Attack radii of images: one observation, shared by the attack radius and by the radius proved for the same event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every attack has in common: restarts, the best point found, and proof after the fact that it stayed inside."""
+"""What all attacks have in common: restarts, the best point found, and a check that it lies inside the perturbation set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Black-box attacks: square search, estimated gradients (NES) and decisions alone (RayS).
+"""Black-box attacks: square search, estimated gradients (NES) and decision-based search (RayS).
 
 They need scores or decisions of the encoder, but no gradients.
 """

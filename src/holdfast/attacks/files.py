@@ -1,7 +1,7 @@
-"""What an attack leaves on disk, made so that anybody can check it against the encoder.
+"""Files of ``holdfast attack``, from which anybody can check an attack against the encoder.
 
 attack.json          settings, numbers per image, and the replay of the saved pixels
-attack.safetensors   clean and attacked pixels and codes, exactly (``clean_levels`` where 8 bits do); ids in the header
+attack.safetensors   clean and attacked pixels and embeddings, exactly (``clean_levels`` where 8 bits do); ids in the header
 images/NAME.png      attacked images, rounded to 256 levels (for inputs that are images)
 sheet.png            the images that moved most and least: clean, attacked, change, target
 """

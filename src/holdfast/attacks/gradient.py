@@ -1,7 +1,7 @@
-"""The gradient attack, whose settings are FGSM, BIM and PGD.
+"""The gradient attack; FGSM, BIM and PGD are settings of it.
 
 From ``x_0`` near the clean image ``x``, repeat ``x_{t+1} = clip(x + project(x_t + step * steepest(gradient) - x))``.
-Sources: Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al. 2018 (PGD); on representations,
+Sources: Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et al. 2018 (PGD); on embeddings,
 Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 4.
 """
 

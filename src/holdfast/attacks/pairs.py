@@ -1,6 +1,6 @@
-"""Attacks on pairs of images, and attacks with a radius of their own for each image.
+"""Attacks on pairs of images, and attacks with one radius per image.
 
-Both wrap an encoder, so that every attack of one image with one radius can serve them.
+Both wrap the encoder, so any attack on single images with one radius can be used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Named attacks of the literature: what they climb, how, in which ball. ``holdfast attack --preset NAME`` runs one."""
+"""Named attacks of the literature: objective, attack and ball. ``holdfast attack --preset NAME`` runs one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Bounds: what no perturbation in a ball can do to an embedding.
 
-Files and folders here hold algorithms; each file in ``evaluations`` is one measure that rests on bounds."""
+Files and folders here hold algorithms; each file in ``evaluations`` is one measure that uses bounds.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What ``holdfast certify`` observes, records and writes for each image.
 
-Bounds and attacks are observed together; counterexamples count only if they hold for every order of float32 sums.
+Bounds and attacks are observed together. A counterexample counts only if it holds for every order of float32 sums.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The radius up to which an image provably keeps its own match: no other image of the gallery becomes nearer.
 
 Under l2 and cosine the embeddings nearer to another image fill a half-space, so each other image is one linear
-specification of ``f(x')``. The radius is that of the first specification to fail, and few are worth a costly bound:
+specification of ``f(x')``. The radius is that of the first specification to fail. Few specifications need a costly bound:
 
-1. bracket the radius of the ``FIRST`` images nearest by;
+1. bracket the radius of the ``FIRST`` nearest images;
 2. at that radius, a box around the embeddings settles images far away, and the bound itself all others;
-3. those left without a proof are bracketed below that radius. A proof at a larger radius holds at smaller ones, so
-   every image leaves after it was proved once.
+3. bracket those without a proof below that radius. A proof at a larger radius holds at smaller ones, so an image leaves
+   after its first proof.
 """
 
 from __future__ import annotations

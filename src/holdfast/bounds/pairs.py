@@ -1,7 +1,6 @@
 """Anchors with their negatives, and attacks on such pairs.
 
-A linear function of the embedding decides whether an anchor matches a negative; negatives can also be made as RVCL
-makes them.
+A linear function of the embedding decides whether an anchor matches a negative. Negatives can also be made by RVCL's attack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One query of a benchmark: a search for an input that satisfies it, and bounds which prove that there is none.
+"""One query of a benchmark: a search for an input that satisfies it, and bounds that prove that there is none.
 
 A query is ``unsat`` once each of its disjuncts is: one of its inequalities, or their sum, is proved to be violated by all
 inputs of its box. It is ``sat`` once a search reaches an input in the box whose outputs satisfy all inequalities of a

@@ -59,7 +59,7 @@ class Region:
         return Box(self.low, self.high)
 
     def minimise(self, form: Form) -> Float[Tensor, "b s"]:
-        """Return a lower bound of each form over the region; exact but for l2's bisection."""
+        """Return a lower bound of each form over the region; exact except for l2's bisection."""
         if self.ball is Linf:
             # Infinite ends of the range never survive: the ball's own box is finite.
             return form.dot((self.low + self.high) / 2) - form.like(form.coef.abs()).dot((self.high - self.low) / 2)

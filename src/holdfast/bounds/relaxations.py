@@ -283,7 +283,7 @@ CURVES = {
 # its own value, so that values below the least average have their score at ``u``, the others at ``l``. Sorted by
 # value, that leaves n + 1 thresholds to try (https://arxiv.org/abs/2605.10974). Weights are never negative, so over
 # boxes of values the least average is that of the least values: together the range is exact, which the box of a sum
-# of products is far from, for it does not know that weights sum to 1.
+# of products is far from, because it does not know that weights sum to 1.
 
 FAR = 1000.0
 """Scores that are so much lower than others have no weight in float64."""

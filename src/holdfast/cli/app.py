@@ -1,10 +1,7 @@
 """The command line. Each module of this package with a function ``command`` is a command of the module's name.
 
-Other installed packages add theirs by entry points of the group ``holdfast.cli``.
-
-A command that keeps its work when it is interrupted says so in ``STOPPED``.
-
-Nothing here imports torch before a command runs, so that help is instant.
+Other installed packages add theirs by entry points of the group ``holdfast.cli``. A command that keeps its work when it is
+interrupted states this in ``STOPPED``. Nothing here imports torch before a command runs, so that help is instant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a command computes: with its fellows under torchrun or srun, as Slurm jobs of itself, or as its flags say."""
+"""Where a command computes: with other processes under torchrun or srun, as Slurm jobs, or as its flags state."""
 
 from __future__ import annotations
 

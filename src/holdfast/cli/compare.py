@@ -77,14 +77,14 @@ def command(
 def _print(form: str, comparison: ComparedRuns, full: bool) -> None:
     from holdfast.report.files import report
     from holdfast.report.overview.alerts import encoders_without_results
-    from holdfast.report.overview.first_screen import lines
+    from holdfast.report.overview.first_screen import WHOLE, lines
     from holdfast.report.printed import csv, latex, markdown
 
     contents = comparison.contents
     if form == "table":
         for screen in contents.first_screens:
             print(screen.title)
-            print("\n".join(lines(screen, most=9)), end="\n\n")
+            print("\n".join(lines(screen, most=WHOLE)), end="\n\n")
         if contents.first_screens and not full:
             print("All tables, intervals and paired differences: add --full")
             return

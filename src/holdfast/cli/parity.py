@@ -87,7 +87,7 @@ def command(
     _print(answer)
     for failure in answer.failures:
         print(f"{failure.encoder} has no result: {failure.reason}", file=sys.stderr)
-    if adapter:
+    if adapter and any(_is_mapped(result) for result in answer.results):
         print(f"Adapter: {adapter}")
     if answer.page:
         print(f"Report: {answer.page}")
@@ -116,9 +116,25 @@ def _print(answer: Parity) -> None:
     for result in compared:
         for verdict in result.findings.verdicts:
             console().print(Text(f"{result.encoder.name}: {verdict.question} {verdict.reason}"))
+        console().print(Text(f"{result.encoder.name}: {_low_end(result)}"))
         for warning in (*result.encoder.warnings, *result.findings.warnings):
             if may_warn(warning):
                 console().print(Text(f"{result.encoder.name}: warning: {warning}"))
+
+
+def _is_mapped(result: Result) -> bool:
+    """Return whether a map was written: it kept more neighbours than the old index as it is."""
+    return any(verdict.witness.get("map", "none") != "none" for verdict in result.findings.verdicts)
+
+
+def _low_end(result: Result) -> str:
+    """Return in one line what the mean of neighbours kept hides."""
+    groups = next((e.reason for e in result.estimates if e.quantity == "neighbours_kept_worst_group"), None)
+    return (
+        f"Queries that keep at least 80% of their neighbours: {_number(result, 'neighbours_kept_at_80')}; "
+        f"kept by the lowest 10%: {_number(result, 'neighbours_kept_worst_10')}"
+        f"{f' ({groups})' if groups else ''}"
+    )
 
 
 def _is_parity(result: Result) -> bool:

@@ -1,8 +1,7 @@
-"""The terminal: tables as wide as it is, output that may be cut off, parsing of commands, one result in print.
+"""The terminal: tables that fit its width, parsing of commands, one result in print.
 
-Layout of ``--help``: commands in groups, flags in panels, every default stated once.
-
-Warnings of a command: each once, and at most three.
+Also here: the layout of ``--help`` (commands in groups, flags in panels, every default once), and warnings of a command,
+each once and at most three.
 """
 
 from __future__ import annotations
@@ -244,8 +243,8 @@ class Command(TyperCommand):
         """Parse ``args`` as typer does.
 
         Raises:
-            HoldfastError: one is empty (after conversion a path would no longer say so, for it is the current folder), or
-                an option that takes one value is given twice.
+            HoldfastError: one is empty (a converted empty path is the current folder), or an option that takes one value is
+                given twice.
         """
         if not ctx.resilient_parsing:  # which completion asks for
             texts, _, given = self.make_parser(ctx).parse_args(args=list(args))

@@ -27,6 +27,14 @@ def command(
     ] = None,
     bank: flags.TrainingBank = None,
     set_: flags.RecipeSettings = None,
+    moco: Annotated[
+        Path | None,
+        typer.Option(
+            help="Continue a MoCo v1 or v2 checkpoint (.pth.tar) of its authors' program.",
+            metavar="FILE",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     transform: Annotated[
         str | None,
         typer.Option(
@@ -68,6 +76,7 @@ def command(
         recipe,
         images,
         bank=bank,
+        moco=moco,
         transform=transform,
         channels=channels,
         device=device,

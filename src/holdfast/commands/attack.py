@@ -1,4 +1,4 @@
-"""Attack images: what they become, how far their codes move, and a check of both."""
+"""Attack images: the attacked images, how far their embeddings move, and a check of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.attacks.presets import PRESETS, Preset, read_attack
 from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
-from holdfast.core.errors import HoldfastError, HoldfastWarning, UnknownName
+from holdfast.core.errors import Conflict, HoldfastWarning, OutOfRange, UnknownName
 from holdfast.core.objective import DivergenceObjective, Objective
 from holdfast.core.options import RunOptions, takes
 from holdfast.core.settings import read
@@ -93,7 +93,7 @@ def preset_of(
     search = read_attack(attack) if isinstance(attack, str) else attack or base.attack
     for value, kind, form in ((goal, Objective, "away"), (search, Attack, "adaptive")):
         if not isinstance(value, kind):
-            raise HoldfastError(f"expected an {kind.__name__} or its text, as in {form!r}, got {value!r}")
+            raise OutOfRange(kind.__name__.lower(), value, f"an {kind.__name__} or its text, as in {form!r}")
     if divergence is not None:
         goal = _measured_by(goal, divergence, objective)
     changed = any(part is not None for part in (ball, attack, objective, divergence))
@@ -104,10 +104,12 @@ def preset_of(
 def _measured_by(goal: Objective, divergence: str | Divergence, objective: str | Objective | None) -> Objective:
     """Return ``goal`` with another divergence."""
     if isinstance(objective, str) and "divergence=" in objective:
-        raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
+        raise Conflict("attack", f"--divergence {divergence} and --objective {objective}", "a divergence once")
     if not isinstance(goal, DivergenceObjective):
-        raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
+        raise Conflict(
+            f"objective {goal.name}", f"--divergence {divergence}", "no divergence", "leave --divergence out"
+        )
     chosen = Divergence.read(divergence) if isinstance(divergence, str) else divergence
     if not isinstance(chosen, Divergence):
-        raise HoldfastError(f"expected a Divergence or its text, as in 'cosine', got {divergence!r}")
+        raise OutOfRange("divergence", divergence, "a Divergence or its text, as in 'cosine'")
     return replace(goal, divergence=chosen)

@@ -1,6 +1,6 @@
 """A canary in one file: made once with an encoder, checked wherever the encoder is in service.
 
-What a canary holds, measured with the given encoder: tolerances, and embeddings under usual mistakes.
+Making one measures, with the given encoder, tolerances and the embeddings under usual mistakes.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ def _with_facts(answer: CanaryCheck, canary: Canary, encoder: Encoder) -> Canary
     facts = ("The weights are the same" if same else "The weights differ", *stated, *libraries)
     cause = answer.cause
     if same and cause.startswith(WEIGHTS):
-        cause = stated[0] if stated else "pooling, code or arithmetic, for the weights are the same"
+        cause = stated[0] if stated else "pooling, code or arithmetic, because the weights are the same"
     return replace(answer, cause=cause, facts=facts)
 
 

@@ -1,8 +1,9 @@
-"""Certify images, one by one: that no change makes one more similar to others, or a change that does.
+"""Certify images, one by one: prove that no perturbation makes one match another image, or find one that does.
 
-What ``holdfast certify --method smoothing`` leaves on disk: for every image, up to which change its noisy copies keep it.
+Also here: the files of ``holdfast certify --method smoothing``, with the radius up to which noisy copies of each image keep
+their match.
 
-certify.json    settings, and per image its status, the radius certified less that of the ball, and why it is unknown
+certify.json    settings, and per image its status, the certified radius minus that of the ball, and why it is unknown
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from holdfast.bounds.rounding.executed import executes
 from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import L2, Ball
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName
 from holdfast.core.options import CertifyOptions, takes
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import pairs
 from holdfast.measure.evaluation import settings
 from holdfast.measure.population import Population
 from holdfast.measure.store import Store, provenance
-from holdfast.report.text import about
+from holdfast.report.text import about, listed
 from holdfast.run.forecast import seconds_per_forward
 from holdfast.run.inputs import NamedEncoder, NamedImages
 from holdfast.run.progress import Display
@@ -49,6 +50,8 @@ from holdfast.smoothing.noisy_codes import NoisyCodes
 from holdfast.smoothing.plan import Plan
 
 SMOOTHING = "smoothing"
+SETTINGS = frozenset({"sigma", "selection", "copies", "alpha", "divergences"})
+"""Settings of smoothing that a text may name."""
 LEAST = 250
 """Copies that are drawn before anything is looked at."""
 SELECTION = 1
@@ -69,11 +72,11 @@ def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> Smooth
         10000
     """
     if not isinstance(ball, L2):
-        raise HoldfastError(f"smoothing certifies l2 balls, got {ball}; give one as in --ball l2:0.25")
-    takes = "smoothing takes sigma, selection, copies, alpha and divergences, as in smoothing:sigma=0.25"
-    settings_of_text = pairs([part for part in method.partition(":")[2].split(",") if part], takes)
-    if unknown := set(settings_of_text) - {"sigma", "selection", "copies", "alpha", "divergences"}:
-        raise HoldfastError(f"{takes}; got {min(unknown)!r}")
+        raise OutOfRange("ball of smoothing", ball, "an l2 ball", "give one as in --ball l2:0.25")
+    form = f"smoothing takes {listed(sorted(SETTINGS))}, as in smoothing:sigma=0.25"
+    settings_of_text = pairs([part for part in method.partition(":")[2].split(",") if part], form)
+    if unknown := settings_of_text.keys() - SETTINGS:
+        raise UnknownName("setting of smoothing", min(unknown), SETTINGS, "give some, as in smoothing:sigma=0.25")
     fixed = {"radii": ball.radius, "samples": anchors, "others": others}
     evaluation = build(SmoothedRetrieval, {"divergences": "l2", "selection": SELECTION, **settings_of_text, **fixed})
     assert isinstance(evaluation, SmoothedRetrieval)

@@ -1,4 +1,4 @@
-"""Bounds that stored results must keep."""
+"""Thresholds that stored results must satisfy."""
 
 from __future__ import annotations
 

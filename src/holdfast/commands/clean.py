@@ -1,4 +1,4 @@
-"""What of a stored run no result needs any more, and its removal."""
+"""Files of a stored run that no result needs any more, and their removal."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Changed images as files: a folder of 8-bit PNGs for each transform, and beside it what they were made from.
+"""Transformed images as files: a folder of 8-bit PNGs per transform, and a record of their origin.
 
 OUT/fog-c_3/cat/1.png   the image cat/1.jpg in fog of severity 3
 OUT/fog-c_3.json        transform, version, seed, images, and of each file the id and the checksum
 
-Each PNG carries the key of what it holds, so that a request that was interrupted goes on where it stopped: a file that
-is whole and has the right key is left alone.
+Each PNG contains the key of its content, so an interrupted request continues where it stopped: complete files with the right
+key stay.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _batches(count: int, size: int) -> list[Sequence[int]]:
 
 
 def _file_contents(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
-    """Return what the files of ``rows`` hold, read by the process that writes them, for workers may see other drives."""
+    """Return what the files of ``rows`` hold, read by the process that writes them, because workers may see other drives."""
 
     def content(row: int) -> bytes | None:
         with suppress(OSError):

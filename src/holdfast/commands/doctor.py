@@ -1,4 +1,4 @@
-"""May this encoder's numbers be trusted?"""
+"""Check an encoder before its numbers are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Have the inputs moved? Two sets of images, one encoder, no labels: a request to the same pipeline as every measure."""
+"""Test whether new images differ from reference images: two sets, one encoder, no labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders and images in, the results of a run out."""
+"""Measure encoders on images and return the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``holdfast.evaluate`` returns: the results of a run, to look at in Python and to write as a report."""
+"""The value of ``holdfast.evaluate``: the results of a run, to use in Python and to write as a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.report import notebook, text, write
 from holdfast.report.comparison.comparable import with_relative_errors
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.notebook import Drawing
-from holdfast.report.overview.first_screen import lines
+from holdfast.report.overview.first_screen import WHOLE, lines
 from holdfast.report.sets import Sets
 
 SETS = "sets.json"
@@ -128,7 +128,7 @@ class EvaluatedRun:
     def __repr__(self) -> str:
         """Return the first screen, or the worst numbers of a run without one, and the reason of each failure."""
         screens = Contents(with_relative_errors(self.results), self.failures).first_screens
-        shown = [line for screen in screens for line in lines(screen, most=9)]
+        shown = [line for screen in screens for line in lines(screen, most=WHOLE)]
         return "\n".join([self._counts(), *(shown or self._worst()), *self._failed()])
 
     def plot(self, what: str | None = None) -> Drawing:

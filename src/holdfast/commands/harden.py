@@ -1,4 +1,4 @@
-"""Make an encoder more robust with images alone, and report what that gained and cost.
+"""Make an encoder more robust with images alone, and report gain and cost.
 
 With a budget, the number of epochs is planned so that the learning rate falls to its end in time.
 """
@@ -29,7 +29,7 @@ from holdfast.commands.train import UnfinishedError, check_trainable, train
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.clock import budget_start
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.options import HardenOptions, takes
@@ -319,9 +319,8 @@ def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images
     order = draws.argsort(stable=True).tolist()  # the images of a group have one draw, and stay together
     order = order if limit is None else order[:limit]
     if len(order) < FEWEST:
-        raise HoldfastError(
-            f"hardening needs at least {FEWEST} images, of which one in {SHARE} is kept to measure with, got {len(order)}"
-        )
+        fix = f"one image in {SHARE} is kept to measure with, so add images"
+        raise OutOfRange("number of images to harden with", len(order), f"at least {FEWEST}", fix)
     count = min(HELD_OUT, len(order) // SHARE)
     while count < len(order) and names[order[count]] == names[order[count - 1]]:
         count += 1

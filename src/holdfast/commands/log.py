@@ -1,4 +1,4 @@
-"""Where runs are kept beside their folder: trackers of experiments, each loaded when it is asked for."""
+"""Experiment trackers that runs are also written to, each loaded when it is requested."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Whether another runtime, precision, export or version of an encoder still has the space of the first.
+"""Whether another runtime, precision, export or version of an encoder keeps the embedding space of the first.
 
-The result of one candidate: its codes beside those of the reference, what explains the difference, worst images.
+Also here: the result of one candidate, with its embeddings beside the reference, the cause of a difference, and worst
+images.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from holdfast.commands.parity_adapter import ADAPTER_VERSION, adapted
 from holdfast.commands.parity_preprocessing import preprocessing
 from holdfast.commands.parity_sides import Coded, NamedSide, Side, change, check_time, coded, radii_of, sides_of
 from holdfast.core.checks import check_whole
-from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
+from holdfast.core.errors import BudgetSpentError, HoldfastError, OutOfRange, UnknownName
 from holdfast.core.noise import hashed_each
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.pictures import SHOWN, row
@@ -48,7 +49,7 @@ from holdfast.service.parity import (
     findings,
     worst,
 )
-from holdfast.service.parity_maps import Answers, Gallery
+from holdfast.service.parity_maps import Answers, Gallery, exchanged
 
 ITSELF = "the other images"
 UNMOVED = (SAME, DIRECTIONS)
@@ -93,7 +94,7 @@ class Conclusion:
         """
         key = self.key(side, before, after)
         known = self.run.store.result(key)
-        if known is not None and known.planned is None and self.adapter is None:
+        if known is not None and known.planned is None and self.adapter is None and _has_low_end(known):
             return known
         self.run.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
         candidate = coded(side, self.inputs, self.run)
@@ -103,7 +104,8 @@ class Conclusion:
         conclusion = _with_radii(conclusion, before, after)
         if self.adapter is not None:
             estimates, found = adapted(pair, self.k, self.reference.side, side.name, before, self.inputs, self.run)
-            found.adapter.save(self.adapter)
+            if found.adapter is not None:
+                found.adapter.save(self.adapter)
             verdicts = (*conclusion.verdicts, found.verdict(self.adapter))
             warnings = (*conclusion.warnings, *([found.warning] if found.warning else ()))
             conclusion = conclusion.model_copy(
@@ -210,7 +212,7 @@ class Conclusion:
         )
 
     def pictures(self, conclusion: Findings, pair: Pair, answers: Answers) -> tuple[Picture, ...]:
-        """Return the images whose codes moved most, with the nearest image before and after."""
+        """Return the images whose codes moved most, and those whose neighbours changed most, with these neighbours."""
         population = self.reference.population
         encoder, images = population.encoder, population.images
         if encoder.codes_only or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] in UNMOVED:
@@ -238,6 +240,17 @@ class Conclusion:
                 if each.quantity in ("distance", "cosine", "neighbours_kept")
             )
             pictures.append(row(f"{pair.ids[position]}: {numbers}", parts, encoder.domain))
+        kept = answers.neighbours
+        for position in kept.values.argsort(stable=True)[:SHOWN].tolist():
+            lists = exchanged(kept, position, self.k)
+            parts = {"image": population.pixels([row_of[pair.ids[position]]])[0]} | {
+                f"{what} {place}": gallery.pixels([row_of_gallery[names[found]]])[0]
+                for what, near in zip(("lost", "new"), lists, strict=True)
+                for place, found in enumerate(near[:SHOWN], start=1)
+            }
+            caption = f"{pair.ids[position]}: keeps {float(kept.values[position]):.3g} of its {self.k} neighbours"
+            if lists[0]:
+                pictures.append(row(caption, parts, encoder.domain))
         return tuple(picture for picture in pictures if picture is not None)
 
     def record(self, candidate: Coded, conclusion: Findings) -> Result:
@@ -266,6 +279,11 @@ class Conclusion:
             planned=planned if cut else None,
             provenance=provenance(candidate.side.settings, self.run.started),
         )
+
+
+def _has_low_end(result: Result) -> bool:
+    """Return whether a stored result tells the low end of neighbours kept, which results of older versions do not."""
+    return any(estimate.quantity == "neighbours_kept_at_80" for estimate in result.estimates)
 
 
 def _widths(reference: Coded, candidate: Coded) -> tuple[str, ...]:
@@ -341,7 +359,7 @@ class Parity:
         for failure in self.failures:
             if failure.encoder == candidate:
                 raise HoldfastError(f"{candidate} has no result: {failure.reason}")
-        raise HoldfastError(f"no candidate is called {candidate!r}; there are: {', '.join(self.verdicts) or 'none'}")
+        raise UnknownName("candidate", candidate, self.verdicts)
 
     def report(self, folder: str | Path) -> Path:
         """Write the report into ``folder`` and return the path of its page."""
@@ -373,7 +391,8 @@ def parity(
         divergence: what neighbours and distances go by: ``cosine``, as most indexes and ``threshold`` do, or ``l2``.
         radii: number of images to attack on every encoder, to compare their attack radii; 0: none.
         black_box: attack without gradients, which quantised networks have none of.
-        adapter: file for a map from the reference's embeddings to the space of the only candidate, for ``load_adapter``.
+        adapter: file for a map from the reference's embeddings to the space of the only candidate, for ``load_adapter``;
+            not written if no map keeps more neighbours than the old index as it is.
         precision: float32, float64, bfloat16 or float16, of the reference and of candidates that name no other.
         budget: seconds after which no new work begins; results are then of fewer images than planned.
         out: folder of the run; with the same folder an interrupted one continues, and ``check`` reads it. By default nothing
@@ -394,7 +413,7 @@ def parity(
     if divergence not in DIVERGENCES:
         raise UnknownName("divergence", divergence, DIVERGENCES)
     if radii < 0:
-        raise HoldfastError(f"radii is how many images are attacked, 0 or more, got {radii}")
+        raise OutOfRange("radii, the number of images to attack,", radii, "at least 0")
     if adapter is not None:
         adapter = Path(adapter)
         if adapter.suffix != ".safetensors":

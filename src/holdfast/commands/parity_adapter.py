@@ -1,4 +1,4 @@
-"""Fit a map from the reference's embeddings to the candidate's space, and what a search keeps through it."""
+"""Fit a map from the reference's embeddings to the candidate's space, and measure searches through it."""
 
 from __future__ import annotations
 
@@ -29,34 +29,51 @@ NAME = "adapter_neighbours_kept"
 QUESTION = "Can an adapter stand in for encoding again?"
 
 
+NONE = "none"
+"""Name of the old index as it is, which every map must beat."""
+
+
 @dataclass(frozen=True)
 class Adapted:
     """The map that keeps most neighbours, and what it keeps on images that it was neither fitted to nor chosen by."""
 
-    adapter: Adapter
+    adapter: Adapter | None
+    """None if no map keeps more than the old index as it is."""
     kept: Estimate
+    """Neighbours kept through the map, or without one."""
+    other: Estimate | None = None
+    """Neighbours kept without a map or, if none is needed, through the best one; None if widths differ."""
     warning: str | None = None
     """Why the attack radius through the map is not known, if it was asked for."""
 
     def verdict(self, path: Path) -> Verdict:
         """Return whether the map, written to ``path``, keeps as many neighbours as the verdict *same neighbours* asks."""
         low, high = (0.0, 1.0) if self.kept.low != self.kept.low else (self.kept.low, self.kept.high)
-        enough, advice = low >= NEIGHBOURS, "map the index with it"
+        enough = low >= NEIGHBOURS
+        kind = self.kept.conditions["map"]
+        if self.adapter is None:
+            assert self.other is not None
+            who = "no map is needed: the old index as it is" if enough else "no map beats the old index as it is, which"
+            beside = f"the best map, {self.other.conditions['map']}, keeps {self.other.value:.3g}; no file is written"
+        else:
+            who = f"the {kind} map in {path.name}"
+            beside = "" if self.other is None else f"the old index as it is keeps {self.other.value:.3g}"
+        advice = "keep the index" if self.adapter is None else "map the index with it"
         if not enough:
             advice = "encode the index again" if high < NEIGHBOURS else "add images, which would decide"
         return Verdict(
             question=QUESTION,
             status="no violation found" if enough else "refuted" if high < NEIGHBOURS else "unknown",
-            reason=f"the {self.adapter.header.kind} map in {path.name} keeps {self.kept.value:.3g} [{low:.3g}, "
-            f"{high:.3g}] of the nearest images of held-out images, and {NEIGHBOURS:g} is asked; {advice}",
-            witness={"map": self.adapter.header.kind, "images": str(self.adapter.header.images)},
+            reason=f"{who} keeps {self.kept.value:.3g} [{low:.3g}, {high:.3g}] of the nearest images of held-out images, "
+            f"and {NEIGHBOURS:g} is asked; {f'{beside}; ' if beside else ''}{advice}",
+            witness={"map": kind, "images": str(0 if self.adapter is None else self.adapter.header.images)},
         )
 
 
 def adapted(
     pair: Pair, k: int, old: Side, new: str, before: Result | Failure | None, inputs: Inputs, run: Run
 ) -> tuple[list[Estimate], Adapted]:
-    """Return what searches keep without and through each map, on held-out images, and the best map.
+    """Return what searches keep without and through each map, on held-out images, and the best map if it beats none.
 
     Args:
         pair: embeddings by both encoders.
@@ -83,15 +100,18 @@ def adapted(
         kind: fitted(kind, seen.reference[fit].double(), seen.candidate[fit].double(), (old.name, new), unit)
         for kind in KINDS
     }
-    chosen = {kind: float(searched(seen, choose, k, each).values.mean()) for kind, each in maps.items()}
-    winner = max(KINDS, key=chosen.__getitem__)
-    compared: dict[str, Adapter | None] = {"none": None, **maps} if seen.same_width else {**maps}
-    estimates = list(_kept(pair, seen, test, k, compared))
-    found = next(each for each in estimates if each.conditions["map"] == winner)
-    moved = None if before is None else _radii(old, maps[winner], before, inputs, run)
+    compared: dict[str, Adapter | None] = {NONE: None, **maps} if seen.same_width else {**maps}
+    chosen = {kind: float(searched(seen, choose, k, each).values.mean()) for kind, each in compared.items()}
+    found = {each.conditions["map"]: each for each in _kept(pair, seen, test, k, compared)}
+    best = max(KINDS, key=chosen.__getitem__)
+    estimates, without = list(found.values()), found.get(NONE)
+    # A map has a cost, so it must keep more on both: the images that choose and those that judge.
+    if without is not None and (chosen[best] <= chosen[NONE] or found[best].value <= without.value):
+        return estimates, Adapted(None, without, found[best])
+    moved = None if before is None else _radii(old, maps[best], before, inputs, run)
     if isinstance(moved, Estimate):
-        return [*estimates, moved], Adapted(maps[winner], found)
-    return estimates, Adapted(maps[winner], found, moved)
+        return [*estimates, moved], Adapted(maps[best], found[best], without)
+    return estimates, Adapted(maps[best], found[best], without, moved)
 
 
 def _kept(pair: Pair, seen: Pair, test: Tensor, k: int, maps: dict[str, Adapter | None]) -> Iterator[Estimate]:

@@ -1,6 +1,6 @@
-"""Whether two encoders prepare images alike: preprocessings tried on a few images.
+"""Whether two encoders preprocess images alike: preprocessings tried on a few images.
 
-Files of images can be read again, resized or decoded as another program may have done it.
+Image files can be read again, resized or decoded as another program may have done it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sides that ``parity`` compares, and the attack radii of both, paired image by image."""
+"""The two sides that ``parity`` compares, and the attack radii of both, paired by image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.errors import BudgetSpentError, HoldfastError, UnknownName
 from holdfast.core.records import Claim, EncoderInfo, Estimate, Failure, Result, Series
 from holdfast.core.run_settings import PRECISIONS, RunSettings
 from holdfast.core.statistics.differences import paired
@@ -116,10 +116,8 @@ def _side(named: NamedSide, reference: Side | None, settings: RunSettings, optio
         encoder.source = f"{reference.encoder.source}{named}"
         return Side(encoder, settings, named)
     if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
-        raise HoldfastError(
-            f"unknown precision {named!r}; the reference can be computed in {', '.join(PRECISIONS)}, and a copy quantised "
-            "otherwise is a candidate of its own, as in python:package.module:factory"
-        )
+        fix = "load a copy quantised otherwise as a candidate of its own, as in python:package.module:factory"
+        raise UnknownName("precision", named, PRECISIONS, fix)
     named = str(named) if isinstance(named, Path) else named
     if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
         bare = not short_name(named)[1].startswith(f"{SOURCE}:")

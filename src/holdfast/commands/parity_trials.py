@@ -1,4 +1,4 @@
-"""The preprocessings that are tried: normalisations and channel orders, resizings, decodings."""
+"""The preprocessings that are tried: normalisations and channel orders, resizing, decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Check the certificates of a run again by its proofs: a slow program in numpy, with every rounding counted, no search."""
+"""Check the certificates of a run again from its proofs: a slow program in numpy that counts every rounding and does not
+search.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from holdfast.bounds.proofs.making import plain_network
 from holdfast.bounds.proofs.proof import Array, PlainNetwork, Proof
 from holdfast.bounds.rounding.executed import executes
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, Unreadable
 from holdfast.core.images import Images
 from holdfast.core.options import Loading, takes
 from holdfast.core.run_settings import RunSettings
@@ -114,9 +116,7 @@ def _content(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except OSError as error:
-        raise HoldfastError(
-            f"{folder / name} cannot be read ({error.strerror}); certify with --proofs into that folder first"
-        ) from error
+        raise Unreadable(str(folder / name), error, fix="certify with --proofs into that folder first") from error
 
 
 def _record(folder: Path) -> CertificateRecord:

@@ -1,6 +1,6 @@
-"""What stored runs hold: their contents file by file and cell by cell, as ``holdfast runs`` shows them.
+"""Contents of stored runs, file by file and cell by cell, as ``holdfast runs`` shows them.
 
-Stored runs as they are read again: all of their results, or a sentence that says what is missing.
+Also here: reading the results of stored runs, or one sentence on what is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from holdfast.commands.evaluated_run import SETS
 from holdfast.commands.inputs import StoredRun, folder_of
-from holdfast.core.errors import HoldfastError, check_no_blanks
+from holdfast.core.errors import HoldfastError, Unreadable, check_no_blanks
 from holdfast.core.files import checksum_of, unsealed
 from holdfast.core.records import UNFINISHED, Failure, Record, Result
 from holdfast.encoders.loading.reference import label, named, stamp
@@ -27,6 +27,8 @@ from holdfast.run.engines.ranks import LEASES
 from holdfast.run.request import Request, references
 
 Records = tuple[list[Result], list[Failure]]
+
+DAMAGED, REPEAT = "damaged, or of another version of holdfast", "repeat the run's holdfast evaluate"
 
 
 def read(folders: Sequence[Path]) -> Records:
@@ -82,9 +84,7 @@ def _request(folder: Path) -> Request:
     try:
         return Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
     except (OSError, ValueError) as error:
-        raise HoldfastError(
-            f"{folder / REQUEST} cannot be read, so no one knows what the run should hold; repeat its holdfast evaluate"
-        ) from error
+        raise Unreadable(str(folder / REQUEST), DAMAGED, fix=REPEAT) from error
 
 
 def data_sets(folder: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def data_sets(folder: Path) -> list[Path]:
     try:
         return [folder / name for name in json.loads((folder / SETS).read_bytes())]
     except (OSError, ValueError, TypeError) as error:
-        raise HoldfastError(f"{folder / SETS}: cannot be read. Repeat the run's holdfast evaluate.") from error
+        raise Unreadable(str(folder / SETS), DAMAGED, fix=REPEAT) from error
 
 
 def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
@@ -107,10 +107,7 @@ def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
     runs = {part: load(part) for folder in dict.fromkeys(folders) for part in data_sets(folder)}
     for folder in runs:
         if damaged := Store(folder).damaged():
-            raise HoldfastError(
-                f"{some(damaged)} cannot be read (damaged, or of another version of holdfast); delete them and repeat the "
-                "run's holdfast evaluate, which computes nothing else again"
-            )
+            raise Unreadable(some(damaged), DAMAGED, fix=f"delete them and {REPEAT}, which computes nothing else again")
     return runs
 
 
@@ -187,7 +184,7 @@ class Inventory(Record):
 
 
 def inventory(folder: Path) -> Inventory:
-    """Return what the run in ``folder`` holds; nothing is changed, and packs are not read but for their index."""
+    """Return what the run in ``folder`` holds; nothing is changed, and packs are not read except for their index."""
     store, files = Store(folder), files_of(folder)
     results, failures, cells = store.results(), store.failures(), store.cells()
     # An earlier version did not say what was asked for: an encoder without a trace is all that can be known.

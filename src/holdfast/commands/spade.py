@@ -94,7 +94,7 @@ def spade(
     if kept is None:
         kept, scores = features.measure(x, y, evaluation, seed, names, known)
         store.write_file("scores.npz", packed(scores))
-        store.finish(key, kept)  # last, for it says that the scores are there
+        store.finish(key, kept)  # last, because it says that the scores are there
     page = write([kept], [], store.folder)["report.html"]
     return Stretch(kept, page, partial(analysis.spade, x, y, k, graph=graph, repair=repair, certify=certify, seed=seed))
 

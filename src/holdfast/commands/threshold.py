@@ -1,4 +1,4 @@
-"""Where to put the threshold of verification or deduplication: a request to the same pipeline as every measure."""
+"""Recommend a similarity threshold for verification or deduplication."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""From a recipe and images to an encoder: alone, or in the processes that torchrun has started.
+"""Train an encoder from a recipe and images: in one process, or in those that torchrun has started.
 
-What a training begins with, and the folder that it writes.
-
-One process at a time holds the folder.
+Also here: the starting state of a training and the folder that it writes. One process at a time holds the folder.
 """
 
 from __future__ import annotations
@@ -44,6 +42,7 @@ from holdfast.run.progress import shown
 from holdfast.training import health as checkpoints
 from holdfast.training.health import lost
 from holdfast.training.loop import Epoch, Training, Watch
+from holdfast.training.moco_checkpoint import MoCoCheckpoint
 from holdfast.training.page import page
 from holdfast.training.processes import rank
 from holdfast.training.recipe import Recipe, read_settings
@@ -196,7 +195,14 @@ def alone(folder: Path) -> Iterator[None]:
 class TrainingFolder:
     """What is written of a training while it runs and at its end."""
 
-    def __init__(self, recipe: Recipe, inputs: Inputs, folder: Path | None, keep_epochs: int) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        inputs: Inputs,
+        folder: Path | None,
+        keep_epochs: int,
+        continued: MoCoCheckpoint | None = None,
+    ) -> None:
         self.recipe, self.inputs, self.folder, self.keep_epochs = recipe, inputs, folder, keep_epochs
         images, bank, domain, start = inputs.images, inputs.bank, inputs.domain, inputs.start
         self.writer: SummaryWriter | None = None
@@ -209,6 +215,8 @@ class TrainingFolder:
             "inputs": [*domain.shape, domain.low, domain.high],
             "version": VERSION,
         }
+        if continued is not None:
+            self.asked["moco"] = continued.sha256
 
     def after_epoch(self, module: nn.Module, curve: list[Epoch]) -> None:
         """Write what was measured so far, and the weights where they are kept."""
@@ -301,7 +309,10 @@ def _info(images: Images) -> ImagesInfo:
     return ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped)
 
 
-PLACE = ("images", "bank", "transform", "limit", "subset", "size", "channels", "device", "keep_epochs", "budget", "out")
+PLACE = (
+    *("images", "bank", "moco", "transform", "limit", "subset", "size", "channels", "device", "keep_epochs", "budget"),
+    "out",
+)
 """What a file may say beside the recipe; arguments of the same names win."""
 FABRIC_PRECISION: dict[str, Any] = {
     "float32": "32-true",
@@ -326,6 +337,7 @@ def train(
     *,
     bank: str | Path | Images | None = None,
     start: Encoder | None = None,
+    moco: str | Path | None = None,
     transform: str | Transform | None = None,
     channels: int | None = None,
     device: str | None = None,
@@ -343,6 +355,7 @@ def train(
         bank: other images, labelled: after each epoch the share whose nearest others show their class is measured.
         start: train this encoder further, whatever architecture the recipe names. All its weights are trained: an Encoder
             holds all of them still, so which of them its module had frozen before is not known.
+        moco: go on from this checkpoint of MoCo's authors: encoder, projection, key network, queue and momentum.
         transform: what the images are changed by before anything else, the same in every epoch: ``fog-c:3``.
         channels: 3, or 1 for gray images, where images are files.
         device: cpu or cuda; processes of torchrun take a GPU each.
@@ -368,7 +381,7 @@ def train(
     keep_freed_memory()
     began = budget_start()
     settings_of_inputs: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "channels": channels}
-    settings_of_inputs |= {"device": device, "keep_epochs": keep_epochs, **options}
+    settings_of_inputs |= {"device": device, "keep_epochs": keep_epochs, "moco": moco, **options}
     recipe, place = read_recipe(recipe, settings or {}, settings_of_inputs)
     check_no_blanks(place)
     until = inf if place["budget"] is None else began + seconds(place["budget"])
@@ -376,6 +389,7 @@ def train(
         recipe = replace(recipe, architecture=LoadedEncoder(start.source), mean=(), std=())
     elif isinstance(recipe.architecture, LoadedEncoder):
         start = recipe.architecture.load_encoder(place["size"])
+    continued = None if place["moco"] is None else MoCoCheckpoint.read(place["moco"])
     folder = None if place["out"] is None else Path(place["out"])
     if folder is None and until < inf:
         raise HoldfastError("with a budget training stops before its end, to go on later; name a folder for it as out")
@@ -390,11 +404,12 @@ def train(
         recipe = replace(recipe, mode=mode_of(recipe, inputs.start))
         module = module_of(recipe, inputs)
         show = stack.enter_context(shown(options["progress"] if rank() == 0 else False))
-        record = TrainingFolder(recipe, inputs, folder, int(place["keep_epochs"] or 0))
+        record = TrainingFolder(recipe, inputs, folder, int(place["keep_epochs"] or 0), continued)
         stack.callback(record.close)
         kept = (folder, record.asked, show or (lambda doing, share: None), record.after_epoch)
         say = show.say if show else None
-        training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until, say)
+        given = (recipe, module, inputs.domain, inputs.images, inputs.bank, fabric)
+        training = Training(*given, *kept, watch, until, say, continued)
         if show:
             show.say(training.plan)
         encoder = _trained(training, record)

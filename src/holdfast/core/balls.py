@@ -1,4 +1,4 @@
-"""Perturbation balls: every fact about a norm that an attack or a certificate needs, and the only place it is named."""
+"""Perturbation sets (balls): everything that attacks and certificates need to know about a norm, in one place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from holdfast.core.encoder import Domain, Pixels
-from holdfast.core.errors import HoldfastError, OutOfRange
+from holdfast.core.errors import Conflict, HoldfastError, OutOfRange
 from holdfast.core.noise import Noise
 from holdfast.core.settings import TextSettings, convert, read
 
@@ -79,6 +79,24 @@ class Ball(TextSettings):
     def project(self, delta: Pixels) -> Pixels:
         """Return the point of the ball nearest to ``delta`` in l2."""
 
+    def onto_plane(
+        self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
+    ) -> Pixels:
+        """Perturbation of the smallest norm along which a linear function rises by ``rise``.
+
+        Args:
+            slope: Gradient of the linear function, shape (b, *pixels).
+            rise: Difference to reach, of either sign, shape (b,).
+            low, high: Smallest and largest entries of the perturbation, at most and at least 0, shape (b, *pixels).
+
+        Returns:
+            Perturbations, shape (b, *pixels); where ``rise`` is out of reach, the one that comes nearest to it.
+
+        Raises:
+            OutOfRange: The norm has no such projection.
+        """
+        raise OutOfRange("fab: ball", self.name, "linf, l2 or l1, whose planes it can reach")
+
     @abstractmethod
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         """Draw one perturbation per stream of ``noise``, uniform in the ball.
@@ -108,6 +126,37 @@ class Ball(TextSettings):
     def scaled(self, share: float) -> Ball:
         """Return the same ball with ``share`` of the radius."""
         return replace(self, radius=self.radius * share)
+
+
+def _entries(
+    slope: Pixels, rise: Float[Tensor, "b"], low: Pixels, high: Pixels
+) -> tuple[Float[Tensor, "b p"], Float[Tensor, "b p"], Float[Tensor, "b p"]]:
+    """Return signs, sizes of the slope and room of each entry along which a linear function nears ``rise``.
+
+    All are in double precision, flat.
+    """
+    flat = slope.flatten(1).double()
+    signs = flat.sign() * rise.double().sign()[:, None]
+    room = torch.where(signs > 0, high.flatten(1).double(), -low.flatten(1).double()).clamp_min(0)
+    return signs, flat.abs(), room.masked_fill(flat == 0, 0)
+
+
+def _filled(
+    speed: Float[Tensor, "b p"], weight: Float[Tensor, "b p"], room: Float[Tensor, "b p"], total: Float[Tensor, "b"]
+) -> Float[Tensor, "b p"]:
+    """Return ``min(t speed, room)`` for the smallest ``t`` at which its sum with ``weight`` is ``total``.
+
+    The sum is piecewise linear in ``t``, with a kink where an entry meets its room: sorting finds the piece.
+    """
+    full, order = (room / speed.clamp_min(SMALLEST)).sort(dim=1)
+    held = (weight * room).gather(1, order).cumsum(1)
+    moving = (weight * speed).gather(1, order)
+    left = moving.flip(1).cumsum(1).flip(1)  # of this entry and all that meet their room later
+    before = held - (weight * room).gather(1, order)
+    piece = ((held + full * (left - moving)) < total[:, None]).sum(1, keepdim=True)
+    inside = piece.clamp_max(full.shape[1] - 1)
+    level = (total[:, None] - before.gather(1, inside)) / left.gather(1, inside).clamp_min(SMALLEST)
+    return torch.minimum(speed * torch.where(piece == inside, level, torch.inf).clamp_min(0), room).nan_to_num(0.0)
 
 
 def column(values: Shaped[Tensor, "b"], like: Pixels) -> Tensor:
@@ -142,6 +191,13 @@ class Linf(Ball):
     def project(self, delta: Pixels) -> Pixels:
         return delta.clamp(-self.radius, self.radius)
 
+    def onto_plane(
+        self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
+    ) -> Pixels:
+        signs, weight, room = _entries(slope, rise, low, high)
+        filled = _filled(torch.ones_like(weight), weight, room, rise.double().abs())
+        return (signs * filled).to(slope.dtype).reshape(slope.shape)
+
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         return noise.uniform(shape, dtype).mul_(2).sub_(1).mul_(self.radius)
 
@@ -168,6 +224,13 @@ class L2(Ball):
 
     def project(self, delta: Pixels) -> Pixels:
         return delta * column((self.radius / self.norm(delta)).clamp_max(1), delta)
+
+    def onto_plane(
+        self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
+    ) -> Pixels:
+        signs, weight, room = _entries(slope, rise, low, high)
+        filled = _filled(weight, weight, room, rise.double().abs())
+        return (signs * filled).to(slope.dtype).reshape(slope.shape)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         direction = self.steepest(noise.fork("direction").normal(shape, dtype))
@@ -213,6 +276,17 @@ class L1(Ball):
         kept = (ordered > excess).sum(1, keepdim=True).clamp_min(1)
         level = excess.gather(1, kept - 1).clamp_min(0)
         return (flat.sign() * (size - level).clamp_min(0)).to(delta.dtype).reshape(delta.shape)
+
+    def onto_plane(
+        self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
+    ) -> Pixels:
+        signs, weight, room = _entries(slope, rise, low, high)
+        sorted_weight, order = weight.sort(dim=1, descending=True)
+        part = sorted_weight * room.gather(1, order)
+        missing = rise.double().abs()[:, None] - (part.cumsum(1) - part)  # what those with larger slopes leave
+        taken = (missing / sorted_weight.clamp_min(SMALLEST)).clamp_min(0)
+        filled = torch.zeros_like(weight).scatter_(1, order, taken).minimum(room)
+        return (signs * filled).to(slope.dtype).reshape(slope.shape)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         # Normalised exponentials are uniform on the simplex; signs and a power of a uniform spread them over the ball.
@@ -273,5 +347,5 @@ def balls_of(eps: Sequence[str | float], balls: Sequence[str | Ball]) -> list[Ba
         (True, [L2(radius=0.5), Linf(radius=0.1)])
     """
     if eps and balls:
-        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+        raise Conflict("the size of changes", "eps and ball", "one of both", "write --eps 8/255 as --ball linf:8/255")
     return [Linf(convert(radius, float, "eps")) for radius in eps] or [read_ball(ball) for ball in balls]

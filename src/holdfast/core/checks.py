@@ -1,4 +1,4 @@
-"""What functions are given from Python: tensors that hold real numbers, whole numbers, and modules that encode images."""
+"""Checks of arguments from Python: tensors of real numbers, whole numbers, and modules that encode images."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""When a command began: with its process, where it is the command line. Budgets run from then.
+"""Start time of a command, from which budgets count: on the command line, the start of the process.
 
-Loading torch takes seconds, which someone who gives a command two minutes counts among them.
+Loading torch takes seconds, and a user who allows two minutes includes them.
 """
 
 from __future__ import annotations

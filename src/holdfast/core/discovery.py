@@ -1,9 +1,9 @@
-"""What there is of a kind is found by looking, not listed: to add a member, add a file, or name it in an entry point.
+"""Finding the members of a kind: add a file, or name a class in an entry point; there is no list to edit.
 
-Each kind lives in a package or module of Holdfast, its files at any depth below it; evaluations live in the ``evaluations``
-of each topic. Other installed packages name theirs in the entry-point group of the kind, as in ``holdfast.attacks``.
+Each kind lives in a package or module of Holdfast, with files at any depth; evaluations live in the ``evaluations`` of each
+topic. Other installed packages name theirs in the entry-point group of the kind, such as ``holdfast.attacks``.
 
-Names that members of base classes had until version 0.3: in 0.4 extensions may still define and read them.
+Also here: names that members of base classes had until version 0.3. Extensions may still define and read them in 0.4.
 """
 
 from __future__ import annotations

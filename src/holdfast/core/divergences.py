@@ -1,7 +1,7 @@
-"""Divergences between representations. ``a`` is the moved code, ``b`` the reference; each returns one value per row.
+"""Divergences between embeddings. ``a`` is the perturbed embedding, ``b`` the reference; each returns one value per row.
 
-A divergence that grows with the Euclidean distance of some embedding says which (``embed``): counting neighbours and
-distances over whole populations then runs as blocked matrix products.
+A divergence that grows with a Euclidean distance names the map into that space (``embed``). Neighbours and distances of
+whole populations are then counted by blocked matrix products.
 """
 
 from __future__ import annotations

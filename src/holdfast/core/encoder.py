@@ -1,4 +1,4 @@
-"""An encoder maps continuous inputs to vectors; this is the one form in which the library meets it."""
+"""An encoder maps continuous inputs to vectors. The whole library uses this one class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checks import check_codes, check_dense, check_module, mixes_precisions
 from holdfast.core.copies import copied
-from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Conflict, Described, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.fingerprint import fingerprint
 from holdfast.core.geometry import Geometry, Preprocessing, are_sizes, sizes
 from holdfast.core.text_tower import TextTower
@@ -122,7 +122,7 @@ class Normalised(nn.Module):
 
 
 def _of_channels(values: Sequence[float] | float | None, channels: int) -> Sequence[float] | None:
-    """Return one number for each channel, if there are any."""
+    """Return one number per channel, or None."""
     if values is None:
         return None
     if isinstance(values, (int, float, Real)):
@@ -155,7 +155,7 @@ class Dense(nn.Module):
     def __init__(self, module: nn.Module, tokens: int) -> None:
         super().__init__()
         if tokens < 1:
-            raise HoldfastError(f"dense embeddings have at least one token, got {tokens}; count those of one image")
+            raise OutOfRange("tokens", tokens, "at least 1", "count those of one image")
         self.module, self.tokens = module, tokens
         self.train(module.training)
 
@@ -225,7 +225,7 @@ class Encoder:
         if not isinstance(geometry, Preprocessing | None):
             raise OutOfRange(f"geometry of {name}", geometry, "a Geometry or None")
         if (mean is None) != (std is None):
-            raise HoldfastError("normalisation needs both mean and std, or neither")
+            raise Conflict("normalisation", f"mean={mean} and std={std}", "both mean and std, or neither")
         mean, std = (_of_channels(values, domain.shape[0]) for values in (mean, std))
         if module.training and any(
             "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
@@ -250,7 +250,7 @@ class Encoder:
             if caution:
                 warnings.warn(caution, HoldfastWarning, stacklevel=2)
         self.pooling, self.caution, self.texts = pooling, caution, texts
-        # As text, for numbers would change with the precision that the weights are moved to.
+        # As text, because numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
         if geometry is None and len(domain.shape) == 3:
             height, width = domain.shape[1:]
@@ -345,7 +345,7 @@ class Encoder:
 
 
 def _unstated(module: nn.Module, name: str, domain: Domain) -> str:
-    """Return what is to be said of a module made in Python of whose normalisation nothing is known; empty if nothing is."""
+    """Return the caution about a module made in Python with unknown normalisation; empty if it is known."""
     images = len(domain.shape) == 3 and domain.shape[0] == 3
     if (
         not images

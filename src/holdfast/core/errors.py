@@ -1,4 +1,4 @@
-"""What the library raises: one sentence that says what was expected, what arrived and what to do."""
+"""Errors of the library: one sentence with what was expected, what was passed and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, for a process may die at any moment; records say themselves if they are sound."""
+"""Writing files completely or not at all, because a process may die at any moment. Records contain their own checksum."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Fingerprints of modules: equal only if parts, weights, code and all attributes are equal.
 
-The code of functions includes whatever they name, so that an edit of a helper changes the fingerprint of its caller.
+The code of a function includes everything it names, so editing a helper changes the fingerprint of its caller.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.core.syntax import code_text, has_source
 # Methods and attributes of the functions' class are followed, with defaults and what functions around them hold, and
 # in code that is neither installed nor part of Holdfast also what its files have under these names: functions,
 # modules of torch, and values that are known by their content and that the code does not set. Of anything else that
-# classes and files keep (loggers, caches, open files) nothing is said, for it differs from process to process.
+# classes and files keep (loggers, caches, open files) nothing is said, because it differs from process to process.
 
 _INSTALLED = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
 _PLAIN = (str, int, float, complex, bool, type(None), bytes, Tensor, np.ndarray)
@@ -93,7 +93,7 @@ def _in_class(kind: type | None, name: str) -> Iterator[Any]:
 
 
 def _enclosed(function: FunctionType) -> Iterator[Any]:
-    """Yield what a function finds in the functions around it and does not set: all but classes and files."""
+    """Yield what a function reads from enclosing functions and does not set, without classes and modules."""
     code = function.__code__
     own = _stored(code, "STORE_DEREF")
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -118,7 +118,7 @@ def _in_file(function: FunctionType, name: str) -> Iterator[Any]:
 
 @lru_cache(maxsize=4096)
 def _names(code: CodeType) -> tuple[str, ...]:
-    """Return the names of attributes and of what is outside of a function that its code uses and does not set."""
+    """Return the attributes and outer variables that a function reads and does not set."""
     used = set(code.co_names) - _stored(code, "STORE_GLOBAL", "STORE_ATTR")
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -128,7 +128,6 @@ def _names(code: CodeType) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _stored(code: CodeType, *kinds: str) -> frozenset[str]:
-    """Return the names that the code itself sets."""
     return frozenset(part.argval for part in dis.get_instructions(code) if part.opname in kinds)
 
 
@@ -260,7 +259,7 @@ def _scripted(module: torch.jit.ScriptModule) -> Iterator[str]:
 
 
 def _places(module: nn.Module, name: str = "", above: frozenset[int] = frozenset()) -> Iterator[tuple[str, nn.Module]]:
-    """Yield all parts by name, a part that is used at several places at each of them, and none inside of itself."""
+    """Yield all parts by name; a part used at several places occurs at each, but not inside itself."""
     yield name, module
     above |= {id(module)}
     for key, part in module._modules.items():

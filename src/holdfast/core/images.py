@@ -81,7 +81,7 @@ def row_digests(values: Tensor) -> list[bytes]:
     """Return a hash of each row of ``values`` (n, ...): of its type, shape and bytes."""
     start = blake2b(f"{values.dtype}{tuple(values.shape[1:])}".encode(), digest_size=DIGEST)
     flat = values.detach().cpu().reshape(len(values), values[:1].numel()).contiguous()
-    content = flat.view(torch.uint8).numpy()  # as bytes, for numpy has no bfloat16
+    content = flat.view(torch.uint8).numpy()  # as bytes, because numpy has no bfloat16
 
     def hashed(row: int) -> bytes:
         digest = start.copy()
@@ -180,7 +180,6 @@ class Images:
         )
 
     def _numbers(self, rows: object) -> list[int]:
-        """Return the numbers of ``rows``, counted from the first image."""
         rows = rows.cpu() if isinstance(rows, Tensor) else rows
         try:
             chosen = rows if isinstance(rows, slice) else np.asarray(rows)
@@ -220,7 +219,7 @@ class Images:
             raise HoldfastError(
                 f"uint8 images stand for [0, 1], but this encoder takes [{domain.low:g}, {domain.high:g}]; pass floats"
             )
-        # Bytes travel as such; floats as those that are wanted, for not every device has float64.
+        # Bytes travel as such; floats as those that are wanted, because not every device has float64.
         moved = (read.to(device) if read.dtype == torch.uint8 else read).to(device, dtype)
         # Division, not multiplication by the reciprocal, so that 255 becomes exactly 1.
         moved = moved / 255 if read.dtype == torch.uint8 else moved

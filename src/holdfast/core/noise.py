@@ -1,9 +1,9 @@
 """Counter-based random numbers: each draw is a pure function of (seed, sample id, stream, position).
 
-Stateful generators tie a draw to how many draws came before it, hence to batch size and order. Here the bits of
+With stateful generators, a draw depends on the number of draws before it, and so on batch size and order. Here the bits of
 position ``j`` of sample ``i`` are ``mix(key_i + (j + 1) * golden)`` with SplitMix64's finaliser (Steele, Lea and Flood,
-"Fast splittable pseudorandom number generators", OOPSLA 2014, https://doi.org/10.1145/2714064.2660195), so a batch
-is drawn in a few tensor operations and every device, order, sharding and worker count yields the same numbers.
+"Fast splittable pseudorandom number generators", OOPSLA 2014, https://doi.org/10.1145/2714064.2660195). A batch is drawn in
+a few tensor operations, and every device, order, sharding and worker count gives the same numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An objective says what an attacker wants; for given images it returns a function of the moved embeddings to maximise."""
+"""Objectives of attackers: for given images, each returns a function of the perturbed embeddings to maximise."""
 
 from __future__ import annotations
 

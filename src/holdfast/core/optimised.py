@@ -1,4 +1,4 @@
-"""An encoder optimised for speed, and its operations counted.
+"""An encoder optimised for speed, and the number of its operations.
 
 The optimised encoder is the same function of the pixels up to rounding.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, cast, get_args, get_type_hints
 
-from holdfast.core.errors import HoldfastError, check_no_blanks, did_you_mean
+from holdfast.core.errors import UnknownName, check_no_blanks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -257,7 +257,7 @@ def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
 
 
 def _changed(option: Option, changes: Mapping[str, Any]) -> Option:
-    """Return ``option`` with ``changes``; a changed help text also replaces the text of docstrings."""
+    """Return ``option`` with ``changes``; a changed help text also changes docstrings."""
     return replace(option, **{"python": "" if "help" in changes else option.python, **changes})
 
 
@@ -282,8 +282,7 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
         @wraps(verb)
         def called(*args: P.args, **kwargs: P.kwargs) -> T:
             if unknown := [name for name in kwargs if name not in whole.parameters]:
-                hint = did_you_mean(unknown[0], list(whole.parameters))
-                raise HoldfastError(f"{verb.__name__} has no argument {unknown[0]!r}. {hint}")
+                raise UnknownName(f"argument of {verb.__name__}", unknown[0], whole.parameters)
             check_no_blanks(whole.bind(*args, **kwargs).arguments)
             return verb(*args, **cast(Any, {**defaults, **kwargs}))
 

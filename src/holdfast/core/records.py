@@ -1,6 +1,6 @@
-"""What an evaluation returns and the store keeps: frozen records, and their JSON schema.
+"""Frozen records that evaluations return and the store keeps, with their JSON schema.
 
-A number never travels alone: a ``Series`` states unit and claim, an ``Estimate`` adds its interval, method and n.
+Numbers never come alone: a ``Series`` has a unit and a bound type, an ``Estimate`` adds interval, method and n.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run passes in: seed, device, precision and batch size.
+"""Settings of a run: seed, device, precision and batch size.
 
 Full float32 precision on GPUs is switched on here.
 """
@@ -143,7 +143,7 @@ def _kind(device: str) -> str:
     try:
         return torch.device(device).type
     except (RuntimeError, TypeError) as error:
-        raise HoldfastError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from error
+        raise UnknownName("device", str(device), ("cpu", "cuda", "cuda:1", "mps")) from error
 
 
 def _halving(

@@ -1,7 +1,7 @@
 """One text form for small settings objects: ``name``, ``name:field=value,field=value``, ``linf:8/255``.
 
-A ball, an attack, a divergence or an objective is a frozen dataclass with a ``name``. Its text is what the command line
-takes, what TOML holds, what reports print and what cache keys hash, so there is one thing to learn and to keep stable.
+Balls, attacks, divergences and objectives are frozen dataclasses with a ``name``. Command line, TOML, reports and cache keys
+all use this text, so users learn one form and only one must stay stable.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ class Searching:
     """Settings of a search: keys of results name their version, from the second on."""
 
     version: ClassVar[int] = 1
+    needs_classes: ClassVar[bool] = False
+    """True if the search looks at the logits of a classifier, so that it cannot aim at an embedding."""
 
 
 class TextSettings(ABC):

@@ -1,10 +1,10 @@
-"""What the code of a function computes, as text that neither the version of Python nor its layout changes.
+"""The code of a function as text that depends neither on the version of Python nor on layout.
 
-A function is described by its syntax tree without docstrings, annotations and statements that do nothing. The tree is
-read from the file of the code and trusted only if it compiles to that very code, so that a file edited since its import
-describes nothing. Code without such a source is described by its bytecode, which differs between versions of Python.
+A function is described by its syntax tree without docstrings, annotations and statements without effect. The tree is read
+from the source file and used only if it compiles to exactly this code, so a file edited after its import is not used. Code
+without such a source is described by its bytecode, which differs between versions of Python.
 
-Nothing but Python is imported here, so that several versions of Python can be compared.
+This module imports nothing but Python, so that several versions of Python can be compared.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def has_source(code: CodeType) -> bool:
 
 
 def _is_library(code: CodeType) -> bool:
-    """Whether the code is that of Python or torch."""
     torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "")
     file = code.co_filename
     standard = file.startswith(_STANDARD) and not file.startswith((_STANDARD + "site-", _STANDARD + "dist-"))
@@ -90,7 +89,6 @@ def _node(code: CodeType) -> _Function | None:
 
 @lru_cache(maxsize=4096)
 def _compiled(source: str, code: CodeType) -> _Function | None:
-    """Return the function in ``source`` that compiles to ``code``."""
     line, statements = code.co_firstlineno, _parsed(source)
     for statement in statements:
         if _first_line(statement) <= line <= (statement.end_lineno or 0):
@@ -118,7 +116,7 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
 
 
 def _found(statement: ast.stmt, code: CodeType) -> _Function | None:
-    """Return the function in ``statement`` that ``code`` is the code of."""
+    """Return the function in ``statement`` that has this ``code``."""
     nodes = (node for node in ast.walk(statement) if isinstance(node, _Function))
     there = [node for node in nodes if _first_line(node) == code.co_firstlineno and _name(node) == code.co_name]
     if len(there) > 1:  # several in one line: the innermost that holds all instructions

@@ -1,4 +1,4 @@
-"""Texts as codes beside those of images: the other half of models that were trained to bring the two together."""
+"""Text towers: embeddings of texts in the space of the images, for models that were trained on both."""
 
 from __future__ import annotations
 

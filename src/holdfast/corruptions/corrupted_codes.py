@@ -1,4 +1,4 @@
-"""What probes and retrieval make of corrupted images, observed once for all evaluations.
+"""Answers of probes and retrieval for corrupted images, observed once for all evaluations.
 
 Also here: relative accuracy drops and the list of common corruptions.
 """

@@ -1,4 +1,4 @@
-"""The files of changed images: what each holds, under which name, and what is said of it."""
+"""Files of transformed images: their content, names and records."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Numbers and pictures of images under edits and corruptions of growing severity."""
+"""Metrics and pictures of images under edits and corruptions of growing severity."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import nan
@@ -21,6 +21,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.settings import number
 from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
+from holdfast.core.statistics.tails import AT_LEAST, tails, tails_of, worst_group
 from holdfast.corruptions.edits import Edited, families, ready
 from holdfast.measure.observation import population_warnings
 from holdfast.measure.population import Population
@@ -28,6 +29,8 @@ from holdfast.transforms.base import Transform
 
 FEW = "or fewer other images than neighbours"
 Shares = Float[np.ndarray, "_"]
+Score = Callable[[np.ndarray], np.ndarray]
+"""Value of each fraction of neighbours that is kept."""
 UNDEFINED = "a zero embedding, which has no direction under cosine, or one that is not finite"
 
 
@@ -58,6 +61,7 @@ def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
     worst_moved, worst_kept = list(edited.worst_quantiles()), list(edited.worst_kept())
     near, worst_near = edited.near(), edited.worst_near()
     influences = edited.influences(quantiles, near, rows)
+    low_series, low_ends = edited.low_ends(survived, rows)
     worst_influences = edited.influences(worst_moved, worst_near, rows)
     estimates = (
         summarise(survived, "mean", "higher"),
@@ -67,12 +71,13 @@ def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
         *relative(quantiles, near, influences),
         *(summarise(series, "mean", "higher") for series in overlap),
         *(summarise(radius, "mean", "lower") for radius in radius),
+        *low_ends,
     )
     return Findings(
         ids=tuple(population.images.ids[row] for row in rows),
         series=(
             *(survived, *worst_kept, *worst_moved, *worst_influences),
-            *(*kept, *quantiles, *influences, *changes, *overlap, *radius),
+            *(*kept, *quantiles, *influences, *changes, *overlap, *radius, *low_series),
         ),
         estimates=estimates,
         curves=tuple(ladder_curves(estimates, edited.words)),
@@ -266,10 +271,43 @@ class Ladders:
 
     def survived(self) -> Series:
         """Return the share of edits that each image survives, families counting alike."""
-        counted = [span for (_, span), touched in zip(self.families, self.touched, strict=True) if touched]
-        share = torch.stack([self.observed["kept"][:, span].mean(1) for span in counted], dim=1).mean(1)
+        share = self._over_edits(self.observed["kept"])
         name, unit = f"{self.words.plural}_survived", f"fraction of {self.words.plural}"
         return series_of(name, {**self.retrieval, **self.without}, share, unit, Claim.ESTIMATE, self._kept, UNDEFINED)
+
+    def _over_edits(self, values: Float[Tensor, "n edits"]) -> Float[Tensor, "n"]:
+        """Return the mean over the edits of each family that changes images, families counting alike."""
+        counted = [span for (_, span), touched in zip(self.families, self.touched, strict=True) if touched]
+        return torch.stack([values[:, span].mean(1) for span in counted], dim=1).mean(1)
+
+    def low_ends(self, survived: Series, rows: Sequence[int]) -> tuple[list[Series], list[Estimate]]:
+        """Return what means over images and edits hide: neighbours kept, at least or by the worst, and worst groups."""
+        images = self.population.images
+        groups = () if images.groups is None else tuple(images.groups[row] for row in rows)
+        series, kept = list[Series](), self._neighbours("", lambda fractions: fractions)
+        found = [summarise(kept, "mean", "higher")]
+        for tail in tails_of(np.array(kept.values))[: len(AT_LEAST)]:
+            series.append(self._neighbours(f"_{tail.name}", tail.score, f": {tail.of}"))
+            found.append(summarise(series[-1], "mean", "higher"))
+        found += [estimate for scored, estimate in tails(kept, groups) if scored is None]
+        for scored, estimate in tails(survived, groups):
+            series += [] if scored is None else [scored]
+            found.append(estimate)
+        if groups:
+            worst = [worst_group(each, groups, f"{each.quantity}_worst_group") for each in (kept, survived)]
+            found += [each for each in worst if each is not None]
+        return [kept, *series], found
+
+    def _neighbours(self, end: str, score: Score, told: str = "") -> Series:
+        """Return the mean score over edits of the fraction of neighbours that an edited image keeps."""
+        overlap = self.observed["overlap"]
+        # Of two sets of k, c shared make a Jaccard index of c / (2 k - c).
+        fractions = (2 * overlap / (1 + overlap)).cpu().numpy()
+        values = self._over_edits(torch.from_numpy(score(fractions)))
+        unit = f"fraction of {self.words.plural}" if end else "fraction of neighbours"
+        conditions = {"k": str(self.k), **self.retrieval, **self.without}
+        of = f"nearest other images that stay the nearest under {self.words.plural}{told}"
+        return series_of(f"neighbours_kept{end}", conditions, values, unit, Claim.ESTIMATE, of, f"{UNDEFINED}; {FEW}")
 
     @cached_property
     def touched(self) -> list[bool]:

@@ -29,7 +29,7 @@ UNPACKED = 4 << 30
 LET_GO = 64 << 20
 """Bytes of a mapped array that are read before its pages are given back."""
 REACH = 2 << 20
-"""Bytes that a system may map around a row that is read, for what is near will most likely be read next."""
+"""Bytes that a system may map around a row that is read, because what is near will most likely be read next."""
 SCATTERED = 32
 """Rows read at a time if they are not neighbours."""
 
@@ -207,7 +207,7 @@ class MappedRows:
         return values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Go to other processes as what is read, for they need not see the file."""
+        """Go to other processes as what is read, because they need not see the file."""
         return torch.as_tensor, (self._rows,)
 
 

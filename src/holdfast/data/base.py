@@ -1,4 +1,4 @@
-"""What every image loader shares: the selection of images, checks, and groups of images that belong together."""
+"""What all image loaders share: selecting images, checks, and groups of images that belong together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Image loaders: each file turns one kind of reference (a folder, an array file, `builtin:`) into Images.
 
-A module of this package that defines ``SOURCE`` (the word before the colon) and ``load(name, settings, selection)`` is a
-loader, as is one that another package names in the entry-point group ``holdfast.data``; adding one takes no other change.
+A module of this package with ``SOURCE`` (the word before the colon) and ``load(name, settings, selection)`` is a loader.
+So is a module that another package names in the entry-point group ``holdfast.data``. Adding a loader takes no other
+change.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +15,12 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError, OutOfRange, Unreadable
 from holdfast.core.images import Images
 from holdfast.data.base import Selection, check_settings
+from holdfast.data.reading.label_files import SYNSET, labels_in
 from holdfast.data.reading.scan import load_encoded
 from holdfast.data.reading.stores import SUFFIXES, ending, report
 
 SOURCE = "folder"
 SETTINGS = ("labels", "max_pixels")
-SYNSET = re.compile(r"n\d{8}")
 SYNSET_FILES = ("LOC_synset_mapping.txt", "imagenet_class_index.json", "words.txt")
 """Files that name synsets: of Kaggle's ImageNet, of Keras and of WordNet, as Tiny ImageNet has it."""
 ABOVE = 4
@@ -32,8 +31,8 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Image files below a folder, with sorted relative paths as ids.
 
     With ``labels=folders``, the first folder of each path is its class, numbered in sorted order; synsets (``n01440764``)
-    are called by the words of a file of ``SYNSET_FILES`` beside or above the folder. Images larger than ``max_pixels``
-    count as damaged.
+    are called by the words of a file of ``SYNSET_FILES`` beside or above the folder. ``labels=FILE`` names a file of
+    labels instead. Images larger than ``max_pixels`` count as damaged.
 
     Args:
         name: Reference without its source and settings.
@@ -62,9 +61,12 @@ def labelled(paths: Sequence[str], settings: Mapping[str, str]) -> tuple[Int[Ten
     """
     if "labels" not in settings:
         return None, ()
-    if settings["labels"] != "folders":
-        raise OutOfRange("labels of a folder", settings["labels"], "'folders'")
-    return classes(paths)
+    if settings["labels"] == "folders":
+        return classes(paths)
+    file = Path(settings["labels"]).expanduser()
+    if not file.is_file():
+        raise OutOfRange("labels of a folder", settings["labels"], "'folders' or a file of labels")
+    return labels_in(file, paths)
 
 
 class Files:

@@ -1,4 +1,4 @@
-"""Images behind an address that fsspec opens: `s3://bucket/folder`, `gs://`, `hf://datasets/user/name`, `https://` ..."""
+"""Images at an address that fsspec opens: `s3://bucket/folder`, `gs://`, `hf://datasets/user/name`, `https://` ..."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """WebDataset shards: tar files of images with their labels, read in any order and never unpacked.
 
-The members of a tar that share a name up to its first dot are one sample, as in https://github.com/webdataset/webdataset:
-``0001.jpg`` and ``0001.cls``. With ``?dot=last`` a name up to its last dot is the key: tars of plain files, such as
-``photo.v1.jpg``, so keep every image. Where each image lies is found once for each tar and remembered.
+Members of a tar that share a name up to its first dot are one sample (https://github.com/webdataset/webdataset), such as
+``0001.jpg`` and ``0001.cls``. With ``?dot=last``, the key is the name up to its last dot; tars of plain files such as
+``photo.v1.jpg`` then keep every image. Each tar is scanned once, and the positions of its images are cached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Baselines that put numbers into proportion: the pixels themselves, and the same network with random weights."""
+"""Baselines for comparison: the pixels themselves, and the same network with random weights."""
 
 from __future__ import annotations
 

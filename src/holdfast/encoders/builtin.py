@@ -1,8 +1,8 @@
 """``builtin:digits-robust``: five small encoders of 8 x 8 digits that come with the library.
 
-They share one network, the architecture ``digits``, so that they differ by training alone and remain small enough to be
-certified completely. Each is a folder as ``holdfast train`` writes it, made by the recipe of the same name; the weights of
-``digits-random`` are those that torch draws after ``manual_seed(0)``, from which all others but ``digits-certified`` start.
+They share one network, the architecture ``digits``: they differ by training alone and are small enough for complete
+certification. Each is a folder written by ``holdfast train`` with the recipe of the same name. The weights of
+``digits-random`` are drawn by torch after ``manual_seed(0)``; all others but ``digits-certified`` start from them.
 """
 
 from __future__ import annotations

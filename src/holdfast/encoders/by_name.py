@@ -1,8 +1,8 @@
 """Encoder adapters: each file turns one kind of reference (``timm:``, ``onnx:`` ...) into an Encoder.
 
 An adapter is a module of this package, or one that another package names in the entry-point group ``holdfast.encoders``,
-with a constant ``SOURCE`` and a function ``load(name, options)``; adding the file is all there is to do. One that reads
-``options.arch`` says ``TAKES_ARCH = True``.
+with a constant ``SOURCE`` and a function ``load(name, options)``. Adding the file is enough. An adapter that reads
+``options.arch`` sets ``TAKES_ARCH = True``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``embeddings:codes.npy?ids=ids.txt&tags=tags.csv``: codes that were computed elsewhere, measured without their encoder."""
+"""``embeddings:codes.npy?ids=ids.txt&tags=tags.csv``: embeddings computed elsewhere, measured without their encoder."""
 
 from __future__ import annotations
 

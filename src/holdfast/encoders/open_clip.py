@@ -1,7 +1,7 @@
-"""``open_clip:ViT-B-32?pretrained=laion2b_s34b_b79k``: OpenCLIP's models: codes of images, and of texts beside them.
+"""``open_clip:ViT-B-32?pretrained=laion2b_s34b_b79k``: models of OpenCLIP, with embeddings of images and texts.
 
-Codes are what the model compares with texts, before they are brought to unit length. Images are resized and cropped by
-OpenCLIP's own transform for the configuration of the weights.
+Embeddings are the outputs that the model compares with texts, before they are scaled to unit norm. Images are resized and
+cropped by OpenCLIP's own transform for the configuration of the weights.
 """
 
 from __future__ import annotations

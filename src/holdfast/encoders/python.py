@@ -1,7 +1,7 @@
-"""``python:package.module:factory``: the encoder that a function of yours returns, weights included.
+"""``python:package.module:factory``: the encoder that your function returns, with its weights.
 
-For encoders that come as a package, or whose weights have a loader of their own. The factory takes no arguments and returns
-an ``Encoder``, or an ``nn.Module`` whose inputs the reference states: ``python:mine:net?shape=3x224x224&mean=0.5&std=0.5``.
+For encoders that come as a package, or whose weights have their own loader. The factory takes no arguments and returns an
+``Encoder``, or an ``nn.Module`` whose inputs the reference states: ``python:mine:net?shape=3x224x224&mean=0.5&std=0.5``.
 """
 
 from __future__ import annotations

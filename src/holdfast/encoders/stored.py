@@ -146,7 +146,9 @@ def _sample(
         return blocks(read_codes(of.removeprefix(EMBEDDINGS)).codes)
     if of is None and calibration is None:
         fix = f"state one, as in stored={form.name}:calibration=photos/"
-        raise OutOfRange(f"stored={form.name}", Described("neither"), "with scale, ranges or calibration", fix=fix)
+        raise OutOfRange(
+            f"stored={form.name}", Described("neither"), "given with scale, ranges or calibration", fix=fix
+        )
     if of is not None:
         calibration = data.load(of, encoder.domain, encoder.geometry, limit=CALIBRATED)
     if isinstance(calibration, Images):

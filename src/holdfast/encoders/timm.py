@@ -1,8 +1,8 @@
 """``timm:resnet50.a1_in1k``: models of pytorch-image-models without their classifier, pooled as timm pools them.
 
-Images are resized and cropped by timm's own transform for the model's pretrained configuration. Weights are timm's,
-those of a folder that timm saved (``local-dir:FOLDER``), or those of a file with the names timm gives them. Of transformers
-``?pool=cls`` and ``?pool=mean`` take the class token or the mean of the patch tokens, and ``?tokens=patch`` all of these.
+Images are resized and cropped by timm's own transform for the model's pretrained configuration. Weights are timm's own,
+those of a folder saved by timm (``local-dir:FOLDER``), or those of a file with timm's names. For transformers,
+``?pool=cls`` and ``?pool=mean`` take the class token or the mean of the patch tokens, and ``?tokens=patch`` all of them.
 """
 
 from __future__ import annotations

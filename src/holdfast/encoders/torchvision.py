@@ -1,7 +1,7 @@
 """``torchvision:resnet50@IMAGENET1K_V2``: torchvision's classifiers without their last linear layer.
 
-The head is removed by one rule: the last ``nn.Linear`` with as many outputs as there are classes becomes the identity,
-so codes are what the classifier would have read. Images are resized and cropped by the weights' own transforms.
+The head is removed by one rule: the last ``nn.Linear`` with as many outputs as there are classes becomes the identity, so
+embeddings are the inputs of the classifier. Images are resized and cropped by the weights' own transforms.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.library_transform import Recipe, recipe
 from holdfast.encoders.loading.reference import Options, first_line, require, split
@@ -47,7 +47,7 @@ def load(name: str, options: Options) -> Encoder:
     side = images.geometry.crop[0]
     expected = getattr(model, "image_size", side)  # vision transformers have one table of positions
     if expected != side:
-        raise HoldfastError(f"{architecture} takes images of {expected} pixels only, got --size {side}")
+        raise OutOfRange(f"--size of {architecture}", side, f"{expected}, its only size")
     return Encoder(
         images.around(without_head(model, architecture, CLASSES).eval()),
         name,

@@ -1,12 +1,12 @@
-"""``trained:FOLDER``: an encoder that ``holdfast train`` made: its weights, and a card that says how they came about.
+"""``trained:FOLDER``: an encoder made by ``holdfast train``: its weights, and a card that describes its training.
 
     encoder.safetensors     the weights
     card.json               the ``Card``: architecture, inputs, recipe, data, curve and the checksums of all weights
     head.safetensors        the linear classifier that a supervised training learned on the embeddings
     epochs/0005.safetensors the weights after 5 epochs, where training kept them
 
-The card names the architecture, so that nothing but data is read; only an encoder whose module was written in Python
-needs ``--arch package.module:factory`` again.
+The card names the architecture, so only data is read. Only an encoder whose module was written in Python needs
+``--arch package.module:factory`` again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small modules that bring what a source returns to one vector per image."""
+"""Small modules that turn the output of a source into one vector per image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How classes lie on the unit sphere: hubs, neighbours, distances and margins between classes."""
+"""Classes on the unit sphere: hubs, neighbours, distances and margins between classes."""
 
 from __future__ import annotations
 

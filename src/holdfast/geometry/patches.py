@@ -1,4 +1,4 @@
-"""Which patches of changed images still find themselves: as they are, under edits and attacked."""
+"""Patches of images that still match themselves: clean, under edits and attacked."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""How many dimensions codes fill: RankMe and LiDAR, the exponentials of two entropies.
+"""Effective dimensions of embeddings: RankMe and LiDAR, the exponentials of two entropies.
 
-RankMe is ``exp(-sum p_k log p_k)`` with ``p`` the singular values of the codes over their sum (Garrido et al. 2023,
-https://arxiv.org/abs/2210.02885). LiDAR is the same of the eigenvalues of ``S_w^-1/2 S_b S_w^-1/2``: how the views of an
-image are spread (``S_w``), and how images are, by the means of their views (``S_b``); Thilak et al. 2024,
-https://arxiv.org/abs/2312.04000. Departures: ``0 log 0 = 0`` instead of 1e-7 added to each share; LiDAR's regularisation of
-``S_w`` is relative to its mean variance, so that the scale of the codes does not matter.
+RankMe is ``exp(-sum p_k log p_k)`` with ``p`` the singular values of the embeddings over their sum (Garrido et al. 2023,
+https://arxiv.org/abs/2210.02885). LiDAR takes the eigenvalues of ``S_w^-1/2 S_b S_w^-1/2`` instead: ``S_w`` is the
+scatter of the views of an image, ``S_b`` that of the means of the views; Thilak et al. 2024,
+https://arxiv.org/abs/2312.04000. Departures: ``0 log 0 = 0`` instead of adding 1e-7 to each fraction; LiDAR's
+regularisation of ``S_w`` is relative to its mean variance, so the scale of the embeddings does not matter.
 
 Singular values come from Gram matrices in float64, summed group by group: leaving one out is a subtraction.
 """

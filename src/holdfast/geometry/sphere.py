@@ -354,7 +354,7 @@ def semantic_fluctuation(
         [0.5, 0.0]
     """
     if len(predictions) < 2:
-        raise HoldfastError(f"fluctuation needs the predictions of two checkpoints at least, got {len(predictions)}")
+        raise OutOfRange("the number of checkpoints with predictions", len(predictions), "at least 2")
     right = (predictions == labels).astype(float)
     return tuple(_fluctuation(name, np.diff(right[:, labels == name], axis=0)) for name in np.unique(labels).tolist())
 

@@ -1,4 +1,4 @@
-"""``Robustness``, a callback of the ``Trainer`` of transformers: how robust the encoder is, epoch by epoch."""
+"""``Robustness``, a callback for the ``Trainer`` of transformers: robustness of the encoder after each epoch."""
 
 from __future__ import annotations
 

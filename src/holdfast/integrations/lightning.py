@@ -1,4 +1,4 @@
-"""``Robustness``, a callback of Lightning's trainer: how robust the encoder is, beside the loss, epoch by epoch."""
+"""``Robustness``, a callback for Lightning's trainer: robustness of the encoder beside the loss after each epoch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A few label-free numbers of an encoder while it trains, which change nothing of its training.
+"""A few label-free metrics of an encoder during training, without any effect on the training.
 
-What is measured is a copy in eval mode. Its weights, modes and gradients are its own, and the states of the random number
-generators of Python, numpy and torch are put back: training finds everything to the last bit as it was, which a test checks.
+A copy in eval mode is measured, with its own weights, modes and gradients. The states of the random number generators of
+Python, numpy and torch are restored, so training continues bit for bit as without the monitor; a test checks this.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a measurement is, what identifies it, and where it is kept."""
+"""What a measurement is, how it is identified and where it is stored."""

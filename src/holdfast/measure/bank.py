@@ -1,4 +1,4 @@
-"""The bank: a second set of images, that probes learn from and retrieval searches, apart from those that are measured."""
+"""The reference set (bank): a second set of images, which probes learn from and retrieval searches."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def alongside(bank: Images, images: Images) -> Images:
 
 
 def _in_levels(bank: Images, images: Images) -> bool:
-    """Return whether 8 bits decide: both are pictures of one size, one in 8 bits, few enough to be decoded for it."""
+    """Return whether 8 bits decide: both hold pictures of one size, one of them in 8 bits and few enough to decode."""
     image, other = images.source.read([0]), bank.source.read([0])
     few = (len(bank) + len(images)) * image.numel() <= MOST_COMPARED
     return few and image.ndim == 4 and image.shape == other.shape and torch.uint8 in (image.dtype, other.dtype)
@@ -98,7 +98,7 @@ def _levels(images: Images, rows: Sequence[int]) -> Iterator[bytes]:
 
 
 def _aligned(bank: Images, images: Images) -> Images:
-    """Return ``bank`` with the numbers that ``images`` give to classes of the same name."""
+    """Return ``bank`` with the class numbers of ``images``, matched by class name."""
     if bank.labels is None or not bank.classes or not images.classes or bank.classes == images.classes:
         return bank
     labels = torch.as_tensor(bank.labels).long()

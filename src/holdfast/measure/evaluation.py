@@ -1,6 +1,6 @@
-"""An evaluation: what it observes, what it concludes, and how much of it each suite asks for.
+"""Evaluations: what they observe, what they conclude, and their sizes in each suite.
 
-Which transforms among the settings of an evaluation apply to the inputs of an encoder, as the transforms declare.
+Also here: which transforms among the settings of an evaluation apply to the inputs of an encoder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import check_given_once, check_not_empty
+from holdfast.core.errors import OutOfRange, check_given_once, check_not_empty
 from holdfast.core.images import Images
 from holdfast.core.pictures import SHOWN
 from holdfast.core.records import Conditions, Findings, Picture, Question, Result
@@ -53,6 +53,18 @@ class Sizes:
 Measured = TypeVar("Measured", bound="Evaluation")
 
 
+def check_needs_no_classes(setting: str, value: object) -> None:
+    """Check that the attacks of a setting can aim at an embedding.
+
+    Raises:
+        OutOfRange: One of them looks at the classes of a classifier.
+    """
+    for search in value if isinstance(value, tuple) else (value,):
+        if isinstance(search, Searching) and search.needs_classes:
+            fix = "name it in robust-accuracy.attacks, where it attacks probes"
+            raise OutOfRange(setting, str(search), "an attack that needs no classes, such as adaptive", fix)
+
+
 @dataclass(frozen=True)
 class Evaluation(ABC):
     """Measurement of an encoder on unlabelled images; the fields are its settings.
@@ -85,6 +97,8 @@ class Evaluation(ABC):
     encoder's inputs."""
     needs_changes: ClassVar[bool] = True
     """True if the evaluation needs at least one of these transforms."""
+    at_classes: ClassVar[tuple[str, ...]] = ()
+    """Settings whose attacks aim at a classifier, so that they may look at its classes."""
     robustness: ClassVar[bool] = True
     """True if the numbers measure robustness and so count for the verdict of a report."""
     partial: ClassVar[bool] = False
@@ -119,6 +133,8 @@ class Evaluation(ABC):
         for own in fields(self):
             check_not_empty(f"{self.name}.{own.name}", getattr(self, own.name), own.default)
             check_given_once(f"{self.name}.{own.name}", getattr(self, own.name))
+            if own.name not in self.at_classes:
+                check_needs_no_classes(f"{self.name}.{own.name}", getattr(self, own.name))
 
     def fits(self) -> tuple[Fit[Any], ...]:
         """Fits that ``conclude`` and ``illustrate`` need beside those of the observation.

@@ -1,6 +1,6 @@
-"""What is looked at, sample by sample: the expensive half of a measurement, computed anywhere.
+"""Observations, the expensive half of a measurement: what is computed for each sample, anywhere.
 
-What conclusions share: curves over radii, names of numbers in print, warnings of a population.
+Also here, shared by conclusions: curves over radii, names of metrics in print, warnings about a population.
 """
 
 from __future__ import annotations
@@ -111,6 +111,9 @@ class Joint(Observation):
         first, *others = (part.rows(population) for part in self.parts)
         assert all(other == first for other in others), "the parts of a joint observation look at different rows"
         return first
+
+    def ids(self, population: Population) -> tuple[str, ...]:
+        return self.parts[0].ids(population)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return joined([part.observe(population, rows) for part in self.parts])

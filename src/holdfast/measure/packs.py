@@ -116,7 +116,7 @@ class ShardFolder:
                 yield ids, tensors
 
     def _each(self, take: Callable[[Member], Taken | None]) -> Iterator[Taken]:
-        """Yield what ``take`` makes of each sound shard, of copies once."""
+        """Yield the result of ``take`` for each sound shard; copies count once."""
         ids, looked_at = set[str](), set[Path]()
         # Again until nothing is new: files may be packed by another process while these are read.
         while fresh := [path for path in self._files() if path not in looked_at]:
@@ -193,7 +193,7 @@ class ShardFolder:
 
 
 def _content(member: Member) -> bytes | None:
-    """Return a shard as it was written; None if it cannot be read back like that."""
+    """Return the content of a shard, or None if it cannot be read back as it was written."""
     with suppress(OSError), member.path.open("rb") as file:
         file.seek(member.start)
         content = file.read(member.length)

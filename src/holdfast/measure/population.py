@@ -1,6 +1,6 @@
 """The images of a run with their clean embeddings, random choices and fits.
 
-A fit is learned once from a whole population and then serves everything that asks for it.
+A fit is learned once from a whole population and shared by everything that needs it.
 """
 
 from __future__ import annotations

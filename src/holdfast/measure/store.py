@@ -1,10 +1,7 @@
-"""A run on disk, and the provenance that every result carries.
+"""A run on disk, and the provenance of every result.
 
-Finished cells are JSON records; observations are shards.
-
-What identifies a file of a run: everything that may change what it holds.
-
-Neither batch size, device nor worker count does.
+Finished cells are JSON records; observations are shards. A key holds everything that may change the content of a file: not
+batch size, device or number of workers.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ def key_of(
     sources: dict[str, Any] = (
         {"observed": [key_of(part, encoder, images, run, bank).digest for part in observations]} if observations else {}
     )
-    # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
+    # What is learned follows from the settings, except for its version; results older than fits hold the first of each.
     learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
     sources |= {"learned": learned} if learned else {}
     fits = (what,) if isinstance(what, Fit) else what.fits()
@@ -295,7 +292,7 @@ class Store:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells ``folder`` from another of its name; None if it is not there."""
+    """Return an identity of ``folder`` that another folder of its name does not share, or None if it is gone."""
     with suppress(OSError):
         status = folder.stat()
         return status.st_dev, status.st_ino
@@ -326,7 +323,6 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def _cell(result: Result) -> tuple[object, ...]:
-    """Return what tells a cell of a report from others."""
     encoder = result.encoder.name, result.encoder.fingerprint
     return result.evaluation, result.version, encoder, result.images.fingerprint, result.settings
 

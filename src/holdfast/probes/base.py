@@ -1,6 +1,6 @@
-"""What every probe is: settings that learn from a labelled reference set, and a score for each class.
+"""What all probes are: settings, fitted to a labelled reference set, and one score per class.
 
-Also here: warnings of probes that beat no random choice or never saw a class.
+Also here: warnings about probes that are no better than chance or never saw a class.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The linear probe: multinomial logistic regression on codes.
+"""The linear probe: multinomial logistic regression on embeddings.
 
-    minimise over A, b:   sum over the bank of  -log softmax(A s + b)_y  +  |A|^2 / 2,     s = (f - mean) / deviation
+    minimise over A, b:   sum over the reference set of  -log softmax(A s + b)_y  +  |A|^2 / 2,     s = (f - mean) / std
 
-with the features standardised on the bank and a deterministic solver, L-BFGS (of two classes, whose rows are one and its
-opposite, the penalty is ``|A|^2``). The recipes of the literature descend by gradient steps instead, on the codes as they
-are and without a penalty: ``rvcl`` (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html) and ``moco`` (He et
-al. 2020, https://arxiv.org/abs/1911.05722).
+Features are standardised on the reference set, and the solver (L-BFGS) is deterministic. With two classes, whose rows are
+opposite, the penalty is ``|A|^2``. The recipes of the literature use gradient steps on raw embeddings without a penalty:
+``rvcl`` (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html) and ``moco`` (He et al. 2020,
+https://arxiv.org/abs/1911.05722).
 """
 
 from __future__ import annotations

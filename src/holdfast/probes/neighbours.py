@@ -1,9 +1,9 @@
-"""The weighted nearest-neighbour probe: the images of the bank most alike vote for their classes.
+"""The weighted nearest-neighbour probe: the most similar images of the reference set vote for their classes.
 
-    score_c(x) = sum over the k images i of the bank with the largest cos_i, those with label c, of exp(cos_i / T)
+    score_c(x) = sum over the k images i of the reference set with the largest cos_i, those with label c, of exp(cos_i / T)
 
-Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4, with its k = 200 and, as everywhere since, T = 0.1. It
-learns nothing, and finds the neighbours exactly.
+Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4, with its k = 200, and the usual T = 0.1. Nothing is trained,
+and neighbours are exact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What probes answer about clean and attacked images, and the series made of it."""
+"""Answers of probes on clean and attacked images, and the series made from them."""
 
 from __future__ import annotations
 
@@ -182,6 +182,11 @@ class TransferredAnswers(Observation):
         objective = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
         noise = context.noise.fork(objective.name)
         return attack_together(self.attacks, context.encoder, context.pixels, objective(context), self.ball, noise)
+
+
+def label_free(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
+    """Those of ``attacks`` that can aim at an embedding, because they look at no classes."""
+    return tuple(attack for attack in attacks if not attack.needs_classes)
 
 
 def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:

@@ -1,14 +1,14 @@
 """The three ways in which RobustSSL fine-tunes an encoder before it is attacked: SLF, ALF and AFF.
 
-    SLF  standard linear fine-tuning        -log softmax(A f(x) + b)_y                          head alone
+    SLF  standard linear fine-tuning        -log softmax(A f(x) + b)_y                               head alone
     ALF  adversarial linear fine-tuning     max over x' in the ball of -log softmax(A f(x') + b)_y   head alone
     AFF  adversarial full fine-tuning       TRADES: -log softmax(g(x))_y + 6 max over x' of KL(g(x) | g(x'))   all weights
 
-https://github.com/GodXuxilie/RobustSSL_Benchmark; TRADES: Zhang et al. 2019, https://arxiv.org/abs/1901.08573. Heads begin
-at zero; SGD with momentum 0.9 and weight decay 2e-4; PGD of 10 steps of a quarter of the radius.
+https://github.com/GodXuxilie/RobustSSL_Benchmark; TRADES: Zhang et al. 2019, https://arxiv.org/abs/1901.08573. Heads start
+at zero. SGD has momentum 0.9 and weight decay 2e-4; PGD takes 10 steps of a quarter of the radius.
 
-Departures: training images are neither cropped nor mirrored, batch normalisation keeps its statistics, and PGD on the KL
-divergence, whose gradient at the clean image is 0, starts at 1% of the radius.
+Departures: training images are neither cropped nor mirrored, and batch normalisation keeps its statistics. PGD on the KL
+divergence starts at 1% of the radius, because its gradient at the clean image is 0.
 """
 
 from __future__ import annotations

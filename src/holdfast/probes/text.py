@@ -82,9 +82,7 @@ def by_class(prompts: Sequence[str], names: Sequence[str], shown: Sequence[str],
     """
     spelled = {name.strip().casefold(): name for name in names}
     if len(spelled) < len(names):
-        raise HoldfastError(
-            f"two classes of the images are called alike but for capitals ({', '.join(names)}); rename one"
-        )
+        raise HoldfastError(f"two classes of the images are equal except for capitals ({', '.join(names)}); rename one")
     texts_of: dict[str, list[str]] = {name: [] for name in names}
     for prompt in prompts:
         if BRACES not in prompt:

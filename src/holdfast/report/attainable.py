@@ -1,4 +1,4 @@
-"""Gates that no encoder decides, because few images or random divisions allow only one answer."""
+"""Gates that cannot decide: few images or random divisions allow only one answer for every encoder."""
 
 from __future__ import annotations
 

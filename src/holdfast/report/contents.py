@@ -1,6 +1,6 @@
 """Contents of a report for all its forms: groups, tables, first screens and plots, each computed once.
 
-Also here: the report's heading, how far its run is, and parts of stored results.
+Also here: the report's heading, the progress of its run, and parts of stored results.
 """
 
 from __future__ import annotations

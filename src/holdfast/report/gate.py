@@ -1,9 +1,9 @@
 """Gates for continuous integration: ``breakaway.breakaway_risk@8/255<=0.05`` must hold for every encoder.
 
-``EVALUATION.QUANTITY[@SELECTOR,...] <= NUMBER``, with ``>=``, ``<`` or ``>`` as well. The evaluation may be left out where
-only one reports the quantity. A selector is a ball (``8/255`` of any norm, or ``linf:8/255``), a condition such as
-``divergence=cosine``, or ``encoder=NAME`` to speak of that encoder alone. The worst matching value of each encoder counts.
-A strict check wants the whole interval to keep the bound. A value that is not finite keeps none.
+``EVALUATION.QUANTITY[@SELECTOR,...] <= NUMBER``, also with ``>=``, ``<`` or ``>``. The evaluation may be omitted if only
+one reports the metric. A selector is a ball (``8/255`` of any norm, or ``linf:8/255``), a condition such as
+``divergence=cosine``, or ``encoder=NAME`` for that encoder alone. The worst matching value of each encoder counts. In a
+strict check the whole interval must satisfy the bound. A value that is not finite satisfies none.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from math import isclose, isfinite, isnan
 from operator import ge, gt, le, lt
 from typing import Literal
 
-from holdfast.core.balls import BALLS
-from holdfast.core.errors import HoldfastError, NotMeasured, UnknownName, did_you_mean
+from holdfast.core.balls import BALLS, in_print
+from holdfast.core.errors import HoldfastError, NotMeasured, UnknownName
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
 from holdfast.core.statistics.summaries import is_share
@@ -170,7 +170,7 @@ def check(
     what no one knows is a mistake. ``strict``: the whole interval must keep the bound. ``allow_partial``: results that a
     budget ended count as others do.
 
-    An encoder that was to be measured but has no matching value fails, for a gate must not open on silence; so does one
+    An encoder that was to be measured but has no matching value fails, because a gate must not open on silence; so does one
     whose values on one set of images are there, and on another could not be computed. And so does one that has collapsed,
     for nothing can break away from a single code.
 
@@ -236,25 +236,18 @@ def _gaps(results: Sequence[Result], telling: Sequence[Failure]) -> dict[str, st
 
 
 def _reason(failure: Failure) -> str:
-    """Return why there is no number: an error, or a run that ended before."""
     return f"{failure.evaluation} failed: {failure.reason}" if failure.state == "failed" else failure.reason
 
 
 def _to_measure(reporting: Sequence[str]) -> str:
-    """Return the advice for a missing number that the evaluations ``reporting`` would measure."""
     return f"the run was not asked for it; holdfast evaluate --only {' or '.join(reporting)} measures it"
 
 
 def _evaluations(
     gate: Gate, results: Sequence[Result], failures: Sequence[Failure], catalogue: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
-    """Return the evaluations whose numbers the gate speaks of: one, or all that a check adds up.
-
-    Those that failed everywhere are among the candidates: what they would have reported must not be answered by another.
-
-    Raises:
-        HoldfastError: several evaluations report the quantity, and the gate names none of them.
-    """
+    """Return the evaluations whose numbers the gate speaks of: one, or all that a check adds up."""
+    # Those that failed everywhere are among the candidates: no other may answer for them.
     if gate.evaluation:
         return (gate.evaluation,)
     giving = [result for result in results if _matching(gate, result)]
@@ -311,7 +304,8 @@ def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Es
     """
     operator = ">=" if like.better == "higher" else "<="
     try:
-        gate = parse(f"{evaluation}.{like.quantity}@{like.conditions['ball']},encoder={encoder}{operator}1")
+        where = as_printed(like.conditions["ball"])
+        gate = parse(f"{evaluation}.{like.quantity}@{where},encoder={encoder}{operator}1")
     except HoldfastError:
         return ""  # a name with a comma or a comparison in it cannot be spelled in a gate
     labels_of = labels(results)
@@ -326,12 +320,27 @@ def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Es
         isfinite(estimate.value) and isfinite(_far_end(gate, estimate)) for estimate in estimates
     ):
         return ""
-    ends = [_far_end(gate, estimate) for estimate in estimates]
+    times, behind = in_print(text.norm_of(like))
+    ends = [times * _far_end(gate, estimate) for estimate in estimates]
     bound = _down(min(ends)) if operator == ">=" else _up(max(ends))
     # No share is above 1 or below 0, so that such a gate would never shut.
     if is_share(like.unit) and (bound <= 0 if operator == ">=" else bound >= 1):
         return ""
-    return gate.text.removesuffix("1") + f"{bound:g}"
+    return gate.text.removesuffix("1") + f"{bound:g}{behind}"
+
+
+def as_printed(ball: str) -> str:
+    """Return the text of a ball with the radius that the report prints, if that is the same ball.
+
+    Example:
+        >>> as_printed("linf:0.05"), as_printed("linf:0.0123456"), as_printed("l2:0.5")
+        ('linf:12.75/255', 'linf:0.0123456', 'l2:0.5')
+    """
+    norm, _, size = ball.partition(":")
+    if norm not in text.NORMS or not size or "," in size:
+        return ball
+    printed = f"{norm}:{text.chosen(norm, size)}"
+    return printed if fits({"ball": printed}, _radius({"ball": ball}), {}) else ball
 
 
 def _up(value: float) -> float:
@@ -392,12 +401,12 @@ def _judged(
         return Answer(gate, name, False, f"{finding}: a strict check needs an interval")
     if strict and (reason := out_of_reach(gate, worst, end)):
         return Answer(gate, name, False, f"{finding}: {reason}")
-    verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
+    times, behind = in_print(text.norm_of(worst))
+    verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {times * gate.bound:g}{behind}"
     return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, partial)}")
 
 
 def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -> str:
-    """Return the caveat that the bare comparison hides."""
     open_end = Claim.LOWER if gate.limits == "above" else Claim.UPPER
     parts = []
     if partial is not None:
@@ -427,12 +436,8 @@ def _check_measured(
     reporting = dict.fromkeys([e for e, each in every if each.quantity == gate.quantity])
     known = dict.fromkeys((*reporting, *catalogue.get(gate.quantity, ())))
     if not known:
-        names = {estimate.quantity for _, estimate in every}
-        hint = did_you_mean(gate.quantity, sorted({*names, *catalogue})).partition("Known: ")[0]
-        raise HoldfastError(
-            f"gate {gate.text!r}: unknown quantity {gate.quantity!r}. {hint}measured here: {', '.join(sorted(names))}"
-            f"{_silent(results, failures)}"
-        )
+        names = {*(estimate.quantity for _, estimate in every), *catalogue}
+        raise UnknownName(f"gate {gate.text!r}: quantity", gate.quantity, names, _silent(results, failures))
     if gate.evaluation and gate.evaluation not in known:
         raise UnknownName(f"gate {gate.text!r}: evaluation with {gate.quantity}", gate.evaluation, known)
     estimates = [each for name, each in every if each.quantity == gate.quantity and gate.evaluation in (None, name)]
@@ -449,10 +454,8 @@ def _check_measured(
 
 
 def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> NotMeasured:
-    """Return that no number was taken under the gate's conditions, and what was measured."""
-
     def at(key: str) -> str:
-        found = list(dict.fromkeys(e.conditions[key] for e in estimates if key in e.conditions))
+        found = list(dict.fromkeys(as_printed(e.conditions[key]) for e in estimates if key in e.conditions))
         return f"{', '.join(found[:SHOWN])}{f' and {len(found) - SHOWN} more' if len(found) > SHOWN else ''}"
 
     found, fix = "; ".join(f"{key}={at(key)}" for key in gate.selectors) or at("ball"), ""
@@ -462,9 +465,8 @@ def _not_measured_there(gate: Gate, estimates: Sequence[Estimate]) -> NotMeasure
 
 
 def _silent(results: Sequence[Result], failures: Sequence[Failure]) -> str:
-    """Return which evaluations have no result, for no one knows all that these would report; empty if all have."""
     names = sorted({failure.evaluation for failure in failures} - {result.evaluation for result in results})
-    return f"; what else {text.listed(names)} would report is not known, for want of a result" if names else ""
+    return f"{text.listed(names)} {text.have(names)} no result, so not all quantities are known" if names else ""
 
 
 def _check_possible_bound(gate: Gate) -> None:

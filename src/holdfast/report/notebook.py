@@ -100,7 +100,6 @@ def _about(results: Sequence[Result], what: str | None) -> list[Result]:
 
 
 def _drawn(result: Result) -> set[str]:
-    """Return the quantities of the series and curves of ``result``."""
     return {series.quantity for series in result.series} | {curve.quantity for curve in result.findings.curves}
 
 

@@ -1,4 +1,4 @@
-"""The tables of the papers: of a run with a published protocol (``--suite``), its numbers in the paper's own rows."""
+"""The tables of the papers: results of a published protocol (``--suite``) in the paper's own rows."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def paper_table(results: Sequence[Result], suite: str) -> str:
             missing.append(line.said(results))
     if not rows:
         return ""
-    lines = _markdown([suite, *(name.replace("|", r"\|") for name in by_encoder)], rows)
+    lines = _markdown([suite, *by_encoder], rows)
     if missing:
         lines += ["", f"Not measured: {'; '.join(missing)}."]
     if suite == "ko2022":
@@ -270,12 +270,14 @@ def paper_table(results: Sequence[Result], suite: str) -> str:
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[place]) for row in [header, *rows]) for place in range(len(header))]
+    table = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]  # a bar would begin another cell
+    widths = [max(len(row[place]) for row in table) for place in range(len(header))]
 
     def spelled(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
 
-    return [spelled(header), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(spelled, rows)]
+    first, *rest = map(spelled, table)
+    return [first, "|" + "|".join("-" * (width + 2) for width in widths) + "|", *rest]
 
 
 LEAST = 4

@@ -183,7 +183,7 @@ def _screen(screen: FirstScreen) -> str:
         table.append(f"| **{_markdown(name)}** |" + " |" * len(heads))
         for row in rows:
             cells = [f"**{_markdown(c.said)}**" if c.best else _markdown(c.said) for c in screen.shown(row)]
-            cells += [_markdown(screen.beside(row))] if screen.baselines else []
+            cells += [_markdown(", ".join(screen.beside(row)))] if screen.baselines else []
             table.append(f"| {_markdown(row.title)} ({_markdown(row.under)}) | {' | '.join(cells)} |")
     said = [_markdown(sentence) for sentence in (*screen.verdict, screen.red, screen.amber) if sentence]
     checks = [f"Checks: {_markdown(screen.checks)}"] if screen.checks else []
@@ -262,7 +262,7 @@ def _markdown_cell(cell: Cell | None) -> str:
 
 
 def _latex_cell(cell: Cell | None) -> str:
-    """Return a cell in LaTeX; text commands do not reach into mathematics, so the number is marked inside."""
+    """Return a cell in LaTeX with the mark inside the number, because text commands do not reach into mathematics."""
     if cell is None:
         return "--"
     style = {"best": r"\mathbf{{{}}}", "tied": r"\underline{{{}}}"}.get(cell.mark, "{}")

@@ -199,7 +199,6 @@ class Sets:
 
 
 def _cell(estimate: Estimate | None, rank: float | None) -> str:
-    """Return a number with its interval and rank."""
     if estimate is None:
         return "not measured"
     if isnan(estimate.value):

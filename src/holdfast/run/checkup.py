@@ -1,6 +1,6 @@
-"""Examine an encoder before anything is measured: may its numbers be trusted, and what can be asked of it?
+"""Preflight check of an encoder before anything is measured: can its numbers be trusted, and which evaluations apply?
 
-``failed`` means that measurements of this encoder would say nothing; ``warning``, that they say less than they seem to.
+``failed``: measurements of this encoder would be meaningless. ``warning``: they mean less than they seem to.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def loading_checks(
 
 
 def _changing(encoder: Encoder) -> str:
-    """Return a sentence on code whose source is not found, by which other versions of Python know another encoder."""
+    """Return a sentence on code without a source, whose fingerprint differs between versions of Python."""
     names = without_source(encoder.module)
     return f" No source was found of {names[0]}: another version of Python gives another fingerprint." if names else ""
 

@@ -255,7 +255,7 @@ class Tally:
         self._stop_in_time(fresh, now)
 
     def _stop_in_time(self, fresh: int, now: float) -> None:
-        """Abandon what was handed out if it would end too late."""
+        """Abandon the work handed out if it would end too late."""
         # At the first shard that ends too late nobody has been refused yet, who asks for one at a time.
         deadline = self.work.deadline
         self.late_shards += fresh > 0 and now > deadline.last_beginning_of_turn

@@ -1,4 +1,4 @@
-"""Outcomes of the cells of a table: full and partial results, and failures with reasons."""
+"""Results of the cells of a table: full and partial results, and failures with reasons."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Cells:
                 self._give_up(encoder, images, evaluation, error)
 
     def _give_up(self, encoder: Encoder, images: str, evaluation: Evaluation, error: Exception) -> None:
-        """Record why there is no new result; where a run ends early the one of some samples stays."""
+        """Record why there is no new result; a run that ends early keeps the partial one."""
         if (encoder.name, evaluation) in self.work.forecast.waiting:
             for what in components(evaluation):
                 self.work.forecast.drop((encoder.name, what))
@@ -194,7 +194,7 @@ def conclude(population: Population, task: tuple[Evaluation, Sample]) -> Outcome
 def finish(subject: EncoderState, cells: Cells) -> None:
     """Conclude all that was observed of an encoder, unless another rank does; without what takes long in a stopped run.
 
-    Processes of this machine take part, but for a stopped run, whose processes Ctrl-C has reached, too.
+    Processes of this machine take part, except in a stopped run, whose processes Ctrl-C has reached, too.
     """
     for fit in subject.fits:
         subject.learned.setdefault(fit, cells.work.spent())  # else it would be learned now
@@ -220,7 +220,7 @@ def _spread(tasks: Iterator[Task], subject: EncoderState, cells: Cells) -> Itera
 
 
 def _waiting(subject: EncoderState, cells: Cells) -> Iterator[Task]:
-    """Yield what is to be concluded, with what was seen for it, what takes longest first; note of the others why not."""
+    """Yield what is to be concluded with its observations, the longest first; record why others cannot be."""
     for observation, group in sorted(
         subject.groups.items(), key=lambda item: -_expected(subject, item[0], item[1], cells.work)
     ):
@@ -254,7 +254,7 @@ def _hastened(
 
 
 def _expected(subject: EncoderState, observation: Observation, group: Sequence[Evaluation], work: Computing) -> float:
-    """Return about how many seconds the conclusions from one observation take, pictures included."""
+    """Return the expected seconds of all conclusions from one observation, pictures included."""
     seconds = 0.0
     for evaluation in group:
         with suppress(Exception):  # said when it is concluded
@@ -315,7 +315,7 @@ def conclude_so_far(subject: EncoderState, cells: Cells) -> None:
 
 
 def _ready(subject: EncoderState, cells: Cells) -> Iterator[Task]:
-    """Yield what can be concluded now of more than before, with what was seen for it."""
+    """Yield with its observations what can be concluded from more samples than before."""
     for observation, group in subject.groups.items():
         ready = [
             evaluation

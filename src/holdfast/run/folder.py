@@ -1,6 +1,6 @@
-"""Folders that hold the answer to one request: what it was, the shards it is made of, and the files made of those.
+"""Folders that hold the answer to one request: the request, the shards that were computed, and the files made from them.
 
-Repeating a request continues its folder; another one is refused, since its files would stand among those of the first.
+The same request continues its folder. A different request is refused, because its files would mix with the first ones.
 """
 
 from __future__ import annotations

@@ -280,7 +280,6 @@ class Forecast:
         )
 
     def _conclusion(self, piece: Piece) -> float:
-        """Return the seconds of a conclusion and its pictures."""
         seconds = self.seconds(piece, 1)
         pictures = self.pictures.get(piece, {})
         return (CONCLUSION if seconds is None else seconds) + sum(starmap(self.expected, pictures.items()))
@@ -326,7 +325,6 @@ def _later_over_first(timed: Iterable[Sequence[tuple[int, float]]]) -> float | N
 
 
 def _pace(times: Sequence[tuple[int, float]]) -> float:
-    """Return the seconds of a row."""
     # The first rows bear what is set up once (a traced graph), so later ones speak for the rest.
     counted = times[1:] or times
     return sum(seconds for _, seconds in counted) / sum(rows for rows, _ in counted)

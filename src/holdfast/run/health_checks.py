@@ -1,4 +1,4 @@
-"""The checks of ``holdfast doctor``: each question about an encoder and how its answer is found."""
+"""The checks of ``holdfast doctor``: what each one asks of an encoder and how it finds the answer."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ def _layers(checked: CheckedEncoder) -> Answer:
 
 
 def _kinds(part: nn.Module) -> list[str]:
-    """Return what a module does itself: the operations of a graph, or its type where it has no parts."""
+    """Return the operations of a graph, or the type of a module without parts."""
     if isinstance(part, OnnxModule):
         return [node.operator for node in part.graph.nodes]
     if isinstance(part, torch.fx.GraphModule):

@@ -149,7 +149,6 @@ class Inputs:
         return encoder.images(self._prepared_bank(*self._shown))
 
     def _read_bank(self, domain: Domain, geometry: Preprocessing | None, images: Images) -> Images:
-        """Return the reference set for these ``images``."""
         assert self.bank_named is not None
         return self._beside(self._select(self.bank_named, self.request.bank_limit, domain, geometry), images)
 
@@ -346,7 +345,7 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
 
 
 def _called_by_source(encoder: Encoder) -> Encoder:
-    """Return ``encoder`` under another name; one that was made in Python has its own name alone."""
+    """Return ``encoder`` named by its source; one made in Python keeps its name."""
     if encoder.source == MADE_IN_PYTHON:
         return encoder
     renamed = copy(encoder)  # the caller's own keeps its name

@@ -1,9 +1,8 @@
-"""The plan of a request once its encoders and images are known: what of it they allow, and how much of it.
+"""The plan of a request once its encoders and images are known: which evaluations apply, and on how many images.
 
-Tuning of speed: the number of images that are attacked together, and the C library's memory.
-
-Time alone is at stake. The batch is measured among sizes for which torch's kernels are the same; what does change rounding,
-the arrangement of the network (``core/optimised``), is not measured.
+Tuning of speed: how many images are attacked together, and the C library's memory. Only time depends on it. The batch size
+is measured among sizes for which torch uses the same kernels. The arrangement of the network (``core/optimised``) changes
+rounding, so it is not tuned.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def drop_inapplicable(
 
 
 def _misfit(names: list[str], needed: str, encoder: Encoder) -> str:
-    """Return the sentence that ``encoder`` does not take what these transforms or evaluations need."""
+    """Return why ``encoder`` cannot be measured by these transforms or evaluations."""
     domain = encoder.domain
     shape = f"{' x '.join(map(str, domain.shape))} in [{domain.low:g}, {domain.high:g}]"
     return f"{listed(names)}: {encoder.name} takes {shape}, not {needed}."
@@ -231,7 +230,6 @@ def plan_for_large_encoders(request: Request, encoders: Sequence[Encoder]) -> li
 
 
 def _less(operations: int) -> str:
-    """Return the reduced settings of quick for an encoder with this number of operations."""
     if operations >= HEAVY:
         return (
             f"asks for {most_forwards():,} forwards of it at most, a gradient counted as three, and attacks 30 images"

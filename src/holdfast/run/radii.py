@@ -1,17 +1,18 @@
 """Radii at which the encoders of a run differ, chosen before anything else if no radius was asked for.
 
-At too large a radius every encoder loses all images, and at too small a one none: nothing tells them apart. So the run
-first searches, on a few images of each encoder, the smallest change after which an image matches another image. It then
-takes radii within which the strongest encoder, the one of the largest median, loses some images and keeps others. The radii
-that evaluations have by themselves stay where they do that already.
+At too large a radius every encoder loses all images, at too small a radius none: neither separates the encoders. So the run
+first searches, on a few images of each encoder, the smallest perturbation after which an image matches another image. It
+then takes radii at which the strongest encoder, with the largest median, loses some images and keeps others. Evaluations
+keep their own radii if those do so already.
 
-An attack on a probe succeeds at another scale than an attack on the nearest neighbour: a reference set of other scenes is
-far away, and a decision boundary may be near. So evaluations of probes under attack get radii of their own, at which probes
-lose some images.
+Attacks on probes succeed at other radii than attacks on the nearest neighbour: a reference set of other scenes is far away,
+and a decision boundary may be near. So evaluations of probes under attack get their own radii, at which probes lose some
+images.
 
-Which images are looked at, and what is found, follows from encoders, images and seed, and is kept in the store. A run that
-goes on, names the encoders in another order, has a budget or more workers finds the same radii. A budget that ends during
-the search leaves no time for evaluations: the same command again goes on with the search.
+The radii depend on encoders, images, seed and whether there is a budget, and are stored. A run that continues, names the
+encoders in another order or has more workers finds the same radii. With a budget, fewer images of large encoders are
+searched, so that time for the evaluations is left. If the budget ends during the search all the same, the same command
+continues with it.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ AIMS = {1: (0.5,), 2: (1 / 3, 2 / 3)}
 STEPS = (1, 2, 3, 5, 10)
 """Readable radii are these multiples of a power of ten, in 1/255."""
 WIDEST = Linf(0.5)
-IMAGES, FEW = 32, 12
-"""Images that are searched, and those of an encoder of ``HEAVY`` operations: a fortieth of what quick asks of it."""
+IMAGES, FEW, FEWEST = 32, 12, 4
+"""Images that are searched; those of an encoder of ``HEAVY`` operations, a fortieth of what quick asks of it; and those of
+such an encoder under a budget."""
 EARLIER = " Earlier results in this folder are of other radii and stay beside these."
 
 
@@ -134,7 +136,8 @@ def _radii_by_name(
     """Return for each encoder, and each of its ``probes`` if there are some, the radii at which its images are lost."""
     attack = SquareAttack(queries=100) if request.black_box else GradientAttack(steps=5)
     encoders = [each for each in inputs.encoders if not is_baseline(each)] or inputs.encoders
-    count = FEW if max(map(operations, encoders)) >= HEAVY else IMAGES
+    few = FEW if work.deadline.budget is None else FEWEST
+    count = few if max(map(operations, encoders)) >= HEAVY else IMAGES
     radii = {}
     for encoder in encoders:
         for probe in probes or [None]:
@@ -159,7 +162,7 @@ def _search(probe: Probe | None, attack: Attack, count: int) -> Radii | ProbeRad
 def _radii(
     encoder: Encoder, search: Radii | ProbeRadii, inputs: Inputs, run: RunSettings, work: Computing
 ) -> list[float]:
-    """Return the radii at which images of ``encoder`` are lost; a probe loses those alone that it gets right when clean."""
+    """Return the radii at which images are lost; a probe loses only those that it classifies correctly when clean."""
     images, bank, others = inputs.images(encoder), inputs.bank(encoder), None
     if bank is not None:
         others = Population(encoder, bank, run)
@@ -195,7 +198,7 @@ def choose(
         if balls := _informative(known[name], defaults):
             shares = text.listed([f"{lost(known[name], ball.radius):.0%}" for ball in balls])
             who = name if len(known) == 1 else f"{name}, the strongest,"
-            spelled = text.listed(list(map(str, balls)))
+            spelled = text.listed([text.ball(str(ball)) for ball in balls])
             sentence = f"{what} are measured at {spelled}, where {who} loses {shares} of {len(known[name])} images."
             return InformativeRadii(balls, sentence)
     return None

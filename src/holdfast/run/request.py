@@ -1,7 +1,7 @@
 """From flags and TOML to a request, and from the request to evaluations.
 
-Later wins: the evaluations' own defaults (the papers'), the suite, the TOML file, the flags. A TOML file has the
-request's fields as its keys and one table per evaluation, whose keys are that evaluation's fields.
+Later entries override earlier ones: defaults of the evaluations (the papers'), suite, TOML file, flags. Keys of a TOML file
+are the fields of the request; it has one table per evaluation, whose keys are the fields of the evaluation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ DEFAULTS = {name: option.default for name, (_, option) in declared(EvaluateOptio
 
 
 def _several(value: Any) -> Any:
-    """Return a single value as a list."""
     return () if value is None else (value,) if isinstance(value, str) else value
 
 
@@ -138,7 +137,7 @@ def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, An
 
 @contextmanager
 def _in_a_sentence() -> Iterator[None]:
-    """Say in one sentence which field of a request has a value that it cannot have."""
+    """Raise an error that names the field with the invalid value."""
     try:
         yield
     except ValidationError as error:
@@ -248,7 +247,7 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
 
 
 def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
-    """Return settings by evaluation and field, those ``above`` winning."""
+    """Return settings by evaluation and field; ``above`` wins."""
     return {name: {**below.get(name, {}), **above.get(name, {})} for name in {**below, **above}}
 
 

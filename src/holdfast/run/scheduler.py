@@ -1,12 +1,13 @@
-"""The order of a run: every question is answered from a few images first, then from twice as many, and again.
+"""The order of a run: every evaluation first looks at a few images, then at twice as many, and so on.
 
-A run thus has an answer to everything whenever it stops, and all answers become better together.
+Whenever a run stops, every evaluation has a result, and all results improve together.
 
-- The fractions of images in ``SHARES`` are worked off one after the other, by all encoders in turns.
-- Within a share the cheapest question comes first.
-- Under a budget, a turn is an encoder's part of the time that is left; what one encoder does not need, the others get.
-  Baselines wait until the other encoders have their first answers.
-- What an observation needs to learn belongs to its first step.
+- The fractions of images in ``SHARES`` are reached one after the other, by all encoders in turn.
+- At each fraction the cheapest evaluation comes first. Under a budget, the first results are those of the report's rows
+  under attack, in their order; each row begins once the one before has its result.
+- Under a budget, a turn is an encoder's part of the time that is left. Time that one encoder does not need goes to the
+  others. Baselines wait until the other encoders have their first results.
+- The first step of an observation includes the fits that it needs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from holdfast.run.shards import rows_in_shards, stored_prefix
 
 SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Fractions of the planned rows. The first stands for the fewest rows that give an answer."""
+ATTACKED = 50
+"""Places of the scorecard before this one are rows under attack."""
 LITTLE = 0.1
 """Pictures that take a smaller share of what an observation may take at once need no step of their own."""
 LONG = 120.0
@@ -115,6 +118,13 @@ def step_to(share: float, state: EncoderState, observation: Observation, work: C
     return Step(observation, total, count < fewest, fits, seconds, concluding, pictures, alone)
 
 
+def place_of(group: Sequence[Evaluation]) -> float:
+    """Return the first place in the scorecard of rows under attack that one of ``group`` answers; infinite if none."""
+    return min(
+        (float(asked.place) for each in group for asked in each.questions if asked.place < ATTACKED), default=inf
+    )
+
+
 @final
 @dataclass
 class Schedule:
@@ -153,7 +163,7 @@ class Schedule:
                     self._report()
 
     def _turns(self, share: float, encoders: Sequence[EncoderState], strict: bool) -> bool:
-        """Give each of ``encoders`` a turn, and return whether any went forward."""
+        """Give each of ``encoders`` a turn and return whether any made progress."""
         going, deadline = False, self.work.deadline
         for position, state in enumerate(encoders):
             deadline.begin_turn(1 / (len(encoders) - position), strict)
@@ -165,16 +175,21 @@ class Schedule:
         return going
 
     def _turn(self, share: float, state: EncoderState) -> bool:
-        """Bring an encoder to a fraction of the rows, the cheapest question first, and return whether any went forward."""
-        steps, went = sorted(self._steps(share, state), key=lambda step: step.seconds), False
-        for alone, some in groupby(steps, key=lambda step: step.alone):
+        """Bring an encoder to a fraction of its rows, cheap evaluations first, and return whether any made progress."""
+        urgent = self.work.deadline.budget is not None and share == SHARES[0]
+
+        def order(step: Step) -> tuple[float, float]:
+            return place_of(state.groups[step.observation]) if urgent else inf, step.seconds
+
+        steps, went = sorted(self._steps(share, state), key=order), False
+        for alone, some in groupby(steps, key=lambda step: step.alone or order(step)[0] < inf):
             for batch in ([step] for step in some) if alone else [list(some)]:
                 if not alone or self.work.deadline.affords(batch[0].seconds):
                     went |= self._take(state, batch)
         return went
 
     def _steps(self, share: float, state: EncoderState) -> Iterator[Step]:
-        """Yield the step of every observation that is not there yet; what cannot be planned has failed."""
+        """Yield the missing step of every observation; one that cannot be planned has failed."""
         for observation in state.groups:
             try:
                 step = None if state.failure_of(observation) else step_to(share, state, observation, self.work)
@@ -185,7 +200,7 @@ class Schedule:
                 yield step
 
     def _take(self, state: EncoderState, steps: Sequence[Step]) -> bool:
-        """Learn what these steps need and observe what they ask for; return whether there was time for any of it."""
+        """Fit and observe what these steps need, and return whether there was time for any of it."""
         fits = tuple(dict.fromkeys(fit for step in steps for fit in step.fits))
         for fit in fits:
             if isinstance(learned := learn(self.work, state.population, fit), BudgetSpentError):
@@ -200,7 +215,7 @@ class Schedule:
         return self.work.forward(state, groups, first, whole) or bool(fits)
 
     def _report(self) -> None:
-        """Conclude what was seen so far and have the report written, unless it is too soon for that."""
+        """Conclude from the observations so far and write the report, unless it is too soon."""
         work, since = self.work, monotonic()
         budget = work.deadline.budget
         dear = budget is not None and work.forecast.conclusions > REPORTS * budget

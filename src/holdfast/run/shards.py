@@ -1,4 +1,4 @@
-"""Observations shard by shard, kept as they come, and which observation is next."""
+"""Observations in shards: computing and storing them, and choosing which observation is next."""
 
 from __future__ import annotations
 
@@ -292,13 +292,13 @@ def rows_in_shards(count: int, rows: Sequence[int], observation: Observation, po
 
 
 def _reaching(cut: Sequence[Sequence[int]], count: int) -> int:
-    """Return the number of these shards that hold ``count`` rows."""
+    """Return how many of these shards hold ``count`` rows."""
     ends = list(accumulate(map(len, cut)))
     return min(len(cut), bisect_left(ends, count) + 1) if count else 0
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return the rows per shard: one batch of inputs, fewer if slow, several batches for clean embeddings."""
+    """Return the rows per shard: one batch of inputs, fewer if slow, several batches of clean embeddings."""
     run, encoder, inputs = population.run, population.encoder, observation.inputs(population)
     if run.computes_on != "cpu":
         return max(1, run.batch_size // inputs)
@@ -325,7 +325,7 @@ class Turns:
 
     Or the one that takes longest, if everything is computed in any case.
 
-    The parts of a joint one go on side by side, for it is concluded on the rows that all of them have.
+    The parts of a joint one go on side by side, because it is concluded on the rows that all of them have.
 
     Args:
         observations: take turns, joint ones as one.
@@ -333,7 +333,7 @@ class Turns:
         affordable: whether this many seconds are left.
         whole: these say nothing before all of their waiting rows are seen: they go on only if there is time for those.
         side_by_side: how many seconds pass while shards take one.
-        longest_first: whether the longest shard is next, for everything is computed in any case.
+        longest_first: whether the longest shard is next, because everything is computed in any case.
     """
 
     observations: Sequence[Observation]
@@ -365,6 +365,6 @@ class Turns:
         return sum(self.seconds(part, sum(map(len, waiting.get(part, ())))) for part in parts(observation))
 
     def _behind(self, observation: Observation, waiting: Waiting) -> Observation | None:
-        """Return the part of ``observation`` that has most rows before it, if any part may go on."""
+        """Return the part of ``observation`` with most waiting rows, or None."""
         going = [part for part in parts(observation) if part in waiting]
         return max(going, key=lambda part: sum(map(len, waiting[part])), default=None)

@@ -1,6 +1,6 @@
 """The table of encoders and evaluations, filled cell by cell.
 
-Encoders are prepared first, and the run says how long it will take.
+Encoders are prepared first, and the run then estimates its time.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _prepared(missing: MissingCells, cells: Cells) -> EncoderState:
 
 
 def _plan(subject: EncoderState, observation: Observation, work: Computing) -> None:
-    """Take note of the forward passes that an observation takes; one whose rows cannot be told is not made at all."""
+    """Record the forward passes that an observation takes; one with unknown rows is not made."""
     try:
         observation.rows(subject.planning)
     except Exception as error:

@@ -158,7 +158,6 @@ def load_adapter(path: str | Path) -> Adapter:
 
 
 def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
-    """Raise unless names, types and shapes of ``arrays`` agree with ``header`` and each other."""
     names = (*TENSORS, *(RESIDUAL if header.kind == "residual" else ()))
     if set(arrays) != set(names):
         raise ValueError("it holds other arrays than its kind of map has")
@@ -265,6 +264,9 @@ def reduced(x: Float[Tensor, "n d"], y: Float[Tensor, "n e"], penalty: float, ra
         rank: Number of directions.
     """
     weights = ridge(x, y, penalty)
+    if len(x) < y.shape[1]:  # the predictions of few images span few directions, beyond which the weights are zero
+        directions = torch.linalg.svd(x @ weights, full_matrices=False).Vh[:rank].T
+        return weights @ directions, directions.T
     directions = torch.linalg.eigh(weights.T @ (x.T @ x) @ weights).eigenvectors[:, -rank:]
     return weights @ directions, directions.T
 

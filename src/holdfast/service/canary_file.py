@@ -136,7 +136,6 @@ def _is_image(key: str) -> bool:
 
 
 def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
-    """Raise unless types and shapes of ``arrays`` agree with ``header``."""
     n, images = len(header.ids), [key for key in arrays if _is_image(key)]
     embeddings, caused = arrays["embeddings"], arrays["caused"]
     faults = {

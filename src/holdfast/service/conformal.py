@@ -1,4 +1,4 @@
-"""Conformal p-values of new embeddings, and a betting test that you may read after every sample."""
+"""Conformal p-values of new embeddings, and a betting test that may be read after every sample."""
 
 from __future__ import annotations
 

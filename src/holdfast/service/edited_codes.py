@@ -1,13 +1,15 @@
-"""Embeddings of edited images (measured or reference) and of images attacked for a match.
+"""Embeddings of edited images (measured or reference) and of images attacked to lose or gain a match.
 
-Closest edit: the everyday edit of the reference images whose embeddings are closest to the new ones.
+The closest edit is the everyday edit that brings the embeddings of reference images closest to the new ones:
 
-``(E(A', B) - E(t(A'), B)) / E(A, B)`` with energy distances ``E``: 1 where the edit ``t`` turns one distribution into the
-other, 0 where it does nothing of the kind, below 0 where it leads away. ``A'`` are the few images of A that are edited: the
-same ones in both distances, so that which these are nearly cancels, while what is divided by is the distance of all.
+    (E(A', B) - E(t(A'), B)) / E(A, B)     with energy distances E
 
-A change has a fraction only if it differs from random variation: any number is a fraction of about zero. Which edit
-comes closest is the order of the numerators alone, so the closest edit of a change is named even without a share.
+This is 1 if the edit ``t`` turns one distribution into the other, 0 if it has no such effect, and negative if it leads away.
+``A'`` are the few images of A that are edited. Both distances of the numerator use the same ``A'``, so the choice of these
+images nearly cancels; the denominator uses all images.
+
+The fraction exists only if the change differs from random variation, because any number is a fraction of about zero. The
+closest edit depends on the numerators alone, so it is named even without a fraction.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Energy distance of two sets of points for many assignments, its error, and the part that an edit explains.
 
-Permutation tests of two sets: weights of assignments, a linear classifier, principal directions.
+Also here, for permutation tests of two sets: weights of assignments, a linear classifier, principal directions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutati
     Args:
         count: how many of the samples, the first ones, belong to the first set.
         ids: a name for each sample; draws follow it, so that the order of the samples decides nothing.
-        groups: a name for each sample; samples of one group change sides together, for they are not exchangeable alone.
+        groups: a name for each sample; samples of one group change sides together, because they are not exchangeable alone.
         permutations: how many random assignments; each has as many groups on either side as the true one.
         seed: of the draws.
 
@@ -68,7 +68,7 @@ def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutati
 
 
 def _keys(names: Sequence[str], ids: Sequence[str], group_of: Shaped[np.ndarray, "n"]) -> list[str]:
-    """Return the noise key of each group: the first of its ids, in either set."""
+    """Return the noise key of each group: its first id, in either set."""
     least = dict[int, str]()
     for name, group in zip(ids, group_of.tolist(), strict=True):
         least[group] = min(name, least.get(group, name))

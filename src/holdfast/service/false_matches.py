@@ -37,7 +37,7 @@ from holdfast.measure.population import Population
 # 1998).
 #
 # ``e`` grows with the share, and few matches say little of it. So it is taken as the largest of those at the matches
-# seen, at the rate in question and at ``LOOSER`` times that rate.
+# seen, at the stated rate and at ``LOOSER`` times that rate.
 
 LOOSER = 2
 NORMAL = 1.959964
@@ -81,7 +81,6 @@ class Pairs:
 
     @cached_property
     def _each(self) -> Float[np.ndarray, "g"]:
-        """The pairs that each group has a part in."""
         return self.sizes * float(self.sizes.sum()) - self.sizes.astype(float) ** 2
 
     def effect(self, count: int) -> float:

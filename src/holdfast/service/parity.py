@@ -17,7 +17,17 @@ from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics.groups import with_groups
 from holdfast.core.statistics.summaries import Scale, chained_median, over_scale, series_of, summarise
-from holdfast.service.parity_maps import GROUPS, UNSEEN, Answers, Gallery, Kept, answers, linear_cka, unexplained
+from holdfast.service.parity_maps import (
+    GROUPS,
+    UNSEEN,
+    Answers,
+    Gallery,
+    Kept,
+    answers,
+    linear_cka,
+    low_end,
+    unexplained,
+)
 
 # One of five verdicts on two spaces, each with what to do about it, from the numbers and their intervals.
 #
@@ -87,7 +97,6 @@ def verdict(numbers: Numbers, divergence: str) -> Verdict:
 
 
 def _decided(numbers: Numbers, divergence: str) -> tuple[str, str]:
-    """Return the verdict and what it rests on."""
     rounding, directions, norms = numbers.within_rounding, numbers.same_direction, numbers.norm_ratio
     kept, mixed, left = numbers.neighbours, numbers.mixed, numbers.rotated
     alike = directions is not None and directions.value == 1
@@ -124,13 +133,13 @@ def _unsure(numbers: Numbers, word: str, divergence: str) -> str:
 
 
 def _ends(estimate: Estimate) -> tuple[Estimate, ...]:
-    """Return the estimate at either end of its interval, which is the whole line where there is none."""
+    """Return the estimate at both ends of its interval; without an interval these are infinite."""
     low, high = (-inf, inf) if isnan(estimate.low) else (estimate.low, estimate.high)
     return tuple(estimate.model_copy(update={"value": value}) for value in (low, high))
 
 
 def _of_all(estimate: Estimate) -> str:
-    """Return the part of a sentence on all images, with unseen ones."""
+    """Return the clause on all images, unseen ones included."""
     return "" if isnan(estimate.low) else f" (of all images at least {estimate.low:.1%} are)"
 
 
@@ -146,7 +155,7 @@ MEANING = (
     "images; which nearest images stay, in an index encoded again and in the old one (mixed); and what a rotation leaves of "
     "the difference on images that it was not fitted to. Numbers describe these images, not any attack on them."
 )
-HEADLINE = ("neighbours_kept", "distance")
+HEADLINE = ("neighbours_kept", "neighbours_kept_at_80", "neighbours_kept_worst_10", "distance")
 QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="nearest images that stay the nearest"),)
 MAPPED = 2000
 """Largest number of images, chosen at random, for maps and the CKA."""
@@ -253,6 +262,12 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
     conclusion = with_groups(
         Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups)
     )
+    of = {each.quantity: each for each in conclusion.series}
+    low_ends = [
+        *low_end(of["neighbours_kept"], kept.neighbours, k, pair.groups),
+        *(() if kept.mixed is None else low_end(of["neighbours_kept_mixed"], kept.mixed, k, pair.groups)),
+    ]
+    conclusion = conclusion.model_copy(update={"estimates": (*conclusion.estimates, *low_ends)})
     return conclusion.model_copy(update={"verdicts": (verdict(_numbers(conclusion), pair.divergence.name),)}), kept
 
 

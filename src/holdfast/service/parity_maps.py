@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import ceil, nan, sqrt
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from holdfast.core.divergences import L2Distance
 from holdfast.core.points.counting import nearest_rows
+from holdfast.core.records import Estimate, Series
+from holdfast.core.statistics.tails import SLACK, Influences, Moves, Tail, design_effect, tails, worst_group
 
 # What relates two spaces: a shift and a scale, an orthogonal map, or neither; and how alike they are whatever the axes.
 #
@@ -215,6 +218,8 @@ class Kept:
     values: Float[Tensor, "n"]
     influences: Float[Tensor, "n"]
     """Return each image's influence on the mean; with a reference set, which is taken as given, the values themselves."""
+    lists: tuple[Int[Tensor, "n c"], Int[Tensor, "n c"]] | None = None
+    """The nearest images before and after, of which ``k`` count; None where they are not looked at again."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +254,7 @@ def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], ga
 
     def both(first: Int[Tensor, "n c"], second: Int[Tensor, "n c"], count: int) -> Kept:
         values = shared(first[:, :count], second[:, :count])
-        return Kept(values, values if gallery.is_bank else influences(first, second, count))
+        return Kept(values, values if gallery.is_bank else influences(first, second, count), (first, second))
 
     before, after = found(reference, gallery.reference), found(candidate, gallery.candidate)
     mixed = None
@@ -270,17 +275,34 @@ def shared(before: Int[Tensor, "n k"], after: Int[Tensor, "n k"]) -> Float[Tenso
     return (before[:, :, None] == after[:, None, :]).any(dim=2).double().mean(dim=1)
 
 
-def influences(before: Int[Tensor, "n c"], after: Int[Tensor, "n c"], k: int) -> Float[Tensor, "n"]:
+Score = Callable[[np.ndarray], np.ndarray]
+"""Value of each fraction that is kept."""
+
+
+def influences(
+    before: Int[Tensor, "n c"], after: Int[Tensor, "n c"], k: int, score: Score | None = None
+) -> Float[Tensor, "n"]:
     """Return the influence of each image on the mean of ``shared`` of the first ``k``, by leaving out each image exactly.
 
     Args:
         before, after: at least ``k + 1`` nearest images of each image, nearest first; of only ``k`` there is no other
             to take a place, and influences are the values.
+        score: what the mean is taken of, given the fractions; by default the fractions themselves.
     """
     first, second = before[:, :k], after[:, :k]
-    values = shared(first, second)
+    fractions = shared(first, second)
+    values = fractions if score is None else torch.from_numpy(score(fractions.numpy()))
     if before.shape[1] <= k:
         return values
+
+    def change(counts: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Return the change of the score when this many more neighbours are kept."""
+        if score is None:
+            return counts / k
+        # Divided once, as the fractions are, so that equal counts have equal scores.
+        moved = ((fractions[:, None] * k).round() + counts) / k
+        return torch.from_numpy(score(moved.numpy())) - values[:, None]
+
     # Without image i, the next image takes its place in the lists that hold i. Of these lists' common part i itself is lost
     # if both hold it, and the next image counts if the other list holds it, or if it is next there, too.
     next_before, next_after = before[:, k : k + 1], after[:, k : k + 1]
@@ -289,9 +311,69 @@ def influences(before: Int[Tensor, "n c"], after: Int[Tensor, "n c"], k: int) ->
     returns = (next_after == first).any(1, keepdim=True).double()
     in_both = enters + returns + (next_before == next_after).double() - 1
     gained = torch.zeros(len(values), dtype=torch.float64)
-    gained.index_add_(0, first.reshape(-1), torch.where(in_after, in_both, enters).reshape(-1) / k)
-    gained.index_add_(0, second.reshape(-1), torch.where(in_before, 0.0, returns).reshape(-1) / k)
+    gained.index_add_(0, first.reshape(-1), change(torch.where(in_after, in_both, enters)).reshape(-1))
+    gained.index_add_(0, second.reshape(-1), change(torch.where(in_before, 0.0, returns)).reshape(-1))
     return values - (gained - gained.mean())
+
+
+def low_end(series: Series, kept: Kept, k: int, groups: Sequence[str]) -> Iterator[Estimate]:
+    """Yield what a mean of neighbours kept hides: fractions of queries, the mean of the lowest, the worst group.
+
+    Args:
+        series: fraction of its neighbours that each query keeps.
+        kept: the same, with the influence of each query.
+        k: neighbours that are compared.
+        groups: group of each query; empty without groups.
+    """
+    # Without a series: image by image, two candidates would be compared as if images did not search each other.
+    for _, estimate in tails(series, groups, influences=tail_influences(kept, k)):
+        yield estimate.model_copy(update={"series": None, "statistic": "whole"})
+    if groups:
+        alone = kept.influences is kept.values
+        values, moves = kept.values.numpy(), kept.influences.numpy()
+        effect = max(1.0 if alone else UNSEEN[1], design_effect(values, moves, np.arange(len(values))))
+        worst = worst_group(series, groups, f"{series.quantity}_worst_group", effect=effect)
+        yield from [] if worst is None else [worst]
+
+
+def exchanged(kept: Kept, query: int, k: int) -> tuple[list[int], list[int]]:
+    """Return the neighbours of a query that it loses, and those that it gets instead, nearest first.
+
+    Args:
+        kept: fractions kept, with their lists.
+        query: position of the query.
+        k: neighbours that are compared.
+    """
+    assert kept.lists is not None
+    before, after = (each[query, :k].tolist() for each in kept.lists)
+    return [row for row in before if row not in after], [row for row in after if row not in before]
+
+
+def tail_influences(kept: Kept, k: int) -> Influences | None:
+    """Return what gives the influence of each image on a number about the low end of the fractions kept.
+
+    An image that was not seen may lose its own neighbours and, of each of ``k`` other images, one. Those that stand at the
+    threshold then no longer count. Or it adds one to each, and those just below the threshold count.
+
+    Args:
+        kept: fractions kept, with their lists.
+        k: neighbours that are compared.
+
+    Returns:
+        None where the influences are the values, as with a reference set.
+    """
+    if kept.lists is None or kept.influences is kept.values:
+        return None
+    before, after = kept.lists
+    fractions = kept.values.numpy()
+
+    def of(tail: Tail) -> Moves:
+        moves = influences(before, after, k, tail.score).numpy()
+        counts, least = np.rint(fractions * k), ceil(tail.threshold * k - SLACK)
+        at, under = (k * float((counts == count).mean()) for count in (least, least - 1))
+        return Moves(moves, at, under)
+
+    return of
 
 
 def ranks_kept(

@@ -1,4 +1,4 @@
-"""Noisy copies of an image: drawn in rounds, reduced to votes, stopped when they are enough."""
+"""Noisy copies of an image: drawn in rounds, reduced to votes, and stopped once they decide."""
 
 from __future__ import annotations
 

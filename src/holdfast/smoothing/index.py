@@ -1,4 +1,4 @@
-"""Index that noisy copies are matched with, and the mathematics of center smoothing."""
+"""The index that noisy copies are matched with, and the mathematics of center smoothing."""
 
 from __future__ import annotations
 

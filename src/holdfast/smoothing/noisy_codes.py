@@ -1,10 +1,10 @@
-"""Noisy copies of each image, clean and attacked.
+"""Noisy copies of each image, clean and attacked, and mean unit embeddings of them.
 
 An attack gives the other end of the bracket of center smoothing. It maximises the displacement of the mean embedding of a
 few fixed noisy copies, because the centre has no gradients. The result is the centre at the attacked image, from fresh
 copies.
 
-Mean unit embeddings of noisy copies, with confidence sequences that allow stopping at any time.
+Mean unit embeddings come with confidence sequences, which allow stopping at any time.
 """
 
 from __future__ import annotations

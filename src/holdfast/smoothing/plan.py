@@ -1,6 +1,6 @@
 """Plan of smoothing: what a number of noisy copies can certify, and its cost, before a run.
 
-Settings, sizes, findings and warnings that all evaluations of smoothed encoders share.
+Also here: settings, sizes, findings and warnings that all evaluations of smoothed encoders share.
 """
 
 from __future__ import annotations

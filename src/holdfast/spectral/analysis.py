@@ -1,4 +1,4 @@
-"""SPADE: stretch of neighbourhoods by a map, as scores of edges, samples and cuts."""
+"""SPADE: how much a map stretches neighbourhoods, as scores of edges, samples and cuts."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Graphs on samples, their Laplacians, and the rule that keeps the largest eigenvalue finite.
 
-Approximate nearest neighbours above the size that an exact search allows, with the recall measured, not promised.
-
-Each round draws fresh centres from the points, puts every point into the cell of its nearest centre, and compares the
+Also here: approximate nearest neighbours for sets too large for an exact search, with the recall measured, not promised.
+Each round draws fresh centres from the points, assigns every point to the cell of its nearest centre, and compares the
 points of a cell with those of the nearest cells (the inverted file of Jegou et al. 2011,
-https://doi.org/10.1109/TPAMI.2010.57). What one round's borders hide, another's do not; rounds go on until the recall
-on a random sample of points, searched exactly, is high enough.
+https://doi.org/10.1109/TPAMI.2010.57). Pairs that the borders of one round separate meet in another. Rounds continue
+until the recall on a random sample of points, searched exactly, is high enough.
 """
 
 from __future__ import annotations

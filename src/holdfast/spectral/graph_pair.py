@@ -1,8 +1,7 @@
-"""From two feature arrays to two graphs on the same samples: checked, without duplicates, with the repair that is wanted.
+"""From two arrays of features to two graphs on the same samples: checked, without duplicates, repaired as requested.
 
-Graphs that stand for the manifold of points: kNN, continuous kNN, principal components, sparsified.
-
-To add one, add a class, or name it in an entry point of the group ``holdfast.spectral.graph_pair``.
+Also here: graphs that approximate the manifold of points: kNN, continuous kNN, principal components, sparsified. To add one,
+add a class, or name it in an entry point of the group ``holdfast.spectral.graphs``.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class GraphConstruction(TextSettings):
 
     @classmethod
     def read(cls, text: str) -> GraphConstruction:
-        import holdfast.spectral.graph_pair as home  # whose files import this one
+        import holdfast.spectral.graph_pair as home
 
-        return read(text, named_classes(home, GraphConstruction), "graph")
+        return read(text, named_classes(home, GraphConstruction, "holdfast.spectral.graphs"), "graph")
 
     def view(self, points: Points) -> Points:
         """Return the points between which distances are taken: the same ones by default."""
@@ -182,7 +181,7 @@ class GraphPair:
     inputs: Graph
     outputs: Graph
     rows: Int[np.ndarray, "m"]
-    """The sample that each node is; ascending, but for large graphs (see ``local``)."""
+    """The sample that each node is; ascending, except in large graphs (see ``local``)."""
     node_of: Int[np.ndarray, "n"]
     """The node of each sample, its first copy's for a duplicate; -1 for a sample left out by a repair."""
     k: int

@@ -1,9 +1,8 @@
 """Effective resistances and hop distances between pairs of nodes.
 
-Solutions of ``L x = b`` for a graph Laplacian, exactly by factorisation or by preconditioned conjugate gradients.
-
-``L`` is singular: one constant per component costs nothing. With one node of each component fixed to zero (grounded) it is
-positive definite, and the solution is moved to mean zero on each component afterwards: the pseudo-inverse applied to b.
+Also here: solutions of ``L x = b`` for a graph Laplacian, exactly by factorisation or by preconditioned conjugate gradients.
+``L`` is singular: a constant per component has no effect. With one node of each component fixed to zero (grounded) it is
+positive definite. The solution is then shifted to mean zero on each component: the pseudo-inverse applied to b.
 """
 
 from __future__ import annotations

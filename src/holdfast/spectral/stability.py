@@ -153,8 +153,8 @@ def projection(x: Points, features: int, seed: int) -> Points:
 def coordinates(x: Points) -> Points:
     """Return points with the distances of ``x`` to each other, in as many dimensions as there are points.
 
-    ``(H X X' H)^1/2`` with ``H`` the centring matrix. A random projection of them has the law of one of ``x``, for both are
-    normal with covariance ``H X X' H`` up to a common shift, and needs n random numbers a feature instead of d.
+    ``(H X X' H)^1/2`` with ``H`` the centring matrix. A random projection of them is distributed as one of ``x``: both are
+    normal with covariance ``H X X' H`` up to a common shift. It needs n random numbers per feature instead of d.
 
     Example:
         >>> x = points(np.random.default_rng(0).normal(size=(5, 900)))

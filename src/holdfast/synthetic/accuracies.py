@@ -7,7 +7,7 @@ batch by batch. Rules are also fitted on each half of the train set, to see what
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import isfinite
 from operator import add
@@ -18,8 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Codes, Domain, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.run_settings import Observed
+from holdfast.measure.evaluation import LATER
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
 from holdfast.synthetic.mixture import Mixture, Pooled, Rules, direction
@@ -49,6 +50,8 @@ class RuleAccuracies(Observation):
     spectrum: float = 0.0
     norm: str = "l2"
     sweep: bool = False
+    size: int = field(default=0, metadata=LATER)
+    """Height and width of the inputs in pixels; 0: the encoder's own."""
     name = "mixture"
     version = 2
 
@@ -81,12 +84,41 @@ class RuleAccuracies(Observation):
         scales = [self._scale(population, self.scales[row]) for row in rows]
         return {name: torch.stack([scale[name] for scale in scales]) for name in scales[0]}
 
+    def domain(self, population: Population) -> Domain:
+        """Return the inputs: those of the encoder, or of another size."""
+        own = population.encoder.domain
+        return replace(own, shape=(own.shape[0], self.size, self.size)) if self.size else own
+
+    def check_size(self, population: Population) -> None:
+        """Check that the encoder takes inputs of another size and returns as many features.
+
+        Raises:
+            HoldfastError: It has one size only.
+        """
+        domain, count = self.domain(population), features(population)
+        if len(population.encoder.domain.shape) != 3:
+            raise OutOfRange("inputs of synbench.input_sizes", population.encoder.domain.shape, "images")
+        blank = placed(torch.zeros(1, *domain.shape, dtype=population.run.dtype), domain).to(population.run.device)
+        try:
+            fits = population.encode(blank).shape == (1, count)
+        except (RuntimeError, ValueError, AssertionError):  # whatever a network of one size says to another
+            fits = False
+        if not fits:
+            raise OutOfRange(
+                f"synbench.input_sizes of {population.encoder.name}",
+                self.size,
+                f"a size that the network takes, and its own is {population.encoder.domain.shape}",
+                fix="leave input_sizes out for this encoder",
+            )
+
     def mixture(self, population: Population, scale: float = 1.0) -> Mixture:
         """Return the mixture at one scale."""
-        mean = scale * direction(self.direction, population.encoder.domain.shape, population.run.seed)
+        mean = scale * direction(self.direction, self.domain(population).shape, population.run.seed)
         return Mixture(mean, self.prior, self.spectrum)
 
     def _scale(self, population: Population, scale: float) -> Observed:
+        if self.size:
+            self.check_size(population)
         mixture = self.mixture(population, scale)
         count = features(population)
         n = self.drawn(count)
@@ -104,7 +136,7 @@ class RuleAccuracies(Observation):
         def chunks(of: str, rows: range) -> Iterator[tuple[Codes, Float[Tensor, "b"]]]:
             for start in range(rows.start, rows.stop, CHUNK):
                 batch = range(start, min(start + CHUNK, rows.stop))
-                yield _encoded(population, mixture, self.offset, (of, scale), batch)
+                yield _encoded(population, self.domain(population), mixture, self.offset, (of, scale), batch)
 
         cuts = (
             [range(n // 4), range(n // 4, n // 2), range(n // 2, n)]
@@ -142,7 +174,7 @@ def _tested(rules: Sequence[Rules], codes: Codes, labels: Float[Tensor, "b"]) ->
 
 
 def _encoded(
-    population: Population, mixture: Mixture, offset: float, stream: tuple[str, float], rows: range
+    population: Population, domain: Domain, mixture: Mixture, offset: float, stream: tuple[str, float], rows: range
 ) -> tuple[Codes, Float[Tensor, "b"]]:
     """Return the embeddings of samples ``rows`` of one set, and their classes.
 
@@ -154,7 +186,7 @@ def _encoded(
     def work(batch: Sequence[int]) -> Observed:
         noise = run.noise([f"sample {row}" for row in batch]).fork(*stream)
         inputs, labels = mixture.sample(noise, run.dtype)
-        return {"codes": population.encode(placed(inputs + offset, population.encoder.domain)), "labels": labels}
+        return {"codes": population.encode(placed(inputs + offset, domain)), "labels": labels}
 
     drawn = run.batches(rows, work)
     if not torch.isfinite(drawn["codes"]).all():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
 
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.records import Claim, Conditions, Estimate, Warned
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.synthetic.score import Allowed, area, expected_bounds, score
@@ -152,6 +152,33 @@ def estimates(inputs: ScoringInputs) -> tuple[Estimate, ...]:
             of="what the bias of finite samples is about proportional to",
             better="neither",
         ),
+    )
+
+
+def estimates_at(size: int, inputs: ScoringInputs) -> tuple[Estimate, ...]:
+    """Return the mean scores of inputs of another height and width in pixels."""
+    found = (
+        *_means(inputs, inputs.scores(EXTRAPOLATED), "_extrapolated", "with unlimited samples"),
+        *_means(inputs, inputs.scores(WHOLE), "", "at this number of samples"),
+    )
+    return tuple(each.model_copy(update={"conditions": {**each.conditions, "input_size": str(size)}}) for each in found)
+
+
+def size_curves(by_size: Mapping[int, ScoringInputs]) -> tuple[Curve, ...]:
+    """Return each budget's mean extrapolated score over the height and width of the inputs in pixels."""
+    sizes = sorted(by_size)
+    means = torch.stack([by_size[size].scores(EXTRAPOLATED).value.mean(0) for size in sizes])
+    return tuple(
+        Curve(
+            quantity="mean_synbench_score_by_input_size",
+            conditions={"budget": f"{budget:g}"},
+            x_label="height and width of the inputs in pixels",
+            y_label="score with unlimited samples",
+            x=tuple(map(float, sizes)),
+            y=tuple(means[:, k].tolist()),
+            reference=(1.0,) * len(sizes),
+        )
+        for k, budget in enumerate(by_size[sizes[0]].budgets)
     )
 
 

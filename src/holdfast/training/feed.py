@@ -1,12 +1,11 @@
-"""Which images each step sees, in which order, and their pixels in time for it.
+"""Images of each training step: their order, their pixels in time, and crops at their native size.
 
-The order of an epoch follows from (seed, image ids, epoch) alone, so that a run that was interrupted goes on with the next
-batch, and a run of several processes sees the batches of a run alone.
+The order of an epoch depends on (seed, image ids, epoch) alone. So an interrupted run continues with the next batch, and
+a run of several processes sees the batches of a run in one process.
 
-Views cut from images at their own size, as papers on ImageNet make them, instead of from images resized before.
-
-A crop of an eighth of the area of a photograph of 500 pixels has 177 pixels a side. Of the same photograph resized to
-224 pixels it has 79, so the view is blurred.
+Views can be cut from images at their native size, as papers on ImageNet do, instead of from resized images. A crop of an
+eighth of the area of a photograph of 500 pixels has 177 pixels a side; of the same photograph resized to 224 pixels it
+has 79, so the view is blurred.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How ``holdfast harden`` trains an encoder: the settings of FARE, and what fewer images and a shorter time ask for.
+"""How ``holdfast harden`` trains an encoder: the settings of FARE, adapted to fewer images and less time.
 
 The optimiser is that of its authors (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336): AdamW, and a cosine after a
-short warm-up. Their attack takes ten steps of a quarter of the radius; here two long ones do, so that training looks at
-more images in the same time. Few images are looked at often, as random crops.
+short warm-up. Their attack takes ten steps of a quarter of the radius. Here it takes two long steps, so training sees more
+images in the same time. A small set of images is seen often, as random crops.
 """
 
 from __future__ import annotations

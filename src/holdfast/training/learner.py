@@ -1,4 +1,4 @@
-"""What is trained: an encoder with the heads that its objective adds, and the loss of a batch."""
+"""The trained object: an encoder with the heads of its objective, and the loss of a batch."""
 
 from __future__ import annotations
 

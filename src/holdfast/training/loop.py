@@ -1,4 +1,4 @@
-"""The training loop: what it checks first, then views, adversary, loss and step."""
+"""The training loop: checks, then views, adversary, loss and step."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from holdfast.training import health as checkpoints
 from holdfast.training.feed import Feed
 from holdfast.training.health import COLLAPSED, Interruption, eval_codes, health, lost, neighbour_accuracy
 from holdfast.training.learner import Batch, Learner, Setting
+from holdfast.training.moco_checkpoint import MoCoCheckpoint
 from holdfast.training.optimisers import averaged
 from holdfast.training.processes import processes, rank, share_statistics, somewhere
 from holdfast.training.recipe import Recipe, check_views, resized, views_of
@@ -163,6 +164,7 @@ class Training:
             ``agreement`` with the original codes, training ends when that is lost.
         until: when the last step should have ended, by ``time.monotonic``.
         say: called with what a stop waits for, as soon as one is requested.
+        continued: a checkpoint of MoCo that the objective goes on from.
     """
 
     def __init__(
@@ -180,6 +182,7 @@ class Training:
         watch: Watch | None = None,
         until: float = inf,
         say: Callable[[str], None] | None = None,
+        continued: MoCoCheckpoint | None = None,
     ) -> None:
         self.recipe, self.domain, self.fabric, self.folder, self.identity = recipe, domain, fabric, folder, identity
         self.show_progress, self.after_epoch, self.watch, self.until = show_progress, after_epoch, watch, until
@@ -192,7 +195,9 @@ class Training:
         width = width_of(encoder, self.feed.pixels([0, 0]).cpu(), recipe.crop_size if recipe.objective.crops else None)
         setting = Setting(domain, width, len(images), classes, recipe.batch)
         # The learner and its copies of the encoder stay in the mode in which they are built.
-        learner = recipe.objective.learner(encoder.train(recipe.mode != "eval"), setting)
+        learner = bare = recipe.objective.learner(encoder.train(recipe.mode != "eval"), setting)
+        if continued is not None:
+            continued.fill(bare)
         if recipe.adversary is not None:
             learner = recipe.adversary.around(learner, domain, not isinstance(recipe.architecture, LoadedEncoder))
         if not any(weight.requires_grad for weight in learner.encoder.parameters()):
@@ -201,6 +206,8 @@ class Training:
         optimiser = recipe.optimiser.build(learner.parameters())
         self.learner: Learner = learner
         self.model, self.optimiser = fabric.setup(learner, optimiser)
+        if continued is not None:
+            continued.continue_momentum(bare, self.optimiser)
         # Behind the setup, which moves the encoder to its device and precision.
         self.averaged = None if recipe.ema is None else averaged(learner.encoder, recipe.ema)
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
@@ -394,7 +401,7 @@ class Training:
     def _check_agreement(self) -> None:
         """Raise if codes are no longer what they were, and put the encoder back to the last epoch in which they were."""
         now, final = self.curve[-1], self.epoch == self.recipe.epochs
-        # Twice in a row, for the largest rates come first, and smaller ones mend what they did.
+        # Twice in a row, because the largest rates come first, and smaller ones mend what they did.
         if not lost(now) or not (final or any(map(lost, self.curve[-2:-1]))):
             return
         if self.sound_weights:  # none where codes were lost before the first epoch

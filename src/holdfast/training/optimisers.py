@@ -19,13 +19,15 @@ from holdfast.core.settings import TextSettings, check_fraction, check_not_negat
 
 @dataclass(frozen=True)
 class Optimiser(TextSettings):
-    """Optimiser and its settings; weight decay spares biases and weights of norms."""
+    """Optimiser and its settings; weight decay spares biases and weights of norms unless ``decay_all``."""
 
     name: ClassVar[str]
     rate: float
     """Largest learning rate."""
     weight_decay: float = 0.0
     """Weight decay; biases and the weights of norms have none."""
+    decay_all: bool = False
+    """True to decay biases and the weights of norms too, as MoCo's authors do."""
 
     def __post_init__(self) -> None:
         check_positive(self, "rate")
@@ -40,7 +42,8 @@ class Optimiser(TextSettings):
         trained = [weight for weight in weights if weight.requires_grad]
         matrices = [weight for weight in trained if weight.ndim > 1]
         vectors = [weight for weight in trained if weight.ndim <= 1]
-        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        spared = self.weight_decay if self.decay_all else 0.0
+        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": spared}]
         return self.of([group for group in groups if group["params"]])
 
     @abstractmethod
@@ -189,18 +192,23 @@ class Cosine(Schedule):
         >>> cosine = Cosine(warmup=1.0)
         >>> [round(cosine.factor(epoch, 11), 3) for epoch in (0.5, 1.0, 6.0, 11.0)]
         [0.5, 1.0, 0.5, 0.0]
+        >>> Cosine(before=6).factor(0.0, 6)
+        0.5
     """
 
     warmup: float = 0.0
     """Epochs of linear warm-up."""
     final: float = 0.0
     """Final learning rate, as a fraction of the largest."""
+    before: int = 0
+    """Epochs of the same cosine that an earlier training has done."""
     name = "cosine"
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "warmup", "final")
+        check_not_negative(self, "warmup", "final", "before")
 
     def factor(self, epoch: float, epochs: int) -> float:
+        epoch, epochs = epoch + self.before, epochs + self.before
         if epoch < self.warmup:
             return epoch / self.warmup
         share = (epoch - self.warmup) / max(epochs - self.warmup, 1e-12)

@@ -1,4 +1,4 @@
-"""The page of a training: how it was done and its curves, made from its card alone."""
+"""The page of a training: its settings and its curves, made from its card alone."""
 
 from __future__ import annotations
 

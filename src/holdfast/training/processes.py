@@ -1,8 +1,8 @@
-"""What the processes of one training run see of each other's batches.
+"""Batches shared by the processes of one training run.
 
-Each of ``P`` processes holds one ``P``-th of every batch, in order, so that what all hold, put together, is the batch of a
-run alone. Losses are means over a process's own samples against everybody's; since gradients are averaged over
-processes, and a gathered tensor passes gradients back to the process that made it, the step is that of a run alone.
+Each of ``P`` processes holds one ``P``-th of every batch, in order; together they hold the batch of a run in one process.
+Losses are means over a process's own samples, compared with all samples. Gradients are averaged over processes, and a
+gathered tensor passes gradients back to the process that made it, so the step equals that of a run in one process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every transform is: pixels of some images to pixels of the same images, one by one; and several in a row."""
+"""What all transforms are: functions from pixels to pixels, image by image; and several in a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.discovery import OldName, OldNames, named_classes
-from holdfast.core.errors import HoldfastError, check_no_blanks
+from holdfast.core.errors import HoldfastError, OutOfRange, check_no_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.settings import TextSettings, read
@@ -160,7 +160,7 @@ class Chain(Transform):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise HoldfastError("a chain needs at least one transform, got none")
+            raise OutOfRange("the number of transforms in a chain", 0, "at least 1")
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))
@@ -242,7 +242,7 @@ def transform_of(named: Transform | str) -> Transform:
     """
     transform = Transform.read(named) if isinstance(named, str) else named
     if not isinstance(transform, Transform):
-        raise HoldfastError(f"expected a Transform or its text, as in 'fog-c:3', got {named!r}")
+        raise OutOfRange("transform", named, "a Transform or its text, as in 'fog-c:3'")
     return transform
 
 

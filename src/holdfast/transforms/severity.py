@@ -1,4 +1,4 @@
-"""Edits by the names of their families: every rung of a ladder, or some severities of a common corruption."""
+"""Edits by the names of their families: every severity of an edit, or some severities of a common corruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled data sets with another balance of classes, for what learns from them: long-tailed, uniform, replaced.
+"""Labelled data sets with another balance of classes, for training and probes: long-tailed, uniform, substituted.
 
 The long tail is the Pareto-II profile of Zhong et al. 2022 (https://arxiv.org/abs/2206.05259): the class of rank
 i = 0, 1, ... among C has
@@ -9,7 +9,7 @@ images. CIFAR-10-LT has another profile (Cui et al. 2019, https://arxiv.org/abs/
 
     n_i = floor(most (least / most)^(i / (C-1)))
 
-A seeded shuffle says which class has which rank; a class with too few images for a rank gets a later one.
+A seeded shuffle assigns ranks to classes; a class with too few images for its rank gets a later one.
 """
 
 from __future__ import annotations

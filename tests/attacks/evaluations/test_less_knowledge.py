@@ -31,6 +31,7 @@ from holdfast.measure.population import Population
 from holdfast.measure.store import key_of
 from holdfast.run.plan import set_encoders
 from holdfast.run.request import Request, planned
+from tests.facts import refused, says
 from tests.samples import builtin, digits, linear
 
 DOUBLE = RunSettings(precision="float64")
@@ -167,7 +168,7 @@ def test_surrogates_of_another_size_see_resized_images_and_others_are_left_out()
     nothing = result.estimate("harm_kept", surrogate="vectors")
     assert nothing.n == 0
     assert nothing.reason is not None
-    assert "the surrogate takes other inputs or passes no gradient" in nothing.reason
+    assert says(nothing.reason, "surrogate", "gradient")
     assert result.estimate("harm_kept", surrogate="detached").n == 0
     assert [
         name for name in ("smaller", "vectors", "detached") if any(f"on {name}:" in w for w in result.findings.warnings)
@@ -180,7 +181,7 @@ def test_surrogates_of_another_size_see_resized_images_and_others_are_left_out()
 def test_transfer_needs_a_second_encoder() -> None:
     one, two = builtin(), builtin("digits-random")
     asked = Request(only=("transfer",))
-    with pytest.raises(HoldfastError, match=r"transfer need another encoder .* and digits-contrastive is the only one"):
+    with refused(HoldfastError, "digits-contrastive", "transfer", "another"):
         set_encoders(asked, planned(asked), [one])
     everything = Request()
     assert "transfer" not in {each.name for each in set_encoders(everything, planned(everything), [one])}
@@ -206,7 +207,7 @@ def test_more_queries_keep_more_harm_and_are_stated() -> None:
 
 
 def test_searches_must_count_their_queries() -> None:
-    with pytest.raises(HoldfastError, match="searches are attacks that count their queries, square or nes, got pgd"):
+    with refused(HoldfastError, "searches", "attacks"):
         QueryOnly(searches=(GradientAttack(),))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points.points import enclosing_balls
+from tests.facts import refused
 
 
 def slow_radius(points: Tensor) -> float:
@@ -68,7 +69,7 @@ def test_a_set_does_not_depend_on_its_companions():
 
 def test_what_has_no_ball_is_refused():
     for points in (torch.zeros(1, 0, 2), torch.full((1, 2, 2), torch.nan)):
-        with pytest.raises(HoldfastError, match="at least one point"):
+        with refused(HoldfastError, "least", "point"):
             enclosing_balls(points)
 
 

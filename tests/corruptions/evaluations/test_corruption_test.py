@@ -28,6 +28,7 @@ from holdfast.probes.neighbours import Knn
 from holdfast.probes.own_encoder import LowPassProbe
 from holdfast.run.request import build
 from holdfast.transforms.base import Transform, transformed
+from tests.facts import refused
 from tests.samples import DIGITS, builtin, classes
 from tests.samples import digits as unlabelled
 
@@ -168,7 +169,7 @@ def test_default_corruptions_that_do_not_fit_are_left_out_and_asked_ones_fail() 
     assert measured == {"gamma:0.2", "gamma:5.0", "local-shuffle"}
     with pytest.raises(HoldfastError, match=r"grid .*one of 1, 2, 3, 6, got 5"):
         replace(KNN, corruptions=under("global-shuffle:grid=5"))(encoder, images, RunSettings(), bank)
-    with pytest.raises(HoldfastError, match=r"no corruption can change these images"):
+    with refused(HoldfastError, "corruption", "change"):
         replace(KNN, corruptions=SIX[2:4])(encoder, images, RunSettings(), bank)
 
 
@@ -190,7 +191,7 @@ def test_harm_with_and_without_labels_is_compared() -> None:
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(HoldfastError, match="permutations must be at least 1, got 0"):
+    with refused(HoldfastError, "least 1", "got 0", "permutations"):
         CorruptionTest(permutations=0)
     with pytest.raises(HoldfastError, match="Did you mean 'gamma'"):
         build(CorruptionTest, {"corruptions": ["gama:5"]})

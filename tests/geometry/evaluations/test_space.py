@@ -32,6 +32,7 @@ from holdfast.geometry.classes import (
 )
 from holdfast.geometry.evaluations.geometry import SpaceGeometry
 from holdfast.geometry.sphere import Tags, potentials
+from tests.facts import refused, says
 from tests.geometry.evaluations.known import EXACT, gaussian, population, simplex
 
 
@@ -140,7 +141,7 @@ def test_a_rank_at_an_end_of_its_interval_says_why():
         for n, d in ((30, 40), (3000, 2))
     )
     assert few.low == few.value < few.high, "vacuous fixture"
-    assert "corrected for how few images there are, the value is not" in few.method
+    assert says(few.method, "corrected", "value")
     assert enough.low < enough.value < enough.high, "vacuous fixture"
     assert enough.method == "delete-a-group jackknife, 10 groups"
 
@@ -330,7 +331,7 @@ def test_tags_are_known_by_their_content(tmp_path):
     assert tags.of(["0", "1", "2"]).tolist() == [0, 1, 0]
     with pytest.raises(HoldfastError, match="no tag for 1 of 2 images, '5'"):
         tags.of(["0", "5"])
-    with pytest.raises(HoldfastError, match="all images have the tag 'a'"):
+    with refused(HoldfastError, "'a'"):
         tags.of(["0", "2"])
     file.write_text("0,a\n1,b\n2,b\n")
     assert Tags.read(str(file)) != tags

@@ -17,6 +17,7 @@ from holdfast.report.comparison.comparable import EACH, MEAN, groups, relative_t
 from holdfast.report.comparison.compare import compare
 from holdfast.report.comparison.tables import summary
 from holdfast.report.files import write
+from tests.facts import refused, says
 from tests.samples import DIGITS, builtin, classes
 from tests.samples import digits as unlabelled
 
@@ -51,9 +52,9 @@ def test_ratios_to_a_baseline_are_those_of_sums_of_errors() -> None:
         assert found[name].low < found[name].value < found[name].high
     assert found["all"].value == pytest.approx(sum(ratios) / 2)
     assert all(one.value == pytest.approx(1) for one in relative_to(ours, ours))
-    with pytest.raises(HoldfastError, match="were measured on other images or with other settings"):
+    with refused(HoldfastError, "measured", "settings"):
         relative_to(ours, measured((1,))[1])
-    with pytest.raises(HoldfastError, match="has no errors of probe 'knn'"):
+    with refused(HoldfastError, "'knn'", "errors", "probe"):
         relative_to(ours, pixels, "knn")
 
 
@@ -79,7 +80,7 @@ def test_one_encoder_alone_and_unknown_names() -> None:
     assert with_relative_errors([ours]) == [ours]
     with pytest.raises(HoldfastError, match=r"relative to 'pixel'.*Did you mean 'pixels'"):
         with_relative_errors([ours, pixels], "pixel")
-    with pytest.raises(HoldfastError, match="errors under corruption of two encoders are needed"):
+    with refused(HoldfastError, "corruption", "encoders"):
         with_relative_errors([ours], "pixels")
 
 
@@ -87,5 +88,5 @@ def test_the_report_is_made_of_stored_records_alone(tmp_path) -> None:
     stored = [Result.model_validate_json(one.model_dump_json()) for one in measured()]
     assert not any(one.quantity == MEAN for result in stored for one in result.estimates)
     written = write(stored, [], tmp_path)
-    assert "relative mean corruption error" in written["report.html"].read_text()
+    assert says(written["report.html"].read_text(), "relative mean corruption")
     assert MEAN in written["table.csv"].read_text()

@@ -13,6 +13,7 @@ from holdfast.report.comparison.comparable import groups
 from holdfast.report.figures import plots as charts
 from holdfast.report.figures.plots import DOTS, POINTS, plates
 from holdfast.report.figures.svg import LEVELS, Line, _frame, draw
+from tests.facts import says
 from tests.report.synthetic import breakaway, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}
@@ -135,7 +136,7 @@ def test_certified_is_drawn_against_attacked_radius_from_the_stored_series():
     results = [result("made-up", name, Findings(ids=("x",) * 4, series=found), ()) for name in ("a", "b")]
     (group,) = groups(results)
     tightness = plates(group, ["a", "b"])[0]
-    assert tightness.title == "Certified radius by attacked radius"
+    assert says(tightness.title, "Certified radius", "attacked radius")
     (panel,) = tightness.panels
     # A dot for each image that has both radii, and no line through them.
     for colour in ("--e0", "--e1"):

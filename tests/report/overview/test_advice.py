@@ -50,17 +50,17 @@ def test_the_best_encoder_is_named_with_its_count():
     results, failures = everything()
     said = told(results, failures)
     assert {"digits-robust", "1", "study;", "8"} <= set(
-        next(s for s in said.splitlines() if "is the most robust" in s).split()
+        next(s for s in said.splitlines() if says(s, "most robust")).split()
     )
-    assert "digits-random has no number in 4 conditions (relative quantile), so no encoder is ranked there" in said
+    assert says(said, "digits-random", "4 conditions", "relative quantile")
     assert said.startswith("timm:vit_tiny was asked for and has no result, so nothing here speaks of it: pixels must")
-    assert "1 result failed, for 1 reason listed below" in said
+    assert says(said, "1 result", "1 reason")
     assert "Settle the notes" not in said, "the leader has none of its own"
 
 
 def test_warnings_of_the_leader_alone_hold_the_advice_back():
     weak, strong = displacement("digits-random"), displacement("digits-robust")
-    assert "Settle the notes about digits-robust" in told([weak, warned(strong, "Masked.")])
+    assert says(told([weak, warned(strong, "Masked.")]), "Settle", "digits-robust")
     assert "Settle" not in told([warned(weak, "Copies."), warned(strong, "Copies.")])
 
 
@@ -73,8 +73,8 @@ def test_a_baseline_is_never_recommended_and_said_to_be_better():
     real = [displacement("digits-random"), displacement("digits-contrastive")]
     pixels = based(displacement("digits-robust"))
     said = told([*real, pixels])
-    assert "Of these encoders digits-contrastive is the most robust" in said
-    assert "The baseline digits-robust is better than all of them at universal quantile (8 of 8 conditions)" in said
+    assert says(said, "digits-contrastive is the", "most robust")
+    assert says(said, "digits-robust", "universal quantile", "8 of 8")
     assert "encoder=digits-contrastive<=" in gate_of(said)
     weak = told([displacement("digits-robust"), based(displacement("digits-random"))])
     assert "The baseline" not in weak
@@ -85,7 +85,7 @@ def test_equal_encoders_are_not_ranked_by_chance():
     first = breakaway("one")
     second = first.model_copy(update={"encoder": first.encoder.model_copy(update={"name": "two"})})
     said = told([first, second])
-    assert "tied in all 16 conditions of robustness compared" in said
+    assert says(said, "all 16 conditions")
 
 
 def at(result, ball_values):
@@ -122,9 +122,9 @@ def test_where_all_are_at_one_end_another_radius_is_advised(harms, advised):
     first = at(breakaway("one"), dict(zip(("linf:0.05", "linf:0.1"), harms, strict=True)))
     second = first.model_copy(update={"encoder": first.encoder.model_copy(update={"name": "two"})})
     said = told([first, second])
-    assert "tied in all 16 conditions of robustness compared: these images cannot tell them apart" in said
+    assert says(said, "all 16 conditions")
     assert advised in said
-    assert ("use more of them" in said) == ("use more" in advised)
+    assert (says(said, "use more of")) == ("use more" in advised)
 
 
 def test_no_winner_is_made_of_what_the_others_were_not_measured_in():
@@ -134,7 +134,7 @@ def test_no_winner_is_made_of_what_the_others_were_not_measured_in():
     # One and two are equal, and three was measured in eight conditions of twenty-four alone.
     equal = [named(make("digits-robust"), name) for make in (breakaway, displacement) for name in ("one", "two")]
     said = told([*equal, named(displacement("digits-robust"), "three")])
-    assert "tied in all 8 conditions of robustness compared" in said
+    assert says(said, "all 8 conditions")
     assert "question" not in said
     missing = "three has no number in 16 conditions (breakaway risk, nearest neighbour accuracy)"
     assert f"{missing}, so no encoder is ranked there" in said
@@ -149,7 +149,7 @@ def test_what_is_not_robustness_makes_nobody_the_most_robust():
     assert "most robust" not in alone
     assert "conditions of robustness" not in alone
     counted = told([displacement(name) for name in names])
-    assert "is the most robust" in counted, "vacuous fixture"
+    assert says(counted, "most robust"), "vacuous fixture"
     both = told([make(name) for make in (displacement, of_space) for name in names])
     (choice,) = (line for line in counted.splitlines() if "is the most robust" in line)
     assert choice in both.splitlines(), "the count is the same with rows of the space beside it"
@@ -170,14 +170,14 @@ def weak_and_strong(evaluation, weak, strong):
 def test_numbers_without_evidence_prefer_nobody():
     other = weak_and_strong("common-perturbations", "a", "b")
     said = told(other)
-    assert "b is best on 1 of 1 question that tells them apart (none of 8 conditions is tied), but only" in said
-    assert "that alone is no reason to prefer one. Measure " in said
+    assert says(said, "b is best", "1 of 1", "8 conditions")
+    assert says(said, "no reason", "Measure ")
     assert study().best[0] in said.partition(" Measure ")[2]
     assert "most robust" not in said
     unseen = told(weak_and_strong("impersonation", "a", "b"))
-    assert "that alone is no reason to prefer one. Measure " in unseen
+    assert says(unseen, "no reason", "Measure ")
     labelled = told(weak_and_strong("robust-accuracy", "a", "b"))
-    assert "b is the most robust" in labelled, "what is measured with labels needs no foresight"
+    assert says(labelled, "b is the most"), "what is measured with labels needs no foresight"
 
 
 def test_numbers_with_evidence_decide_against_any_number_of_others():
@@ -188,22 +188,22 @@ def test_numbers_with_evidence_decide_against_any_number_of_others():
         for one in weak_and_strong(evaluation, *order)
     ]
     said = told(results)
-    assert "Of these encoders b is the most robust: it is best on 1 of 1 question that tells them apart" in said
-    assert "Counting all numbers, a would come first; that is no reason to prefer another." in said
+    assert says(said, "b is the most", "1 of 1")
+    assert says(said, "all numbers", "a would come")
 
 
 def test_numbers_with_some_evidence_decide_only_where_none_with_more_does():
     some = "displacement"
     assert study().advice(some, "universal_quantile") == "some"
     alone = told(weak_and_strong(some, "b", "a"))
-    assert "Of these encoders a is the most robust" in alone
-    assert "by numbers with some evidence only" in alone
+    assert says(alone, "a is the most")
+    assert says(alone, "some evidence only")
     results = [
         one.model_copy(update={"encoder": one.encoder.model_copy(update={"fingerprint": one.encoder.name})})
         for one in (*weak_and_strong(some, "b", "a"), *weak_and_strong(study().reference, "a", "b"))
     ]
-    assert "Of these encoders b is the most robust" in told(results)
-    assert "by numbers with evidence in" in told(results)
+    assert says(told(results), "b is the most")
+    assert says(told(results), "numbers with evidence")
 
 
 def test_nobody_is_told_to_guard_a_useless_encoder():
@@ -228,7 +228,7 @@ def test_the_gate_guards_who_is_advised():
         for one in weak_and_strong(evaluation, *order)
     ]
     said = told(results)
-    assert "Of these encoders b is the most robust" in said
+    assert says(said, "b is the most")
     assert ",encoder=b<=" in gate_of(said)
     assert "gate it" not in told(weak_and_strong("common-perturbations", "a", "b")), "nobody is advised"
 
@@ -256,14 +256,14 @@ def test_conditions_of_one_question_are_one_vote():
         )
 
     said = told([swapped(weak, strong), swapped(strong, weak)])
-    assert "The encoders differ in 8 of 8 conditions of robustness, but none is best" in said
+    assert says(said, "8 of 8", "conditions", "robustness")
     assert "most robust" not in said
     assert "gate it" not in said
 
 
 def test_the_stronger_attack_is_named():
     said = told([breakaway("digits-random"), breakaway("digits-robust")])
-    assert "Judge by the stronger attack: adaptive takes" in said
+    assert says(said, "stronger attack: adaptive")
 
 
 def gate_of(said: str) -> str:
@@ -276,7 +276,7 @@ def gate_of(said: str) -> str:
 def test_the_suggested_gate_holds_for_the_encoder_it_was_made_from_alone():
     results = [displacement("digits-random"), displacement("digits-robust")]
     gate = gate_of(told(results))
-    assert "@linf:0.1,encoder=digits-robust<=" in gate
+    assert "@linf:25.5/255,encoder=digits-robust<=" in gate
     (answer,) = check(parse(gate), results)
     assert (answer.encoder, answer.passed) == ("digits-robust", True)
     highest = max(
@@ -331,7 +331,7 @@ def test_attacks_with_other_goals_are_not_called_stronger():
         return result.model_copy(update={"findings": result.findings.model_copy(update={"estimates": estimates})})
 
     one = breakaway("digits-random")
-    assert "Judge by the stronger attack" in told([one]), "vacuous fixture"
+    assert says(told([one]), "stronger attack"), "vacuous fixture"
     assert "Judge by" not in told([named(one, u="u-pgd", a="adaptive at retrieval")])
     assert "Judge by" in told([named(one, u="u-pgd at retrieval", a="adaptive at retrieval")])
 
@@ -340,7 +340,7 @@ def test_shares_are_told_apart_by_their_difference():
     case = {"ball": "linf:0.05", "divergence": "l2"}
     one = of(breakaway("digits-robust"), attack="u-pgd", **case, to={"value": 0.0, "low": 0.0, "high": 1e-9})
     one = of(one, attack="adaptive", **case, to={"value": 0.9, "low": 0.89, "high": 0.91})
-    assert "breakaway risk of digits-robust from 0 (under u-pgd) to 0.900, a difference of 0.900" in told([one])
+    assert says(told([one]), "breakaway risk", "digits-robust", "u-pgd", "to 0.900")
     level = of(breakaway("digits-robust"), to={"value": 0.1, "low": 0.05, "high": 0.2})
     level = level.model_copy(update={"headline": ("breakaway_risk",)})
     assert "Judge by" not in told([level])
@@ -369,12 +369,12 @@ def test_few_samples_are_one_warning_for_each_cause():
     assert ended.encoders == few.encoders == ("a", "b")
     assert len(ended.evaluations) == 2
     assert says(few.warning, " evaluations ", "4 to 20 samples")
-    assert "more time (--budget), or run the same command again" in few.warning
+    assert says(few.warning, "--budget", "command")
     assert "50" not in few.warning
     one = breakaway("a", 4)
     small, large = (one.model_copy(update={"images": one.images.model_copy(update={"count": n})}) for n in (10, 100))
     (images,), (settings,) = alerts(groups([small])), alerts(groups([large]))
-    assert "Give 50 images or more (--images, and --limit if you set it) before" in images.warning
+    assert says(images.warning, "50 images", "--images", "--limit")
     assert "--suite standard" in settings.warning
 
 
@@ -405,7 +405,7 @@ def test_a_spent_budget_is_no_failure_to_mend():
     said = told([one], [spent])
     assert "1 result not measured" in said
     assert "mend" not in said
-    assert "1 result failed, for 1 reason listed below; mend" in told([one], [failed])
+    assert says(told([one], [failed]), "1 result", "1 reason")
 
 
 def test_a_run_that_ended_early_has_one_advice():
@@ -413,7 +413,7 @@ def test_a_run_that_ended_early_has_one_advice():
     ended = [breakaway(name, 4, planned=30) for name in ("digits-robust", "digits-random")]
     said = told([*ended, displacement("digits-robust"), displacement("digits-random")])
     assert "2 results partial" in said
-    assert "run the same command again" in said
+    assert says(said, "same command")
     assert "\n" not in said
     assert not any(word in said for word in ("radius", "best", "gate", "stronger"))
 
@@ -436,7 +436,7 @@ def test_another_radius_is_advised_only_where_the_intervals_are_at_the_end_too()
         two = one.model_copy(update={"encoder": one.encoder.model_copy(update={"name": "two"})})
         said = told([one, two])
         assert ("larger radius" in said) == advised
-        assert ("use more of them" in said) != advised
+        assert (says(said, "use more of")) != advised
 
 
 def test_proofs_are_advised_only_of_networks_that_can_be_bounded():

@@ -18,11 +18,12 @@ from holdfast.measure.store import Store
 from holdfast.report.contents import Contents
 from holdfast.report.files import write
 from holdfast.report.gate import check, parse
-from holdfast.report.notebook import run_html
+from holdfast.report.notebook import Output, run_html, shown
 from holdfast.report.overview.advice import advice, gate_command
-from holdfast.report.overview.first_rows import KINDS, FirstRow, _edits, ball, check_one_event, key_of
-from holdfast.report.overview.first_screen import FirstScreen, _lead, lines
+from holdfast.report.overview.first_rows import GROUPS, KINDS, FirstRow, _edits, ball, check_one_event, key_of
+from holdfast.report.overview.first_screen import WHOLE, FirstScreen, _lead, lines
 from holdfast.report.page.page import render
+from holdfast.report.printed import markdown
 from tests.facts import says
 from tests.report.synthetic import breakaway, ids, result, series
 
@@ -56,11 +57,10 @@ def test_proof_and_attack_share_a_cell_at_the_radius_where_encoders_differ_most(
     balls = {"linf:0.05": ((0.88, 0.92), (0.24, 0.36)), "linf:0.1": ((0.04, 0.1), (0.0, 0.02))}
     first = screen(*(kept(name, {b: ends[k] for b, ends in balls.items()}) for k, name in enumerate("ab")))
     (row,) = first.rows
-    assert [cell.said for cell in row.cells] == ["88 – 92%", "24 – 36%"]
+    assert [cell.said for cell in row.cells] == ["proved 88% · attacked 92%", "proved 24% · attacked 36%"]
     assert "12.75/255" in row.under
     assert row.key.ball == "linf:0.05"
     assert [cell.best for cell in row.cells] == [True, False]
-    assert [cell.ends for cell in row.cells] == [(88.0, 92.0), (24.0, 36.0)]
     assert first.verdict[0].startswith("a ")
     assert says(first.verdict[0], "one robustness row")
 
@@ -129,7 +129,8 @@ def radius(encoder: str, proved: float | None, attacked: float, n: int = 60) -> 
 def test_proof_and_attack_of_the_attack_radius_are_one_row():
     (row,) = screen(*radius("a", 20 / 255, 22 / 255), *radius("b", 8 / 255, 10 / 255)).rows
     assert row.kind.group == "Proved and attacked"
-    assert [cell.said for cell in row.cells] == ["20 – 22", "8 – 10"]
+    both = ("proved 20/255 · attacked 22/255", "proved 8/255 · attacked 10/255")
+    assert tuple(cell.said for cell in row.cells) == both
     assert [cell.best for cell in row.cells] == [True, False]
     assert row.numbers["a"].quantity == "certified_attack_radius"
     assert row.fewest == 60
@@ -138,7 +139,7 @@ def test_proof_and_attack_of_the_attack_radius_are_one_row():
 def test_without_any_proof_the_attack_has_the_row():
     (row,) = screen(*radius("a", None, 22 / 255), *radius("b", None, 10 / 255)).rows
     assert row.kind.group == "Attacked"
-    assert [cell.said for cell in row.cells] == ["≤ 22", "≤ 10"]
+    assert [cell.said for cell in row.cells] == ["≤ 22/255", "≤ 10/255"]
     proved = screen(*radius("a", 20 / 255, 22 / 255)).rows[0]
     assert row.key == proved.key._replace(images=row.key.images)
     assert row.key == proved.key
@@ -147,12 +148,12 @@ def test_without_any_proof_the_attack_has_the_row():
 def test_an_encoder_without_a_proof_shows_the_attack_of_the_same_event_in_the_row():
     first = screen(*radius("a", 20 / 255, 22 / 255), *radius("b", None, 30 / 255))
     (row,) = first.rows
-    assert [cell.said for cell in row.cells] == ["20 – 22", "≤ 30"]
+    assert [cell.said for cell in row.cells] == ["proved 20/255 · attacked 22/255", "attacked 30/255"]
     assert row.cells[1].values == (), "no attack is compared with a proof"
     assert not any(cell.best for cell in row.cells)
     others = radius("b", None, 30 / 255, n=40)
     (row,) = screen(*radius("a", 20 / 255, 22 / 255), *others).rows
-    assert [cell.said for cell in row.cells] == ["20 – 22", "–"], "the attack is of other images"
+    assert row.cells[1].said == "–", "the attack is of other images"
 
 
 def test_a_proved_radius_above_the_attacked_one_stops_the_report():
@@ -166,10 +167,19 @@ def test_titles_are_noun_phrases_of_their_own_and_at_most_nine():
     assert not any("?" in title for title in titles)
 
 
-@pytest.mark.parametrize(("ends", "said"), [((0.0, 1.0), "not decided"), ((0.0, 0.2), "0 – 20%"), ((0.3, 0.3), "30%")])
-def test_cells_say_how_much_is_known(ends: tuple[float, float], said: str):
-    (row,) = screen(kept("a", {"linf:0.05": ends})).rows
-    assert [cell.said for cell in row.cells] == [said]
+@pytest.mark.parametrize("ends", [(0.0, 1.0), (0.0, 0.2), (0.3, 0.3)])
+def test_each_bound_stands_beside_its_word_and_no_two_numbers_look_like_an_interval(ends: tuple[float, float]):
+    contents = Contents([kept("a", {"linf:0.05": ends})], ())
+    first = contents.first_screens[0]
+    ((cell,),) = (row.cells for row in first.rows)
+    proved, attacked = (f"{end:.0%}" for end in ends)
+    assert cell.parts == (("proved", proved), ("attacked", attacked))
+    for text in (cell.said, markdown((), [first]), "\n".join(first.verdict)):
+        assert says(text, f"proved {proved}", f"attacked {attacked}")
+        assert " – " not in text
+    page = render(contents)
+    assert page.count('class="word"') == 2
+    assert 'class="bar"' not in page, "a bar without a scale says nothing"
 
 
 def test_a_check_of_gradients_that_decides_nothing_says_on_how_many_images():
@@ -199,6 +209,60 @@ def test_the_next_best_may_lie_beyond_the_search():
     assert _lead([unreached], "a", "abc") == []
 
 
+def space(encoder: str, level: float) -> Result:
+    """A result of geometry, which describes the embedding space."""
+    values = series("rankme", {}, level + np.linspace(0, 0.01, 100), "dimensions", Claim.ESTIMATE, "dimensions")
+    findings = Findings(ids=ids(100), series=(values,), estimates=(summarise(values, "mean", "higher"),))
+    return result("geometry", encoder, findings, ("rankme",), questions=())
+
+
+def test_a_row_of_the_embedding_space_has_no_best_encoder():
+    shares = [kept(name, {"linf:0.05": (0.9 - 0.8 * k, 0.95)}) for k, name in enumerate("ab")]
+    first = screen(*shares, space("a", 3.0), space("b", 9.0))
+    (row,) = (row for row in first.rows if row.kind.group == "Space")
+    assert [cell.best for cell in row.cells] == [False, False]
+    assert not row.ranks
+    assert "significant" not in row.under, "nothing was tested there"
+    assert first.leader == "a"
+    assert [cell.best for row in first.rows for cell in row.cells if row.kind.group != "Space"] == [True, False]
+
+
+def test_the_verdict_names_the_row_that_is_tied():
+    results = [kept(name, {"linf:0.05": (0.9 - 0.8 * k, 0.95)}) for k, name in enumerate("ab")]
+    for name in "ab":
+        part = series("impersonation_rate", {"ball": "linf:0.05", "attack": "adaptive", "divergence": "l2"},
+                      np.zeros(100), "share of pairs", Claim.LOWER, "pairs")  # fmt: skip
+        findings = Findings(ids=ids(100), series=(part,), estimates=(summarise(part, "share", "lower"),))
+        results.append(result("impersonation", name, findings, ("impersonation_rate",), questions=()))
+    first = screen(*results)
+    tied = next(kind.title for kind in KINDS if kind.evaluation == "impersonation")
+    assert says(first.verdict[0], "a ", "1 of 2", tied)
+
+
+def test_each_baseline_has_its_own_line_in_one_cell():
+    shares = [kept(name, {"linf:0.05": (0.5, 0.6)}) for name in ("a", "b", "baseline:grey", "baseline:small")]
+    results = [
+        each.model_copy(update={"encoder": each.encoder.model_copy(update={"source": each.encoder.name})})
+        for each in shares
+    ]
+    first = screen(*results)
+    (row,) = first.rows
+    assert first.encoders == ("a", "b")
+    assert first.beside(row) == [f"{name} proved 50% · attacked 60%" for name in ("grey", "small")]
+    assert "<br>".join([*first.beside(row), ""]) in render(Contents(results, ()))
+
+
+def test_what_the_study_found_is_written_in_the_row():
+    first = screen(kept("a", {"linf:0.05": (0.5, 0.6)}))
+    (row,) = first.rows
+    for confirmed in (False, True):
+        told = replace(first, rows=(replace(row, confirmed=confirmed),))
+        html = shown(Output({"a": "red"}, screens=[told]))
+        cell = html[html.index(row.title) :].partition("</th>")[0]
+        assert ("predicted probe robustness" in cell) == confirmed
+        assert "●" not in html
+
+
 def test_equal_encoders_have_no_leader():
     first = screen(*(kept(name, {"linf:0.05": (0.5, 0.6)}) for name in "ab"))
     assert not any(cell.best for row in first.rows for cell in row.cells)
@@ -211,8 +275,29 @@ def test_equal_encoders_have_no_leader():
 def test_terminal_lines_hold_every_encoder_and_its_number():
     printed = lines(screen(*(kept(name, {"linf:0.05": (0.1 + 0.8 * k, 0.95)}) for k, name in enumerate("ab"))))
     assert len(printed) <= 15
-    assert "10 – 95%" in printed[1]
-    assert "90 – 95%*" in printed[1]
+    assert printed[0].split() == ["a", "b"]
+    assert printed[1].split()[-3:] == ["proved", "10%", "90%*"]
+    assert printed[2].split() == ["attacked", "95%", "95%"]
+
+
+def test_the_columns_of_terminal_and_page_have_one_order():
+    shares = [kept(name, {"linf:0.05": (0.5, 0.9)}) for name in ("zebra", "ant", "moth")]
+    names = ["ant", "moth", "zebra"]
+    for results in (shares, shares[::-1]):
+        assert list(screen(*results).encoders) == lines(screen(*results))[0].split() == names
+        page = render(Contents(results, ()))
+        head = page[page.index('class="first-screen"') :].partition("</thead>")[0]
+        assert [cell.partition("<")[0] for cell in head.split("</i>")[1:]] == names
+
+
+def test_the_terminal_keeps_one_row_of_each_heading_within_its_lines():
+    first = screen(*(kept(name, {"linf:0.05": (0.1 + 0.8 * k, 0.95)}) for k, name in enumerate("ab")))
+    (row,) = first.rows
+    rows = tuple(replace(row, kind=replace(row.kind, group=group)) for group in GROUPS for _ in range(2))
+    full = replace(first, rows=rows)
+    heads = [line for line in lines(full) if line.rstrip("%*0123456789 ").endswith(("proved", "attacked"))]
+    assert len(heads) == 6
+    assert len([line for line in lines(full, most=WHOLE) if "attacked" in line and "%" in line]) == WHOLE // 2
 
 
 def test_the_terminal_says_by_how_much_what_is_proved_and_what_signs_mean():
@@ -222,7 +307,6 @@ def test_the_terminal_says_by_how_much_what_is_proved_and_what_signs_mean():
     assert found.verdict[1] in said
     assert says(found.verdict[1], "90%", "10%", "12.75/255")
     (signs,) = [line for line in said if "*" in line and "95%)" in line]
-    assert says(signs, "proved", "attacked")
     assert "≤" not in signs, "no cell has it"
     full = replace(
         found, rows=found.rows * 9, red="Violated.", amber="Small.", verdict=("Best.", "By much.", "And more.")
@@ -247,9 +331,9 @@ def test_the_page_opens_with_the_verdict_and_folds_the_rest():
     results = [kept("a", {"linf:0.05": (0.88, 0.92)}), kept("b", {"linf:0.05": (0.24, 0.36)})]
     page = render(Contents(results, ()))
     rows: tuple[FirstRow, ...] = screen(*results).rows
-    for word in (rows[0].title, "88 – 92%", "24 – 36%"):
+    for word in (rows[0].title, "88%", "24%"):
         assert word in page
-    assert page.index("88 – 92%") < page.index('id="proved-and-attacked"')
+    assert page.index("88%") < page.index('id="proved-and-attacked"')
 
 
 def test_radii_are_grey_levels():
@@ -262,7 +346,7 @@ def test_the_gate_guards_a_number_of_the_first_screen():
     contents = Contents(results, ())
     name, command = gate_command(contents.tables[0], contents.groups, (), ["runs/mine"], contents.screen)
     assert name == "a"
-    assert "certified-breakaway.certified_nearest_neighbour_accuracy@linf:0.05" in command
+    assert "certified-breakaway.certified_nearest_neighbour_accuracy@linf:12.75/255" in command
     gate = parse(split(command)[-1])
     assert check(gate, results, strict=True)[0].passed
     assert gate.bound <= contents.first_screens[0].numbers[0][1]["a"].low
@@ -291,7 +375,7 @@ def test_edits_are_named_where_there_is_room():
 def test_a_notebook_opens_with_the_first_screen():
     results = [kept("a", {"linf:0.05": (0.88, 0.92)}), kept("b", {"linf:0.05": (0.24, 0.36)})]
     html = run_html(results, (), "two results")
-    for word in ("first-screen", screen(*results).verdict[0], "88 – 92%"):
+    for word in ("first-screen", screen(*results).verdict[0], "88%"):
         assert word in html
 
 
@@ -313,8 +397,8 @@ def test_advice_and_gate_follow_the_verdict_and_say_where_the_study_would_not():
     for screen_of in ("a", ""):
         both = Contents(results, ())
         assert both.screen
-        shown = replace(both.screen, leader=screen_of)
-        told = advice(both.tables[0], both.groups, (), ["run"], shown)
+        now = replace(both.screen, leader=screen_of)
+        told = advice(both.tables[0], both.groups, (), ["run"], now)
         (why,) = (sentence for sentence in told if "adversarial margin" in sentence and "b" in sentence.split())
         assert why
-        assert gate_command(both.tables[0], both.groups, (), ["run"], shown)[0] == (screen_of or "b")
+        assert gate_command(both.tables[0], both.groups, (), ["run"], now)[0] == (screen_of or "b")

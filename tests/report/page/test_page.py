@@ -16,6 +16,7 @@ from holdfast.measure.observation import named
 from holdfast.report.contents import Contents, RunState
 from holdfast.report.page.page import render
 from holdfast.report.text import number
+from tests.facts import says
 from tests.marks import rest_slow
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, warned
 
@@ -101,9 +102,9 @@ def test_missing_values_are_undefined_with_their_reason(whole):
     words = Page(whole).words
     assert not re.search(r"\bnan\b|\bNaN\b|\bNone\b", words)
     assert words.count("undefined") > 4
-    assert "two images are equal" in words
+    assert says(words, "images are equal")
     cells = [a for t, a in Page(whole).elements if t == "span" and a.get("class") == "undefined" and "title" in a]
-    assert all("two images are equal" in str(a["title"]) for a in cells)
+    assert all(says(str(a["title"]), "images are equal") for a in cells)
 
 
 def test_the_page_says_what_was_recorded(whole):
@@ -143,8 +144,8 @@ def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     spent = Failure(evaluation="overlap", encoder="a", images="x", error="BudgetSpentError", reason="not run")
     words = Page(render(Contents([one], [spent]))).words
     first, facts = words.split("Next steps", 2)[1:]
-    assert "1 image could not be read and was skipped" in first
-    assert "1 result not measured: stopped by --budget or by hand; run the same command again" in first
+    assert says(first, "1 image", "skipped")
+    assert says(first, "1 result", "--budget")
     assert "broken.png: truncated" in facts.split("What was measured")[1]
     assert "mend" not in words.split()
 
@@ -235,13 +236,13 @@ def test_a_reason_against_ranking_is_said_once_and_only_where_there_is_a_ranking
     assert "nothing to compare" not in words(alone)
     both = words(alone, other)
     assert both.count(reason) == 1
-    assert "all encoders on breakaway risk (8 cases), nearest neighbour accuracy (8 cases) and effective rank:" in both
+    assert says(both, "breakaway risk (8 cases)", "accuracy (8 cases)", "effective rank:")
 
 
 def test_a_run_in_which_everything_failed_is_still_a_page():
     failure = Failure(evaluation="breakaway", encoder="a", images="x", error="E", reason="out of memory")
     words = Page(render(Contents([], [failure]))).words
-    assert "Nothing could be measured" in words
+    assert says(words, "Nothing", "measured")
     assert "out of memory" in words
 
 
@@ -257,7 +258,7 @@ def test_who_was_asked_for_and_is_missing_is_in_the_title_and_causes_are_grouped
     page = render(Contents(results, failures))
     assert "Robustness of 2 of 3 encoders on builtin:digits" in page
     first, rest = Page(page).words.split("Next steps", 2)[1:]
-    assert "lost was asked for and has no result: out of memory; no rule for Softmax" in first
+    assert says(first, "lost", "out of memory", "Softmax")
     assert "36 results failed" in first
     table = page[page.index('aria-label="Results not measured or failed"') :]
     assert table[: table.index("</table>")].count("<tr>") == 1 + len(reasons)
@@ -286,13 +287,13 @@ def test_an_empty_finding_is_laid_out():
 
 def test_an_encoder_without_an_evaluation_leaves_a_dash():
     results = [breakaway("a"), breakaway("b"), impersonation("a")]
-    assert "not measured under this protocol" in render(Contents(results, []))
+    assert says(render(Contents(results, [])), "under this protocol")
 
 
 def test_evaluations_of_their_own_inputs_are_not_short_of_samples():
     made = result("made-up", "a", Findings(ids=()), ())
     page = render(Contents([made], []))
-    assert "of its own making" in page
+    assert says(page, "its own making")
     assert "Small sample" not in page
     both = [made, result("other", "a", Findings(ids=("x",) * 70), ())]
     assert "evaluation: 70." in render(Contents(both, []))

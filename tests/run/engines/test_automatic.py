@@ -24,6 +24,7 @@ from holdfast.run.engines.base import Local
 from holdfast.run.engines.processes import EACH, Automatic, Processes, automatic, one_thread
 from holdfast.run.engines.requested import engine_of, threaded
 from tests import tiny
+from tests.facts import warned
 from tests.run.engines.tasks import dying_elsewhere, power, process
 from tests.run.test_table import fill, findings
 
@@ -81,9 +82,7 @@ def test_workers_are_begun_where_much_is_to_be_done(monkeypatch: pytest.MonkeyPa
 
 def test_what_workers_cannot_be_given_stays_here(impatient: None) -> None:
     engine = Automatic(Processes(2), never)
-    with pytest.warns(
-        HoldfastWarning, match=r"cannot read this encoder \(.*lock.*\), so that all is computed in this one"
-    ):
+    with warned(HoldfastWarning, "encoder", "computed"):
         assert {done for _, done in engine.map(process, Lock(), range(4))} == {os.getpid()}
     assert {done for _, done in engine.map(process, None, range(4))} == {os.getpid()}
 

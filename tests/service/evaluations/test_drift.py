@@ -22,6 +22,8 @@ from holdfast.measure.population import Population
 from holdfast.report.gate import check, parse
 from holdfast.service.drift_findings import beyond_support, compare, decided, moved, sequential
 from holdfast.service.edited_codes import explained
+from tests import facts
+from tests.facts import says
 from tests.samples import builtin, digits, efficientnet
 
 IMAGES = digits(160)
@@ -61,7 +63,7 @@ def test_a_change_that_is_hardly_there_has_no_share() -> None:
 
     estimate, closest = share(before + 0.05 * (after - before), edited)
     assert np.isnan(estimate.value)
-    assert "not told from chance" in (estimate.reason or "")
+    assert says(estimate.reason or "", "chance")
     assert set(closest) == {"closest edit"}, "the edit goes too far"
     estimate, closest = share(edited, edited)  # among those after are the very images edited
     assert 0.5 < estimate.low < estimate.value == estimate.high == 1
@@ -113,7 +115,7 @@ def test_images_that_recur_raise_no_alarms() -> None:
 
 def test_an_evaluation_that_searches_the_bank_cannot_share_it_with_drift() -> None:
     asked = {"only": ["drift", "breakaway"], "progress": False, "settings": {"drift": {"edits": ["noise"]}}}
-    with pytest.raises(HoldfastError, match="in a run of its own"):
+    with facts.refused(HoldfastError, "its own"):
         hf.evaluate(PIXELS, IMAGES[ORDER][range(40)], bank=IMAGES[ORDER][range(30, 70)], **asked)  # type: ignore[arg-type]
 
 
@@ -339,7 +341,7 @@ def test_what_a_spent_budget_left_out_is_said(capsys: pytest.CaptureFixture[str]
     show_result(result)
     assert "PARTIAL" not in capsys.readouterr().out, "vacuous: it is always said"
     show_result(result.model_copy(update={"planned": 16, "seen": 0}))
-    assert "the run ended after 0 of 16 samples" in " ".join(capsys.readouterr().out.split())
+    assert says(" ".join(capsys.readouterr().out.split()), "0 of 16", "ended", "samples")
 
 
 def test_equal_codes_have_not_moved() -> None:

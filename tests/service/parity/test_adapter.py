@@ -188,6 +188,30 @@ def test_the_verdict_says_when_to_encode_again(tmp_path: Path) -> None:
         answer = hf.parity("builtin:digits-contrastive", other, "builtin:digits", k=3, adapter=path, **many)
         verdict = answer.results[0].findings.verdicts[-1]
         assert verdict.status == status
+        kept = {
+            each.conditions["map"]: each.value
+            for each in answer.results[0].estimates
+            if each.quantity == "adapter_neighbours_kept"
+        }
+        if other == "float16":
+            assert kept["none"] >= max(kept.values()), "vacuous"
+            assert verdict.witness["map"] == "none"
+            assert not path.exists(), "no map is needed, so none is written"
+        else:
+            assert kept[verdict.witness["map"]] > kept["none"]
+            assert path.exists()
+            path.unlink()
+
+
+def test_no_map_is_written_that_loses_to_the_old_index(tmp_path: Path) -> None:
+    """Noise that no map takes away: the old index is not enough, and every map that is fitted makes it worse."""
+    old, path = normal(400, 40), tmp_path / "a.safetensors"
+    np.savez(tmp_path / "old.npz", codes=old.numpy())
+    np.savez(tmp_path / "new.npz", codes=(old + 0.3 * normal(400, 40, seed=1)).numpy())
+    answer = hf.parity(tmp_path / "old.npz", tmp_path / "new.npz", k=5, adapter=path)
+    verdict = answer.results[0].findings.verdicts[-1]
+    assert (verdict.status, verdict.witness["map"]) == ("refuted", "none")
+    assert not path.exists()
 
 
 def test_what_makes_no_map_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from scipy.integrate import trapezoid
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import RunSettings
@@ -25,7 +25,9 @@ from holdfast.run import shards
 from holdfast.synthetic import accuracies
 from holdfast.synthetic.accuracies import RuleAccuracies
 from holdfast.synthetic.evaluations.synbench import SynBench
+from holdfast.synthetic.score import expected_bound, reference, score
 from tests import samples
+from tests.facts import refused
 from tests.filled import fill_table
 from tests.marks import rest_slow
 from tests.synthetic.test_score import BUDGETS
@@ -246,14 +248,12 @@ def test_gaussians_are_not_clipped_and_images_still_are_checked() -> None:
     measured(SMALL, encoder(watch))
     assert min(low for low, _ in seen) < -2
     assert max(high for _, high in seen) > 3
-    with pytest.raises(HoldfastError, match=r"must be finite and lie in \[0, 1\]"):
+    with refused(HoldfastError, "[0, 1]", "finite"):
         SMALL(encoder(), Images(torch.full((2, 1, 4, 4), 2.0)))
 
 
 def test_codes_that_are_not_finite_are_named() -> None:
-    with pytest.raises(
-        HoldfastError, match=r"made returned NaN or infinite embeddings for Gaussian inputs of scale 0\.5"
-    ):
+    with refused(HoldfastError, "NaN", "0.5", "embeddings"):
         measured(SMALL, encoder(torch.log))
 
 
@@ -293,7 +293,7 @@ def test_senseless_settings_are_refused(settings: dict[str, Any], said: str) -> 
 
 
 def test_thresholds_out_of_reach_are_refused() -> None:
-    with pytest.raises(HoldfastError, match="add larger scales or lower the threshold"):
+    with refused(HoldfastError, "larger", "threshold"):
         measured(SynBench(samples=64, scales=(0.1, 0.2)), encoder())
 
 
@@ -332,7 +332,7 @@ def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path, monkeypatch: pytest.
 
 def test_scales_are_observed_alike_alone_and_together() -> None:
     population = Population(samples.builtin(), samples.digits(4), RunSettings(precision="float64"))
-    probe: RuleAccuracies = SMALL.observation()
+    probe = SMALL.rules()
     together, alone = probe.observe(population, [2, 5]), probe.observe(population, [5])
     assert torch.allclose(together["products"][1], alone["products"][0], atol=1e-12)
     assert not torch.allclose(together["products"][0], alone["products"][0], atol=1e-3)
@@ -351,3 +351,65 @@ def test_published_encoder_scores_alike_on_other_samples(reference: Path) -> Non
         ]
         # Both are uncertain alike.
         assert abs(estimate.value - theirs) < 1.5 * (estimate.high - estimate.low), estimate.conditions
+
+
+class Corner(nn.Module):
+    """The mean of the first 4 x 4 pixels, of an image of any size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[..., :4, :4].mean((1, 2, 3))[:, None]
+
+
+class Everything(nn.Module):
+    """The mean of all pixels, of an image of any size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((1, 2, 3))[:, None]
+
+
+def test_scores_at_other_input_sizes_are_those_of_the_closed_form() -> None:
+    """Of ``d`` pixels with a mean of length ``s`` along all ones, the mean of 16 tells classes apart by ``s sqrt(16 / d)``.
+
+    A mean over all pixels keeps everything at every size. On one direction all budgets share one rule.
+    """
+    tuned = replace(SMALL, samples=2048, input_sizes=(8, 6, 4))
+    whole, corner = (measured(tuned, Encoder(module, "made", Domain((1, 4, 4)))) for module in (Everything(), Corner()))
+    plain = measured(replace(tuned, input_sizes=()), Encoder(Corner(), "made", Domain((1, 4, 4))))
+    number = len(plain.estimates)
+    assert [each.value for each in plain.estimates] == [each.value for each in corner.estimates[:number]]
+    scales = torch.tensor(SMALL.scales, dtype=torch.float64)
+    best = reference(SMALL.scales)
+    for size in tuned.input_sizes:
+        right = torch.special.ndtr(scales * 4 / size)
+        expected = float(score(right, expected_bound(right), best, SMALL.thresholds).mean())
+        for budget in ("0", "0.4"):
+            for made, value in ((whole, 1.0), (corner, expected)):
+                for kind in ("", "_extrapolated"):
+                    found = made.estimate(f"mean_synbench_score{kind}", budget=budget, input_size=str(size))
+                    assert found.value == pytest.approx(value, abs=0.03), (size, budget, kind)
+    assert expected == pytest.approx(1)  # of the last, the encoder's own size
+    curves = [curve for curve in corner.findings.curves if curve.quantity == "mean_synbench_score_by_input_size"]
+    assert [curve.x for curve in curves] == [(4, 6, 8)] * len(SMALL.budgets)
+    assert curves[0].y[0] > curves[0].y[1] > curves[0].y[2]
+    assert curves[0].y[2] == corner.estimate("mean_synbench_score_extrapolated", budget="0", input_size="8").value
+
+
+def test_encoders_of_one_size_are_refused_at_another() -> None:
+    fixed = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), "fixed", Domain((1, 4, 4)))
+    with pytest.raises(OutOfRange) as caught:
+        measured(replace(SMALL, input_sizes=(8,)), fixed)
+    assert (caught.value.argument, caught.value.got) == ("synbench.input_sizes of fixed", 8)
+    wider = Encoder(nn.Sequential(nn.AvgPool2d(2), nn.Flatten()), "wider", Domain((1, 4, 4)))
+    with pytest.raises(OutOfRange):
+        measured(replace(SMALL, input_sizes=(8,)), wider)
+    with pytest.raises(OutOfRange):
+        replace(SMALL, input_sizes=(0,))
+
+
+def test_input_sizes_are_stored_scale_by_scale(tmp_path: Path) -> None:
+    """A run that stores what it observes has the numbers of a measurement in one go."""
+    tuned = replace(SMALL, samples=64, scales=(1.0, 2.0, 3.0), input_sizes=(6,))
+    made, images, run = Encoder(Corner(), "made", Domain((1, 4, 4))), Images(torch.rand(3, 1, 4, 4)), RunSettings()
+    (stored,), failures = fill_table([made], lambda _: images, [tuned], run, Store(tmp_path))
+    assert not failures
+    assert stored.findings == tuned(made, images, run).findings

@@ -1,18 +1,19 @@
-"""Attack radius: the smallest change after which an image is mistaken, image by image.
+"""Attack radius: the smallest perturbation found that makes an image match another one.
 
-    attack radius(x) = min { norm(x' - x) : some image is nearer to f(x') than f(x) }
+    attack radius(x) = min { norm(x' - x) : some other image is nearer to f(x') than x is }
 
-over the changed images that a search found (``attacks/radius``). Each was encoded and showed the event, so the radius bounds
-the true one from above. Two more for pairs of images: the smallest change by which one is taken for the other (no clean
-image is nearer to its code), and by which the two collide (``d(f(x_j'), f(x_i)) < d(f(x_i'), f(x_i))``, both changed).
+The minimum is over the perturbed images that a search found (``attacks/radius``). Each was encoded and showed the event, so
+the radius is an upper bound of the true one. Two further radii are of pairs of images. At the first, one image matches the
+other: no clean image is nearer to its embedding. At the second, both overlap when both are perturbed:
+``d(f(x_j'), f(x_i)) < d(f(x_i'), f(x_i))``.
 
-Images for which nothing was found within the widest ball have an infinite radius: medians and quartiles need no more.
+If nothing was found within the widest ball, the radius is infinite. Medians and quartiles need no more.
 
-Two images that are each other's nearest mostly share a radius: halfway between them. So intervals allow for neighbours
-(``of_neighbours``), and two encoders are compared by these intervals, as nearest-neighbour accuracy is.
+Two images that are each other's nearest neighbour mostly have the same radius, because the boundary lies halfway between
+them. Intervals allow for this (``of_neighbours``), and two encoders are compared by these intervals.
 
-Where other evaluations attack at fixed radii (``balls``), the same attacks are made here on whatever was not lost within
-them, so that no radius is larger than that of an attack that succeeded.
+Other evaluations attack at fixed radii (``balls``). The same attacks run here on images that the search did not lose within
+these balls, so no radius is larger than that of an attack that succeeded.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Breakaway risk: how often an attacked image lies closer to another image than to itself.
+"""Breakaway risk: how often an attacked image is closer to another image than to its own original.
 
-``breakaway_risk`` is the mean over attacked ``x`` and other ``x'`` of ``1[d(f(x^), f(x')) < d(f(x^), f(x))]``;
-``nearest_neighbour_accuracy`` is the share of ``x`` with no strictly closer ``x'``. Petrov and Kwiatkowska 2022,
-https://arxiv.org/abs/2210.04076, sections 3 and 5.2. The paper's own numbers are too small, about 125-fold: the
-authors' program adds up the last batch (8 of 1000 images) alone and divides by all.
+``breakaway_risk`` is the mean over attacked ``x`` and other ``x'`` of ``1[d(f(x^), f(x')) < d(f(x^), f(x))]``.
+``nearest_neighbour_accuracy`` is the fraction of ``x`` without a strictly closer ``x'``. Petrov and Kwiatkowska 2022,
+https://arxiv.org/abs/2210.04076, sections 3 and 5.2. The paper's own numbers are too small, about 125-fold: the authors'
+program adds up the last batch alone (8 of 1000 images) and divides by all.
 
-Departures, beside the published measure: the pairwise worst case attacks the event itself, once for a random ``x'`` and
-once for the nearest neighbours, where the published measure looks at the images that a push away from ``x`` happens to hit.
-Where there is a bank, the other images that are counted and the nearest neighbours are the bank's, which is taken as given:
-a search in it would return them.
+Departures: further attacks aim at the event itself, once at a random ``x'`` and once at the nearest neighbours. The
+published measure counts the images that an untargeted attack happens to pass. With a reference set, the other images and
+the nearest neighbours are those of the reference set, which is taken as given.
 """
 
 from __future__ import annotations
@@ -318,7 +317,7 @@ def lost_together(
     ]
     anchors = population.first_copies[[rows[index] for index in lost]].numpy()
     other = population.first_copies[torch.cat(partners)[:, 0].cpu()].numpy()
-    # Only those that take part are numbered, for all may be a million.
+    # Only those that take part are numbered, because all may be a million.
     taking_part, ends = np.unique(np.stack([anchors, other]), return_inverse=True)
     anchors, other = ends.reshape(2, -1)
     links = coo_matrix((np.ones(len(anchors)), (anchors, other)), shape=(len(taking_part), len(taking_part)))

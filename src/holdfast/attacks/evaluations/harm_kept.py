@@ -1,8 +1,8 @@
-"""How much harm is left to an attacker who knows less than an attack on the encoder itself does.
+"""Effect of an attacker who knows less than an attack on the encoder itself.
 
-``harm kept = mean d(f(x~), f(x)) / mean d(f(x^), f(x))``: how far images ``x~`` moved with less knowledge are carried, as a
-share of how far the encoder's own attack carries its ``x^``. ``losses kept`` is the same of how many images are no longer
-the nearest to their clean selves. Both are ratios of means over the same images, with intervals by the delta method.
+``harm kept = mean d(f(x~), f(x)) / mean d(f(x^), f(x))``: how far images ``x~``, made with less knowledge, move, relative to
+the encoder's own attack ``x^``. ``losses kept`` is the same ratio for images that lose their own match. Both are ratios of
+means over the same images, with intervals by the delta method.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list
     """Series and estimates of ``harm`` relative to the encoder's own attack.
 
     Args:
-        harm: Effect of the perturbation in question.
+        harm: Effect of the perturbation.
         strongest: Effect of the encoder's own strongest attack.
     """
     relative = {

@@ -1,13 +1,14 @@
-"""Impersonation: how close a targeted attack brings an image's representation to another's.
+"""Impersonation: how close a targeted attack brings an image's embedding to that of another image.
 
-``relative_quantile(i -> j) = d(f(x^i->j), f(x_j)) / d(f(x_i), f(x_j))`` with the *clean* distance below: 1 is no progress,
-0 is a perfect impersonation. Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 5.1 (the authors'
-program divides by the distance after the random start instead). Beside it, without labels, the share of attacked images
-whose nearest clean image is the target.
+``relative_quantile(i -> j) = d(f(x^i->j), f(x_j)) / d(f(x_i), f(x_j))``, divided by the *clean* distance: 1 means no
+progress and 0 a perfect impersonation. Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 5.1. The
+authors' program divides by the distance after the random start. Beside it, without labels: the fraction of attacked
+images whose nearest clean image is the target.
 
-With a labelled bank, the paper's success rate as well: of pairs of two classes that a probe both gets right, how often it
-takes one attacked image for the other's class, both ways averaged. The attack knows neither labels nor probe, and the ball
-stays around the clean image (the authors' program centres it again at every reporting step).
+With a labelled reference set, the paper's success rate is measured too. It counts pairs of two classes that a probe gets
+right, and how often the probe takes one attacked image for the other's class, averaged over both directions. The attack
+knows neither labels nor probe, and the ball stays around the clean image. The authors' program centres it again at every
+reporting step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checks that the gradient attacks deserve trust: an encoder that hides its gradients only looks robust.
+"""Gradient masking: checks that gradient attacks can be trusted. An encoder that hides its gradients only looks robust.
 
-After Athalye et al. 2018 (https://arxiv.org/abs/1802.00420) and Carlini et al. 2019 (https://arxiv.org/abs/1902.06705):
-gradients must not vanish; search without gradients must not beat search with them; a wider ball must not move codes
-less; and random noise must not move them much farther than the gradient, to first order, says is possible.
+Athalye et al. 2018 (https://arxiv.org/abs/1802.00420) and Carlini et al. 2019 (https://arxiv.org/abs/1902.06705). Gradients
+must not vanish. A search without gradients must not beat one with them. A larger ball must not move embeddings less. Random
+noise must not move them much farther than the gradient predicts to first order.
 """
 
 from __future__ import annotations

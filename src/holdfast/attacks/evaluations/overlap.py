@@ -1,9 +1,9 @@
-"""Overlap risk: whether the neighbourhoods of two images meet in representation space.
+"""Overlap risk: whether the neighbourhoods of two images meet in embedding space.
 
-For pairs attacked towards each other, ``overlap_risk`` is the share with ``d(f(x_i), f(x^j->i)) < d(f(x_i), f(x^i->j))``:
-the impostor looks more like ``x_i`` than ``x_i``'s own perturbed version does. ``adversarial_margin`` is how much is left,
-``(d(f(x_i), f(x^j->i)) - d(f(x_i), f(x^i->j))) / d(f(x_i), f(x_j))``; negative means overlap.
-Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
+For pairs attacked towards each other, ``overlap_risk`` is the fraction with
+``d(f(x_i), f(x^j->i)) < d(f(x_i), f(x^i->j))``: the other image is nearer to ``x_i`` than the perturbed ``x_i`` itself.
+``adversarial_margin`` is the distance left, ``(d(f(x_i), f(x^j->i)) - d(f(x_i), f(x^i->j))) / d(f(x_i), f(x_j))``; negative
+values mean overlap. Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Query-only attacks: what an attacker finds who sees embeddings, or their distances, and has no gradient.
+"""Black-box attacks: what an attacker finds who sees embeddings or distances, but no gradients.
 
 Random search (Andriushchenko et al. 2020, https://arxiv.org/abs/1912.00049) and estimated gradients (Ilyas et al. 2018,
-https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients. And, for who sees
-decisions alone, which image a search returns, the smallest change found by RayS (Chen and Gu 2020,
+https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients. For an attacker who sees
+only which image a search returns: the smallest perturbation found by RayS (Chen and Gu 2020,
 https://arxiv.org/abs/2006.12792).
 """
 

@@ -1,10 +1,10 @@
-"""Transfer: images attacked on another encoder, the surrogate, and shown to this one.
+"""Transfer: images attacked on another encoder, the surrogate, and given to this one.
 
-Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often carry over between networks, so that someone without
-access to a service attacks another network in its place. Every encoder of a run is a surrogate for every other one: the rows
-of one quantity, a surrogate each, and its columns, an encoder each, are the transfer matrix.
+Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often transfer between networks, so an attacker without
+access to a service attacks another network instead. Every encoder of a run is a surrogate for every other one. The
+transfer matrix has a row per surrogate and a column per encoder.
 
-Departure: harm to codes in place of labels, in proportion to what an attack on the encoder itself does.
+Departure: the effect on embeddings replaces that on labels, relative to an attack on the encoder itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Contrastive objectives: make a sample's loss large against other samples (NT-Xent and InfoNCE in their attack form).
+"""Contrastive objectives: make a sample's loss large against other samples (NT-Xent and InfoNCE as attacks).
 
-With unit codes ``u`` and temperature ``T`` the loss of anchor ``a`` with positive ``p`` and others ``k`` is
+With unit embeddings ``u`` and temperature ``T``, the loss of anchor ``a`` with positive ``p`` and others ``k`` is
 ``-log( exp(a.p/T) / sum_k exp(a.k/T) )`` (van den Oord et al. 2018; Chen et al. 2020).
 """
 

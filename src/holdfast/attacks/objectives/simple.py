@@ -1,12 +1,12 @@
 """Objectives of one image: away from its embedding, towards another, across a boundary.
 
-Also here: deterministic views that contrastive objectives compare with, and objectives that make a classifier err.
+Also here: the fixed views that contrastive objectives compare with, and objectives that make a classifier err.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -187,7 +187,34 @@ def margin(divergence: Divergence, codes: Tensor, anchors: Tensor, other: Tensor
 Logits = Callable[[Codes], Float[Tensor, "b c"]]
 
 
-def margin_of_logits(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunction:
+@final
+@dataclass(frozen=True, eq=False)
+class ClassMargin:
+    """Objective ``max over j != y of g_j - g_y``, with the classifier that attacks on classes look at."""
+
+    logits: Logits
+    """Function from embeddings (b, d) to logits (b, c)."""
+    places: Int[Tensor, "b"]
+    """Column of the correct class of each image, shape (b,); -1 if none is."""
+    targets: Int[Tensor, "b"] | None = None
+    """Column of the class that a targeted attack aims at, shape (b,); None for any other class."""
+
+    def __call__(self, codes: Codes) -> Float[Tensor, "b"]:
+        return self.of_logits(self.logits(codes))
+
+    def of_logits(self, scored: Float[Tensor, "b c"]) -> Float[Tensor, "b"]:
+        """Margins of logits that are known already."""
+        of_class = functional.one_hot(self.places.clamp_min(0), scored.shape[1]).bool() & (self.places >= 0)[:, None]
+        others = scored.masked_fill(of_class, -torch.inf).amax(1)
+        return others - torch.where(of_class, scored, 0).sum(1)
+
+    def of(self, rows: Int[Tensor, "n"]) -> ClassMargin:
+        """The objective of some of the images."""
+        targets = None if self.targets is None else self.targets[rows]
+        return replace(self, places=self.places[rows], targets=targets)
+
+
+def margin_of_logits(logits: Logits, places: Int[Tensor, "b"]) -> ClassMargin:
     """Objective ``max over j != y of g_j - g_y``: positive exactly where the classifier errs.
 
     It has a slope where the cross-entropy is flat (Carlini and Wagner 2017, https://arxiv.org/abs/1608.04644).
@@ -200,14 +227,7 @@ def margin_of_logits(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunct
         >>> margin_of_logits(lambda codes: codes, torch.tensor([0, 1]))(torch.tensor([[2.0, 0.5, 1.0], [2.0, 0.5, 1.0]]))
         tensor([-1.0000,  1.5000])
     """
-
-    def objective(codes: Codes) -> Tensor:
-        scored = logits(codes)
-        of_class = functional.one_hot(places.clamp_min(0), scored.shape[1]).bool() & (places >= 0)[:, None]
-        others = scored.masked_fill(of_class, -torch.inf).amax(1)
-        return others - torch.where(of_class, scored, 0).sum(1)
-
-    return objective
+    return ClassMargin(logits, places)
 
 
 def cross_entropy(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunction:

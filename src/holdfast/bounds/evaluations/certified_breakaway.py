@@ -1,12 +1,12 @@
-"""Certified breakaway risk: the fraction of other images that an image can be carried past, proved and attacked.
+"""Certified breakaway risk: the fraction of other images that attacks can move an image past, proved and attacked.
 
-Breakaway asks whether ``d(f(x^), f(x')) < d(f(x^), f(x))`` for an ``x^`` in the ball around ``x`` and another image ``x'``
-(Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). Under l2 and cosine such embeddings fill a half-space. So a
-bound of one linear function of ``f(x^)`` proves that no ``x^`` in the ball reaches it:
+Breakaway means ``d(f(x^), f(x')) < d(f(x^), f(x))`` for an ``x^`` in the ball around ``x`` and another image ``x'`` (Petrov
+and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). Under l2 and cosine such embeddings fill a half-space. So a bound of
+one linear function of ``f(x^)`` proves that no ``x^`` in the ball reaches it:
 
-    share of x' some attack carries x past  <=  worst-case share  <=  share of x' for which there is no proof
+    fraction of x' that some attack passes  <=  worst-case fraction  <=  fraction of x' without a proof
 
-The risk of any single attack, which carries ``x`` to one place only, lies below the worst-case share as well.
+The risk under any single attack is at most the worst-case fraction, because one attack moves ``x`` to one place only.
 """
 
 from __future__ import annotations

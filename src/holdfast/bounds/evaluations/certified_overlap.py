@@ -1,13 +1,13 @@
 """Certified overlap: pairs of images that no perturbations can bring past each other, proved and attacked.
 
-Two images overlap if ``d(f(x_i), f(x_j^)) < d(f(x_i), f(x_i^))`` for some ``x_i^`` and ``x_j^`` in their balls: the
-impostor looks more like ``x_i`` than ``x_i``'s own changed version does (Petrov and Kwiatkowska 2022,
+Two images overlap if ``d(f(x_i), f(x_j^)) < d(f(x_i), f(x_i^))`` for some ``x_i^`` and ``x_j^`` in their balls: the other
+image is nearer to ``x_i`` than the perturbed ``x_i`` itself (Petrov and Kwiatkowska 2022,
 https://arxiv.org/abs/2210.04076, section 3). With a bound ``tau_i`` on how far ``f(x_i)`` moves, and a bound ``L_ij`` on
 how near ``f(x_j^)`` comes to ``f(x_i)``,
 
     (L_ij - tau_i) / d(f(x_i), f(x_j))  <=  adversarial margin  <=  the margin that attacks leave
 
-and no allowed changes overlap where the first is positive.
+If the first is positive, no perturbations overlap.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ For an anchor ``x+`` and a negative ``x-``, with ``u`` the unit embedding and ``
 
     R(x+, x-) = sup { eps : W f(x') > 0 for all x' in the domain with norm(x' - x+) <= eps }
 
-Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), definitions 4.1 to 4.6. A bound on ``W f`` finds
-a radius below ``R``, an attack that succeeds one above it. ``average_certified_radius`` is the mean over images and
-negatives of the first.
+Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), definitions 4.1 to 4.6. A bound on ``W f`` proves
+a radius below ``R``; a successful attack shows one above it. ``average_certified_radius`` is the mean of the proved radius
+over images and negatives.
 
-Departures: all negatives of an image share one set of inner bounds, intersected with interval bounds; the tolerance is
-1e-4 of the way to the farthest negative instead of 1e-6, because bounds are looser than that; the attacked radius is
-reported as well, and its attacks climb ``-W f`` itself instead of closeness to ``f(x-)``.
+Departures: all negatives of an image share one set of inner bounds, intersected with interval bounds. The tolerance is
+1e-4 of the distance to the farthest negative instead of 1e-6, because bounds are looser than that. The attacked radius is
+reported too; its attacks maximise ``-W f`` itself instead of similarity to ``f(x-)``.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 For an anchor ``x+``, a negative ``x-`` and ``W = u(x+) - u(x-)`` of unit embeddings ``u``, a pair is right at ``eps`` if
 ``W f(x') > 0`` for all ``x'`` within ``eps`` of ``x+``. A positive bound certifies it; an attack that makes ``W f(x')``
-negative refutes it. Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), definition 4.4, table E.2.
+negative falsifies it. Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), definition 4.4, table E.2.
 
-Two attacks are reported. That of the paper minimises the mean squared error to ``f(x-)``, which is not the objective in
-question. The stronger one maximises ``-W f``. Negatives are other images, or made by the paper's attack (``generate``).
+Two attacks are reported. The paper's attack minimises the mean squared error to ``f(x-)``, which is a different objective.
+The stronger one maximises ``-W f``. Negatives are other images, or made by the paper's attack (``generate``).
 """
 
 from __future__ import annotations

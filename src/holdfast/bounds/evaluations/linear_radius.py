@@ -80,7 +80,7 @@ class Classifier:
         return torch.where(same.any(1), same.to(torch.int8).argmax(1), -1)
 
     def right(self, pixels: Pixels, columns: Int[Tensor, "b"]) -> Bool[Tensor, "b"]:
-        """Return which images are classified as they should be: strictly, for a tie decides nothing."""
+        """Return which images are classified as they should be: strictly, because a tie decides nothing."""
         logits = self.logits(pixels)
         logits_of_class = logits.gather(1, columns.clamp_min(0)[:, None])
         return (columns >= 0) & ((logits >= logits_of_class).sum(1) == 1)
@@ -168,7 +168,7 @@ def margins(
     """Return the margins ``y - j`` of each image's own class over every other one as pairs with specifications of logits.
 
     The ``negative`` of a pair is the image of ``pool`` that the head takes most clearly for ``j`` rather than ``y``. If
-    it takes none for that, it is the corner of the domain that is farthest away, for the search may have to go there.
+    it takes none for that, it is the corner of the domain that is farthest away, because the search may have to go there.
 
     Args:
         classifier: a linear head on the encoder.

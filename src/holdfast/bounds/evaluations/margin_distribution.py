@@ -1,6 +1,6 @@
 """Margin distribution: distances of the nearest other images, with a Weibull tail fit.
 
-Two theorems about these margins are put to the test with the same bounds and attacks.
+Two theorems about these margins are tested with the same bounds and attacks.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The network that is bounded: its program, its graph, and whether both agree with the module."""
+"""The network that is bounded: its program, its graph, and checks that both agree with the module."""

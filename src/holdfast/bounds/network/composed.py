@@ -1,4 +1,4 @@
-"""Nonlinear layers written in ReLUs, curves and products, whose rules then bound, optimise and split them.
+"""Nonlinear layers written as ReLUs, curves and products, whose rules then serve for bounds, optimisation and splits.
 
 ``max(a, b) = b + relu(a - b)``, ``min(a, b) = a - relu(a - b)``;
 ``softmax_i = 1 / sum_j exp(x_j - x_i)``; a norm is a square, a sum and a root.

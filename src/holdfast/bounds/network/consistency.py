@@ -1,9 +1,9 @@
 """Checks that a module is the function of its traced graph.
 
-Tracing runs a module once and records its operations. A random draw, a count or a branch is then frozen, and a proof
-about the graph is false for the module. So the module is first called again, traced again and compared with its graph on
-many kinds of images. Rare effects could hide from these calls, but not their state: the module's own state and that of
-the global random generators are compared before and after a call.
+Tracing runs a module once and records its operations, which freezes random draws, counters and branches. A proof about the
+graph would then be false for the module. So the module is called again, traced again and compared with its graph on many
+kinds of images. These calls may miss rare effects, but effects leave a trace in state. The state of the module and of the
+global random generators is therefore compared before and after a call.
 """
 
 from __future__ import annotations
@@ -140,5 +140,5 @@ def _described(module: nn.Module) -> Iterator[tuple[str, list[str]]]:
 
 
 def _generators() -> list[str]:
-    """Return the state of the shared random generators, but for Python's own, which runtime type checkers draw from."""
+    """Return the state of the shared random generators, except Python's own, which runtime type checkers draw from."""
     return list(content([np.random.get_state(legacy=False), torch.random.get_rng_state()]))

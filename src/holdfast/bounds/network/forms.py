@@ -1,8 +1,8 @@
 """Linear forms of a node's values, many at once, dense or as windows.
 
-A form ``coef . z`` bounds something later in the network by the values ``z`` of an earlier node. A neuron of a
-convolution sees a small window of what came before, so its form is kept as that window: the coefficients of all
-neurons of a layer then take a hundredth of the memory and time that dense forms would.
+A form ``coef . z`` bounds a later value of the network by the values ``z`` of an earlier node. A neuron of a convolution
+sees a small window of the earlier layer, so its form is stored as that window. For all neurons of a layer, this takes a
+hundredth of the memory and time of dense forms.
 """
 
 from __future__ import annotations

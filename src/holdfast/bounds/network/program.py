@@ -1,4 +1,4 @@
-"""Programs of ``torch.export``: a module at batch one as operations that change nothing, draw nothing and are named."""
+"""Programs of ``torch.export``: a module at batch one as named operations without side effects and random draws."""
 
 from __future__ import annotations
 

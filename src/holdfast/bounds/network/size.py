@@ -1,4 +1,4 @@
-"""Size check of an encoder before bounds: one image suffices, while tracing a large encoder takes a minute."""
+"""Size check of an encoder before bounds: it needs one image, while tracing a large encoder takes a minute."""
 
 from __future__ import annotations
 

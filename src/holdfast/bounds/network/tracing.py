@@ -1,6 +1,6 @@
-"""From a module to its graph, and whether the encoder as executed is what the graph computes.
+"""From a module to its graph, and a check that the encoder as executed computes what the graph computes.
 
-An operation without a rewriting is refused by name.
+An operation without a rule is refused by name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     """Raise unless ``encoder`` returns ``codes`` of ``pixels`` in every mode in which it is executed.
 
     Args:
-        encoder: in the precision in question.
+        encoder: in the precision to bound.
         pixels: images, in the same.
         codes: those that bounds are of, in any precision.
         allowed: by how much they may differ, as a fraction of their size.

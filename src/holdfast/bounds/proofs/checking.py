@@ -1,12 +1,12 @@
-"""A second program that checks certificates: slow, in numpy, with every rounding counted, and no search.
+"""A second program that checks certificates: slow, in numpy, with every rounding counted, and without search.
 
-Nothing here is shared with the program that found them. Boxes of inputs are made from the image, the radius and the range
-of pixels; ``W`` from the embeddings of the images. Each claim on an intermediate value must follow, by intervals or by a
-linear bound, from the claims before it, and each leaf must have a positive bound; leaves must cover the ball.
+It shares nothing with the program that found them. Boxes of inputs are made from the image, the radius and the range of
+pixels; ``W`` from the embeddings of the images. Each claim on an intermediate value must follow, by intervals or by a linear
+bound, from the claims before it. Each leaf must have a positive bound, and leaves must cover the ball.
 
-A linear form of a step's values is bounded by one of the values ``x`` before it. Where rounding makes its coefficients
-inexact by ``error``, the bound loses ``error . |x|`` at once, ``x`` being bounded already, and the rounded coefficients are
-exact from there on.
+A linear form of a step's values is bounded by one of the values ``x`` before it. If rounding makes its coefficients
+inexact by ``error``, the bound loses ``error . |x|`` at once, because ``x`` is bounded already. From there on, the
+rounded coefficients are exact.
 """
 
 from __future__ import annotations

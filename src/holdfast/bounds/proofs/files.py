@@ -1,4 +1,4 @@
-"""Proofs of a certify run, kept so that anyone can check its certificates again without the search that found them.
+"""Proofs of a certify run, from which anyone can check its certificates without the search that found them.
 
 proofs/network.npz   the network as sparse matrices and ReLUs, in float64
 proofs/NAME.npz      of each certified image: pixels, claimed intermediate bounds, slopes, splits and multipliers; and

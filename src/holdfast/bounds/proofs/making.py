@@ -1,6 +1,6 @@
-"""Proofs of certificates, written down while the fast bounds search.
+"""Proofs of certificates, recorded during the fast search for bounds.
 
-The traced network is lowered to plain arrays first.
+The traced network is first lowered to plain arrays.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Proofs as data: networks as plain arrays, the numbers that a search chose, and arithmetic with counted errors.
 
-Nothing here is shared with the methods that find bounds.
+It shares nothing with the methods that find bounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Rounding as one more term of every layer: of the network as it is executed, and of the bound's own float64.
+"""Rounding as one more term of every layer: of the executed network, and of the bound's own float64.
 
-A network as it is executed computes ``z_k = op_k(z) + d_k`` in place of each operation, with ``|d_k| <= D_k`` for every
-input of the region: ``D_k`` follows from the format, the operation, and bounds on its operands as executed. So
-boxes are widened by ``D_k``, and a linear form ``c . z_k`` that is propagated backward loses ``|c| . D_k``. Nothing else
-changes: what is proved then holds for every ``d_k``, that is, for every order of summation and every way to round to
-nearest.
+An executed network computes ``z_k = op_k(z) + d_k`` instead of each operation, with ``|d_k| <= D_k`` for every input of
+the region. ``D_k`` follows from the format, the operation, and bounds on its executed operands. So boxes are widened by
+``D_k``, and a linear form ``c . z_k`` that is propagated backward loses ``|c| . D_k``. The proof then holds for every
+``d_k``: for every order of summation and every way to round to nearest.
 
 The bound's own rounding has the same form. Coefficients ``c' = L^T c`` in floating point are off by at most
 ``gamma_n |L|^T |c|``, which moves ``c' . x`` by at most ``|c| . (gamma_n |L| |x|)``; with constants, slopes and the sums at
@@ -102,7 +101,7 @@ def own_rounding(
     """Return the bound's own rounding error, for the box of ``node`` and for a form per unit coefficient."""
     unit = torch.finfo(graph.dtype).eps / 2
     count = prod(node.shape) + sum(prod(graph.nodes[i].shape) for i in node.inputs) + SPARE
-    # Twice, for the sizes are computed in floating point.
+    # Twice, because the sizes are computed in floating point.
     share, sizes, box = 2 * count * unit, [size(boxes[i]) for i in node.inputs], boxes[node.index]
     operation = node.operation
     if operation is None:

@@ -1,6 +1,6 @@
 """Bounds on the difference of each executed operation from exact arithmetic.
 
-Sums and products have a priori bounds; single functions are as accurate as torch's are tested to be.
+Sums and products have a priori bounds. For single functions, torch's accuracy is assumed as far as it is tested.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def scaled(x: Execution) -> Values:
 
 
 def limits(x: Execution) -> Values:
-    """Exact, but for limits and fillings that the type does not hold."""
+    """Exact, except for limits and fillings that the type does not hold."""
     numbers = [v for v in (*x.step.arguments, *x.step.settings.values()) if isinstance(v, int | float | Tensor)]
     numbers = [
         v for v in numbers if not isinstance(v, bool) and not (isinstance(v, Tensor) and not v.is_floating_point())

@@ -1,8 +1,8 @@
-"""An encoder as it is executed in a precision: the same graph, with the rounding of each of its operations.
+"""An encoder as executed in a precision: the same graph, with the rounding of each of its operations.
 
-The graph is that of real numbers with the weights as they are in that precision: an encoder converted to bfloat16 has
-weights that bfloat16 holds, and its graph has the same. Inputs are rounded when they are converted; rounding is monotone, so
-those of a box are those of the box whose ends are rounded.
+The graph is that of exact arithmetic with the weights in that precision: an encoder converted to bfloat16 has bfloat16
+weights, and so has its graph. Inputs are rounded when they are converted. Rounding is monotone, so the rounded inputs of
+a box lie in the box with rounded ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ExecutedEncoder:
     """
 
     encoder: Encoder
-    """In the precision in question."""
+    """In the precision to bound."""
     reference: Encoder
     """In float64, with the same weights."""
     graph: Graph

@@ -1,10 +1,10 @@
-"""Counting over whole populations: who is closer to a moved code than its own clean code, and how pairs are spread.
+"""Exact counts over whole populations: embeddings closer to an attacked one than its original, and quantiles over pairs.
 
-Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is ``h_j < h_i`` with
-``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
-cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
-decided again from the codes themselves in float64, so counts are exact. A code that cannot be embedded (zero
-under cosine) is no one's neighbour.
+If a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is ``h_j < h_i`` with ``h_j = |r_j|^2 / 2 - a .
+r_j``: one matrix product per tile. Embeddings are centred first, because with an offset the products cancel and float32
+miscounts. They are scaled, so that squares neither overflow nor vanish. Comparisons that rounding leaves undecided are
+repeated on the embeddings themselves in float64, so counts are exact. An embedding that cannot be mapped (zero under
+cosine) is never a neighbour.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDE = 2**21
 CANCELS = 1e-3
 """Share of two squared norms below which their distance is computed from the difference."""
 TIE = 1e-10
-"""Relative difference in float64 up to which two divergences count as equal: stepwise ones tie but for rounding."""
+"""Relative difference in float64 up to which two divergences count as equal: stepwise ones tie except for rounding."""
 
 Moved = Float[Tensor, "m d"]
 Clean = Float[Tensor, "n d"]
@@ -439,7 +439,7 @@ def nearest_rows(
             if frame is None or own_points is None:
                 distance = torch.stack([divergence(code.expand_as(block), block) for code in part]).double()
             else:
-                # Half of the squared distance but for what all candidates have in common: it ranks alike.
+                # Half of the squared distance except for what all candidates have in common: it ranks alike.
                 points = frame.embed(block.double())
                 distance = torch.addmm(points.square().sum(1) / 2, own_points, points.T, alpha=-1)
             here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""Sums over codes, block by block, from which mean, covariance and rank follow: no copy of all codes is made."""
+"""Mean, covariance and rank of embeddings from sums over blocks, without a copy of all embeddings."""
 
 from __future__ import annotations
 

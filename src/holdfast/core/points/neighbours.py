@@ -1,7 +1,7 @@
 """The exact ``k`` nearest neighbours of every point, in blocks: O(n k) memory, one n x n x d product of time.
 
-Distances are ranked in float32 by ``|x_j|^2 / 2 - x_i . x_j``, the best ``k + 8`` again by differences in float64. Where
-rounding could have kept a true neighbour out of those, the row is ranked again in float64. Ties go to the lower index.
+Distances are ranked in float32 by ``|x_j|^2 / 2 - x_i . x_j``; the best ``k + 8`` are ranked again by differences in
+float64. If rounding could have excluded a true neighbour, the row is ranked again in float64. Ties go to the lower index.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _shortlist(
 
 
 def _blind(score: Float[Tensor, "b c"], rows: Int[Tensor, "b"], start: int) -> None:
-    """Make no row its own neighbour: by index, for a duplicate at distance zero is one."""
+    """Exclude each row as its own neighbour, by index, because duplicates lie at distance zero."""
     here = rows - start
     inside = ((here >= 0) & (here < score.shape[1])).nonzero()[:, 0]
     score[inside, here[inside]] = torch.inf

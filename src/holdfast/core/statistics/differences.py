@@ -1,4 +1,4 @@
-"""The difference of two encoders: paired, sample by sample, or from the intervals of two numbers alone."""
+"""The difference of two encoders: paired by sample, or from the intervals of two numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals for images in groups, and the mean of paired differences with unseen images allowed for."""
+"""Intervals for images in groups, and for mean paired differences that allow for unseen images."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def with_groups(findings: Findings) -> Findings:
 
 
 def _series_of(estimate: Estimate) -> str:
-    """Return what an estimate is of that names no series: quartiles are named after theirs."""
+    """Return the quantity of an estimate without a named series: quartiles are named after it."""
     return next(
         (name for suffix in QUARTILES if (name := estimate.quantity.removesuffix(f"_{suffix}")) != estimate.quantity),
         estimate.quantity,
@@ -295,7 +295,7 @@ def _lengthened(estimate: Estimate, values: Values, groups: Groups, limits: Limi
 # Each end is taken over the samples ``d`` and one more at ``r`` beyond zero on that side, under random weights. The
 # weights of samples are those of the Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338). One
 # more counts half, as what was seen does in mid-P. Of values that are all zero or ``r`` the upper end is that of
-# Jeffreys' interval, but for half a zero.
+# Jeffreys' interval, except for half a zero.
 #
 #     r = (1 - e) max |d| + e L,   e = exp(-sum |d| / 2 L)
 #

@@ -1,4 +1,4 @@
-"""Medians over pairs as each image moves them, and quantiles of radii that may lie beyond the search."""
+"""Medians over pairs with the influence of each image, and quantiles of radii that may lie beyond the search."""
 
 from __future__ import annotations
 
@@ -104,7 +104,6 @@ def radius_findings(ids: Sequence[str], series: Sequence[Series], norm: str, war
 
 
 def _quantile(median: Estimate, values: Values, name: str, share: float) -> Estimate:
-    """Return another quantile than the ``median`` of the same values."""
     value, low, high, method = nan, nan, nan, "undefined"
     if len(values):
         value = float(np.quantile(values, share, method="inverted_cdf"))

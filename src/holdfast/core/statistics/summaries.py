@@ -1,6 +1,6 @@
 """From one value per sample to a typed series and to a number with its interval.
 
-Averages are taken only here.
+All averages of the library are taken here.
 """
 
 from __future__ import annotations
@@ -170,7 +170,6 @@ def over_scale(share: Estimate, scale: Scale) -> Estimate:
 
 
 def _share(values: Values, quantity: str) -> Summary:
-    """Return the share of ones among ``values``."""
     if not np.isin(values, (0, 1)).all():
         other = next(value for value in values.tolist() if value not in (0, 1))
         raise HoldfastError(
@@ -181,7 +180,6 @@ def _share(values: Values, quantity: str) -> Summary:
 
 
 def _median(values: Values) -> Summary:
-    """Return the median of ``values``."""
     n = len(values)
     method = f"range of all {n}, too few for 95%" if decides_nothing(n, 0.95) else "order statistics"
     return float(np.median(values)), *median_interval(values), method
@@ -203,7 +201,6 @@ def limits_of(series: Series) -> Limits | None:
 
 
 def _mean(values: Values, limits: Limits | None) -> Summary:
-    """Return the mean of ``values``, none of which can leave ``limits``, if there are any."""
     values = np.sort(values)
     n = len(values)
     # The mean of equal values may round away from them.

@@ -1,7 +1,7 @@
-"""What the common corruptions do to codes and to retrieval, without labels: fifteen kinds, in five severities.
+"""Effect of the common corruptions on embeddings and retrieval, without labels: fifteen kinds, in five severities.
 
-The numbers are those of everyday edits (``common_perturbations``), with kinds of corruption (Hendrycks and Dietterich 2019,
-https://arxiv.org/abs/1903.12261) for families and severities for rungs. Corruptions stand alone, none on top of another.
+The metrics are those of everyday edits (``common_perturbations``), with kinds of corruption (Hendrycks and Dietterich 2019,
+https://arxiv.org/abs/1903.12261) as families. Each corruption is applied alone, never on top of another.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What everyday edits do to codes and to retrieval: nine families of edits, each on a ladder from mild to severe.
+"""Effect of everyday edits on embeddings and retrieval: nine families of edits, each from mild to severe.
 
 For an edit ``t`` of image ``x``, each per image:
 
     universal_quantile           P over pairs (x', x'') of D [ d(f(x'), f(x'')) <= d(f(t(x)), f(x)) ]
     nearest_neighbour_accuracy   no other image is closer to f(t(x)) than f(x) is
     neighbour_overlap            |N_k(f(t(x))) & N_k(f(x))| / |N_k(f(t(x))) | N_k(f(x))|, the k nearest others
-    divergence_radius            of the smallest ball around the unit codes of the whole family (``enclosing``)
+    divergence_radius            of the smallest ball around the unit embeddings of the whole family
 
-Beside these averages stands the worst of a greedy search over single edits and edits in a row (``edits``).
+Beside these averages, a greedy search finds the worst single edit and the worst sequence of edits (``edits``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The error of probes under the common corruptions, in five severities: that of ImageNet-C.
+"""Error of probes under the common corruptions, in five severities: the error of ImageNet-C.
 
     CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
 
 Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so it keeps the errors
-``E`` themselves; reports form the published ratios from the results of several (``holdfast.report.comparison.comparable``).
-Departure: the classifier is a probe, taught by the bank as it is, where the authors corrupt the input of whole classifiers.
+``E``; reports form the published ratios from the results of several encoders (``holdfast.report.comparison.comparable``).
+Departure: the classifier is a probe trained on the clean reference set; the authors corrupt the input of whole
+classifiers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How much accuracy probes lose when all images are corrupted alike: test I of Zhong et al. 2022.
+"""Accuracy that probes lose when all images are corrupted alike: test I of Zhong et al. 2022.
 
     Delta = (Acc(original) - Acc(corrupted)) / Acc(original)          https://arxiv.org/abs/2206.05259
 
-The encoder stays; bank and measured images are corrupted and encoded again, and the probe is taught again. So Delta asks
-whether the encoder still separates the classes, not whether it maps corrupted images to where clean ones were. That far
-harsher question, the probe as the clean bank taught it, is answered beside it under names of its own.
+The encoder stays. Reference set and measured images are corrupted and encoded again, and the probe is trained again. So
+Delta asks whether the encoder still separates the classes, not whether corrupted images keep their embeddings. The
+second, much harder question uses the probe trained on the clean reference set and is reported under its own names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,7 +21,9 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.groups import numbered
 from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.core.statistics.tails import design_effect, tails, worst_group
 from holdfast.corruptions.corrupted_codes import (
     UNDEFINED,
     CorruptedAnswers,
@@ -33,7 +36,7 @@ from holdfast.corruptions.corrupted_codes import (
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
-from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate
+from holdfast.probes.base import Probe, accuracy_warnings, chance_estimate, class_names
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
 from holdfast.transforms.base import Transform
@@ -57,6 +60,8 @@ TAUGHT = {
     "clean": ("clean_bank_accuracy", "clean_bank_drop"),
 }
 """How accuracies and drops are called: taught by the corrupted bank, and by the clean one."""
+LOW_ENDS = tuple(f"mean_{accuracy}" for accuracy, _ in TAUGHT.values())
+"""Means over corruptions that are reported with their low end over images."""
 
 
 @final
@@ -118,6 +123,7 @@ class CorruptionTest(Evaluation):
                 for corruption, values in by_corruption.items()
             }
             numbers.probe(probe, right, answers)
+        numbers.low_ends(population, rows)
         numbers.retrieval(population, by_corruption, self.reference)
         numbers.correlations([str(probe) for probe in self.probes], [str(corruption) for corruption in fit])
         learned = [population.learned(probe) for probe in self.probes]
@@ -194,6 +200,20 @@ class Numbers:
         )
         self.series.append(right_series)
         self.estimates.append(summarise(right_series, "share", "higher", "clean_accuracy"))
+
+    def low_ends(self, population: Population, rows: Sequence[int]) -> None:
+        """Add what mean accuracies hide: images right under few corruptions, the lowest, and the worst class."""
+        images = population.images
+        groups = () if images.groups is None else tuple(images.groups[row] for row in rows)
+        names = class_names(population, population.labels[list(rows)])
+        for series in [each for each in self.series if each.quantity in LOW_ENDS]:
+            for scored, estimate in tails(series, groups):
+                self.series += [] if scored is None else [scored]
+                self.estimates.append(estimate)
+            values = np.array(series.values)
+            effect = design_effect(values, values, numbered(np.array(groups))) if groups else 1.0
+            worst = worst_group(series, names, f"{series.quantity}_worst_class", effect=effect)
+            self.estimates += [] if worst is None else [worst]
 
     def retrieval(self, population: Population, by_corruption: ByCorruption, reference: int) -> None:
         """Add what corruptions do without any label."""

@@ -1,7 +1,7 @@
-"""Codes that were computed elsewhere: ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``, one row per image.
+"""Embeddings that were computed elsewhere: ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``, one row per image.
 
 A .npy file is mapped from disk, a .parquet file is copied into a mapped temporary one, an .npz archive is held in memory.
-Rows have an id each, and may have a label and a group; where no ids are given, they are positions.
+Each row has an id and may have a label and a group. Without ids, rows are named by their positions.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _as_embeddings(codes: Rows, form: Form, name: str) -> Rows:
         if named is None and not codes.dtype.is_floating_point:
             fix = "state scale or ranges, as in ?stored=int8:ranges=ranges.npy"
             raise OutOfRange(
-                f"stored={form.name}", Described("neither"), "with the scale or ranges of its integers", fix
+                f"stored={form.name}", Described("neither"), "given with the scale or ranges of its integers", fix
             )
         return blocks(codes if named is None else read_codes(named.removeprefix(f"{SOURCE}:")).codes)
 

@@ -281,7 +281,7 @@ class Form(TextSettings):
         """Features that are kept of ``width``.
 
         Raises:
-            OutOfRange: The embedding has fewer features.
+            OutOfRange: There are fewer.
         """
         first = width if self.first is None else self.first
         if not 0 < first <= width:

@@ -1,1 +1,1 @@
-"""What sources of images share: finding, checking, remembering and decoding files."""
+"""What sources of images share: finding, checking, caching and decoding files."""

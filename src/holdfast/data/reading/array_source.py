@@ -1,4 +1,4 @@
-"""From one stored array to an encoder's inputs: where the channels are, which sizes fit, which values are sound."""
+"""From a stored array to inputs of an encoder: position of the channels, sizes that fit, valid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One encoded image, wherever it is kept, and its pixels: upright, opaque, 8 bits a channel."""
+"""Decoding one image, wherever it is stored: upright, without transparency, 8 bits per channel."""
 
 from __future__ import annotations
 

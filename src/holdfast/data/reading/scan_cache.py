@@ -1,7 +1,7 @@
-"""What is known of image files from an earlier start: that they can be read, their digests, and what archives hold.
+"""Cache of image files: whether they can be read, their digests, and what archives contain.
 
-A file counts as unchanged while its path, size and time of change are. That is what ``make`` and ``git`` rely on, too;
-``--rehash`` reads every file again. A file changed within the last seconds is not scan_cache, for clocks are coarse.
+A file counts as unchanged while its path, size and modification time are the same, as for ``make`` and ``git``;
+``--rehash`` reads every file again. A file that changed within the last seconds is not cached, because clocks are coarse.
 """
 
 from __future__ import annotations

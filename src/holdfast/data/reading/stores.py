@@ -1,4 +1,4 @@
-"""Files here or behind an address, all through fsspec, and which endings count as images."""
+"""Local and remote files, both through fsspec, and which file endings count as images."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FileStore:
         """Result of ``question``, asked again after a pause if the store does not answer.
 
         Args:
-            path: Path in question, for errors.
+            path: Path, for errors.
             question: Function that asks the store.
 
         Raises:

@@ -1,6 +1,6 @@
-"""What every architecture is: settings that build an untrained network for given inputs.
+"""What all architectures are: settings that build an untrained network for given inputs.
 
-The network of any encoder that a reference loads, as the start of training or as the place of trained weights.
+Also here: the network of any encoder that a reference loads, to start a training or to hold trained weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Vision transformers (Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929), small ones for small images.
 
 Patches become tokens by one linear map, learned positions are added, and each block computes
-``x <- x + attention(norm(x))``, ``x <- x + mlp(norm(x))``. The code is the mean of the last tokens, or a class token's.
+``x <- x + attention(norm(x))``, ``x <- x + mlp(norm(x))``. The embedding is the mean of the last tokens, or a class token.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``exported:encoder.pt2?trust=yes``: a program saved by ``torch.export.save``.
 
-For torch's reader such a file is code: it evaluates expressions, unpickles objects and runs guards that the file may
-hold. So nothing is read unless the reference says that the file is trusted. Behind that is a second line: torch is given
-only what is on a list of everything that may appear, and guards are not run.
+To torch's reader such a file is code: it evaluates expressions, unpickles objects and runs guards from the file. So
+nothing is read unless the reference states that the file is trusted. As a second protection, torch is given only what is
+on a list of everything that may appear, and guards are not run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that an exported program may hold, and what its archive must be before torch reads it."""
+"""Everything that an exported program may contain, and checks of its archive before torch reads it."""
 
 from __future__ import annotations
 

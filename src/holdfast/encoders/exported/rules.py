@@ -1,4 +1,4 @@
-"""Rules for JSON documents that list all they may hold, and the grammar of sizes in them."""
+"""Rules for JSON documents that list everything they may contain, and the grammar of sizes in them."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """``hf:facebook/dinov2-small@revision?pool=cls``: vision models of the Hugging Face hub or of a local directory.
 
-Weights are read from safetensors alone, and a weight that the files do not hold is an error, never a random draw.
-Pictures are resized and cropped by the model's own image processor, whose normalisation is put inside. Codes are
+Weights are read from safetensors alone, and a missing weight is an error, never a random draw. Pictures are resized and
+cropped by the model's own image processor, whose normalisation becomes part of the encoder. Embeddings are
 
 - ``cls``: the class token of the last hidden state (the default where the model has one),
 - ``mean``: the mean of its patch tokens, or of its feature map (the default elsewhere),
-- ``pooler``: what the model itself calls its pooled output,
-- ``projected``: what a model of images and text compares with texts, which can then be encoded, too;
+- ``pooler``: the model's own pooled output,
+- ``projected``: the output that a model of images and text compares with texts, which can then be encoded too;
 
 or, with ``?tokens=patch``, all patch tokens or places of the feature map, one after another.
 
-Masked autoencoders see all patches: as published, they drop most of them at random even outside training.
+Masked autoencoders get all patches: as published, they drop most of them at random even outside training.
 """
 
 from __future__ import annotations

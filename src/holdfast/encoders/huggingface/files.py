@@ -1,6 +1,6 @@
-"""The files of a Hugging Face model: safetensors weights, and how its processor prepares pictures.
+"""The files of a Hugging Face model: safetensors weights, and the preprocessing of its image processor.
 
-The text half of a Hugging Face model of images and text, with its tokenizer.
+Also here: the text half of a model of images and text, with its tokenizer.
 """
 
 from __future__ import annotations

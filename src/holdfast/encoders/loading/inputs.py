@@ -1,4 +1,4 @@
-"""What a file of weights does not say about its inputs: shape, range, normalisation and how pictures become them."""
+"""What a file of weights does not state about its inputs: shape, range, normalisation and preprocessing of pictures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast, get_args
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.geometry import Geometry, Interpolation
 from holdfast.core.settings import convert
 from holdfast.encoders.wrappers import Pooled, Rearranged
@@ -74,7 +74,7 @@ def encoder_of(module: nn.Module, name: str, settings: InputSettings, known: Sha
     crop = pair(settings.crop) if settings.crop else None
     shape = _shape(name, settings.shape, known, size, crop)
     if (settings.mean is None) != (settings.std is None):
-        raise HoldfastError(f"{name!r} needs both mean and std in its settings, or neither")
+        raise Conflict(f"{name!r}", f"mean={settings.mean} and std={settings.std}", "both mean and std, or neither")
     caution = ""
     if settings.mean is None and len(shape) == 3 and shape[0] == 3:
         caution = (
@@ -176,7 +176,7 @@ def numbers(text: str, count: int) -> tuple[float, ...]:
     try:
         values = tuple(convert(part, float, text) for part in text.split(","))
     except HoldfastError as error:
-        raise HoldfastError(f"expected numbers separated by commas, got {text!r}") from error
+        raise OutOfRange("mean and std", text, "numbers separated by commas") from error
     if len(values) not in (1, count):
-        raise HoldfastError(f"expected 1 or {count} numbers (one per channel), got {text!r}")
+        raise OutOfRange("mean and std", text, f"1 or {count} numbers (one per channel)")
     return values * count if len(values) == 1 else values

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
 from holdfast.core.geometry import Preprocessing, sizes
 from holdfast.encoders.loading.factory import declare_missing_operators
 from holdfast.encoders.loading.inputs import numbers
@@ -393,7 +393,7 @@ class PreprocessingSettings:
             HoldfastError: Only one of the two is set.
         """
         if (self.mean is None) != (self.std is None):
-            raise HoldfastError(f"{name!r} needs both mean and std in its settings, or neither")
+            raise Conflict(f"{name!r}", f"mean={self.mean} and std={self.std}", "both mean and std, or neither")
         if self.mean is None or self.std is None:
             return {}
         return {"mean": numbers(self.mean, channels), "std": numbers(self.std, channels)}

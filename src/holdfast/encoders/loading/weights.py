@@ -1,4 +1,4 @@
-"""Weights from files to modules: safetensors, or what torch saved, read as data alone.
+"""Weights from files to modules: safetensors, or files saved by torch, read as data alone.
 
 Names may differ by wrappers and prefixes; nothing else is guessed.
 """
@@ -106,7 +106,7 @@ def beginnings(names: Mapping[str, Any]) -> str:
 def _read(path: Path) -> Any:
     if path.name.endswith(INDEX):
         return _read_shards(path)
-    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    return _read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path)
 
 
 def _read_shards(index: Path) -> Weights:
@@ -140,7 +140,15 @@ def _read_safetensors(path: Path) -> Any:
         ) from error
 
 
-def _read_torch(path: Path) -> Any:
+def read_torch(path: Path) -> Any:
+    """Content of a file that ``torch.save`` wrote, read as data alone: tensors, numbers, text, lists and dictionaries.
+
+    Args:
+        path: File to read.
+
+    Raises:
+        HoldfastError: The file is damaged, or holds a program or objects.
+    """
     try:
         if _is_torchscript(path):
             raise HoldfastError(

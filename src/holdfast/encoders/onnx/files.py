@@ -1,6 +1,6 @@
 """Reading ONNX files: checked, functions inlined, in an operator set that the import knows, weights in memory.
 
-What the input of an ONNX graph is: its element type and its shape, with or without a batch axis.
+Also here: the input of an ONNX graph, its element type and its shape with or without a batch axis.
 """
 
 from __future__ import annotations

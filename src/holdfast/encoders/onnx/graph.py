@@ -1,7 +1,7 @@
 """An ONNX graph as a torch module: its nodes in order, each an entry of the operator table.
 
-What follows from shapes and constants alone (sizes to reshape to, axes, ranges) is computed on the CPU and outside of
-any tracing. A traced graph then has sizes where it would have had unknowns, and no device is waited for.
+Values that follow from shapes and constants alone (sizes to reshape to, axes, ranges) are computed on the CPU, outside of
+any tracing. A traced graph then has known sizes, and no device must be waited for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The operator table of the ONNX import: each entry is a function of a ``Call`` and the input tensors.
 
-Semantics follow the operator specification (https://onnx.ai/onnx/operators/), operator sets 13 and later.
-
-The attributes that the import knows of each operator; a node with another one is refused.
+Semantics follow the operator specification (https://onnx.ai/onnx/operators/), operator sets 13 and later. The attributes of
+each operator are listed too; a node with an unknown attribute is refused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Whether views of one image get like codes, and images remain apart for all that: alignment and LiDAR.
+"""Whether views of one image have similar embeddings while different images stay apart: alignment and LiDAR.
 
-``alignment = mean ||f(x) - f(t(x))||^2`` with unit codes, over images and their views ``t(x)`` (Wang and Isola 2020,
-https://arxiv.org/abs/2005.10242); its share of the mean squared distance between different images; and LiDAR, the rank of
-the linear discriminant analysis in which each image with its views is a class (``spectrum``). Departure: the views are fixed
-edits on a list, where both papers draw the augmentations of pre-training, which many encoders do not tell.
+``alignment = mean ||f(x) - f(t(x))||^2`` with unit embeddings, over images and their views ``t(x)`` (Wang and Isola 2020,
+https://arxiv.org/abs/2005.10242); also relative to the mean squared distance between different images. LiDAR is the rank
+of the linear discriminant analysis in which each image with its views is a class (``geometry/spectrum.py``). Departure:
+the views are fixed edits on a list; both papers draw the augmentations of pre-training, which many encoders do not
+publish.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _series(
 def _lidar(
     population: Population, rows: Sequence[int], clean: Float[Tensor, "n d"], views: Float[Tensor, "n v d"], whole: bool
 ) -> Estimate:
-    """Return LiDAR; undefined of some of the images, for it grows with their number."""
+    """Return LiDAR; undefined of some of the images, because it grows with their number."""
     # In an order that ids alone decide, so that no group of the jackknife depends on the order of the images.
     rank = {row: k for k, row in enumerate(population.random_order.tolist())}
     order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])

@@ -1,9 +1,10 @@
-"""Whether the space of clean codes is healthy or degenerate, from these codes alone.
+"""Whether the space of clean embeddings is healthy or degenerate, from these embeddings alone.
 
-With unit codes ``f``: ``uniformity = -log mean_{i != j} exp(-2 ||f_i - f_j||^2)`` (Wang and Isola 2020,
+With unit embeddings ``f``: ``uniformity = -log mean_{i != j} exp(-2 ||f_i - f_j||^2)`` (Wang and Isola 2020,
 https://arxiv.org/abs/2005.10242), ``anisotropy`` = mean cosine of two different images (Ethayarajh 2019,
-https://arxiv.org/abs/1909.00512), RankMe (``spectrum``), hubness (``hubs``), and the coefficient of variation of the codes'
-lengths. Uniformity is also taken within classes, or within k-means clusters where there are no labels.
+https://arxiv.org/abs/1909.00512), RankMe (``geometry/spectrum.py``), hubness (``geometry/classes.py``), and the
+coefficient of variation of the norms. Uniformity is also computed within classes, or within k-means clusters if there are
+no labels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Grad-CAM: where in an image its code comes from, and whether a change of the image moves that place.
+"""Grad-CAM: which part of an image an embedding depends on, and whether a transform of the image moves it.
 
-The maps are explained in ``activation_maps``. The overlap of two of them, each divided by its sum, is the sum of the smaller
-values: 1 where they are equal, 0 where they do not meet. The map of a shuffled image is moved back first, so that an
-encoder that looks at the same parts wherever they lie has an overlap of 1.
+``geometry/views.py`` explains the maps. The overlap of two maps, each divided by its sum, is the sum of the smaller
+values: 1 if they are equal, 0 if they are disjoint. The map of a shuffled image is moved back first, so an encoder that
+looks at the same parts wherever they lie has an overlap of 1.
 """
 
 from __future__ import annotations

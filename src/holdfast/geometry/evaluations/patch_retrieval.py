@@ -1,13 +1,13 @@
-"""Patch retrieval: does a patch of a changed image still find itself.
+"""Patch retrieval: whether a patch of a perturbed image still matches itself.
 
-Dense codes are matched patch by patch: for correspondences, tracking, retrieval of regions. With ``z_t(x)`` the token of
-patch ``t``, a patch of the changed image ``x^`` finds itself among patches ``P`` if
+Dense embeddings are matched patch by patch: for correspondences, tracking, retrieval of regions. With ``z_t(x)`` the
+token of patch ``t``, a patch of the perturbed image ``x^`` matches itself among patches ``P`` if
 
     d(z_t(x^), z_t(x)) < d(z_t(x^), p)    for every other p in P,
 
-where ``P`` are the patches of its image, or those of up to ``searched`` other images as well. An attacker moves all patches
-at once, by ``mean over t of d(z_t(x^), z_t(x))``. The patches of one image are lost together, and so the share of them that
-is found is one value of an image, of which intervals are taken over images.
+where ``P`` are the patches of its image, or also those of up to ``searched`` other images. An attacker moves all patches
+at once, by ``mean over t of d(z_t(x^), z_t(x))``. The patches of one image are lost together, so their fraction is one
+value per image, and intervals are over images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Probe accuracy: how well simple classifiers on frozen codes, taught by the bank, know the classes of other images."""
+"""Probe accuracy: how often simple classifiers on frozen embeddings, trained on the reference set, classify other images
+right.
+"""
 
 from __future__ import annotations
 

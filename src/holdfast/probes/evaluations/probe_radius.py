@@ -1,11 +1,12 @@
-"""Probe radius: the smallest change after which a probe answers wrong, image by image.
+"""Probe radius: the smallest perturbation found that makes a probe answer wrong.
 
     probe radius(x) = min { norm(x' - x) : the probe gets x' wrong },   0 where it gets x wrong
 
-over the changed images that a search found (``attacks/radius``), by an attacker who knows the probe and climbs its margin
-through the encoder. Each was encoded and answered wrong, so the radius bounds the true one from above. Images that stay
-right within the widest ball have an infinite radius. The attacks of ``robust-accuracy`` at fixed radii are made here, too,
-on what is still right within them, so that no radius is larger than that of an attack that succeeded.
+The minimum is over the perturbed images that a search found (``attacks/radius``). The attacker knows the probe and maximises
+the margin of a wrong class through the encoder. Each image was encoded and classified wrong, so the radius is an upper bound
+of the true one. If an image stays right within the widest ball, its radius is infinite. The attacks of ``robust-accuracy``
+at fixed radii run here too, on images that the search did not lose within them, so no radius is larger than that of an
+attack that succeeded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from holdfast.measure.population import Fit, Population
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
-from holdfast.probes.probed_codes import ABSENT, AttackedAnswers, TransferredAnswers
+from holdfast.probes.probed_codes import ABSENT, AttackedAnswers, TransferredAnswers, label_free
 
 SMALLEST = "smallest radius at which the probe is wrong"
 
@@ -93,7 +94,7 @@ class ProbeRadii(Observation):
         def attacked(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
             chosen = [rows[position] for position in positions]
             knowing = AttackedAnswers(self.probe, ball, self.fixed, self.samples)
-            blind = TransferredAnswers((self.probe,), ball, self.fixed, self.divergence, self.samples)
+            blind = TransferredAnswers((self.probe,), ball, label_free(self.fixed), self.divergence, self.samples)
             return [*knowing.pixels(population, chosen), *blind.pixels(population, chosen)]
 
         objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
@@ -136,6 +137,7 @@ class ProbeRadius(Evaluation):
     uses_bank = True
     needs_labels = True
     needs_bank = True
+    at_classes = ("fixed",)
     title = "Attack radius of probes, with labels"
     meaning = (
         "The probe radius of an image is the smallest change found after which a simple classifier on the representation "

@@ -1,12 +1,12 @@
-"""Robust accuracy: what probes still get right when images are attacked.
+"""Robust accuracy: how often probes are still right when images are attacked.
 
-    robust accuracy = share of images that the probe gets right, clean and attacked
+    robust accuracy = fraction of images that the probe gets right, clean and attacked
     attack success  = P(attacked wrong | clean right)
 
-by two attackers. One knows all: he climbs the margin of the probe through the encoder (for the nearest-neighbour probe
-that of the logarithm of all votes, which has slopes where the k nearest have none). The other knows neither labels nor
-probe: he moves the code away from the clean one, as the label-free evaluations do, and what that costs a probe says how
-much of the label-free threat becomes a threat to the task.
+There are two attackers. The first knows everything and maximises the probe's margin through the encoder. For the
+nearest-neighbour probe it uses the logarithm of all votes, which has gradients where the k nearest have none. The second
+knows neither labels nor probe and moves the embedding away from the clean one, as label-free evaluations do. Its effect on
+a probe shows how much of the label-free threat is a threat to the task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, accuracy_warnings, class_names
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
-from holdfast.probes.probed_codes import Answers, AttackedAnswers, TransferredAnswers, margin_series, right_series
+from holdfast.probes.probed_codes import (
+    Answers,
+    AttackedAnswers,
+    TransferredAnswers,
+    label_free,
+    margin_series,
+    right_series,
+)
 
 ROBUST = "accuracy under the best attack"
 WRONG = "the probe gets the clean image wrong"
@@ -96,6 +103,7 @@ class RobustAccuracy(Evaluation):
     uses_bank = True
     needs_labels = True
     needs_bank = True
+    at_classes = ("attacks",)
     title = "Robust accuracy of probes, with labels"
     meaning = (
         "The fraction of images that a simple classifier on the representation gets right before and after an attack within "
@@ -116,7 +124,8 @@ class RobustAccuracy(Evaluation):
         parts: list[Observation] = [*map(self._answers, self.probes)]
         for ball in self.balls:
             parts += [self._attacked(probe, ball) for probe in self.probes]
-            parts.append(self._transferred(ball))
+            if self._label_free:
+                parts.append(self._transferred(ball))
         return Joint(tuple(parts))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -172,8 +181,15 @@ class RobustAccuracy(Evaluation):
     def _threats(self) -> Iterator[Threat]:
         """Yield every attack on every probe, as they are reported."""
         for ball, attack, aim in product(self.balls, self.attacks, (AT_PROBE, AT_CODE)):
+            if aim == AT_CODE and attack not in self._label_free:
+                continue
             for probe in self.probes:
                 yield Threat(probe, ball, attack, aim)
+
+    @property
+    def _label_free(self) -> tuple[Attack, ...]:
+        """The attacks that need no classes, and so can aim at the code."""
+        return label_free(self.attacks)
 
     def _after(self, threat: Threat, observed: Observed) -> Observed:
         """Return what the probe answers after the attack of ``threat``."""
@@ -190,7 +206,7 @@ class RobustAccuracy(Evaluation):
         return AttackedAnswers(probe, ball, self.attacks, self.samples)
 
     def _transferred(self, ball: Ball) -> TransferredAnswers:
-        return TransferredAnswers(self.probes, ball, self.attacks, self.divergence, self.samples)
+        return TransferredAnswers(self.probes, ball, self._label_free, self.divergence, self.samples)
 
     def _curves(self, clean: Sequence[Estimate], robust: Sequence[Estimate]) -> Iterator[Curve]:
         """Yield accuracy as a function of the radius, from the clean one on, for each norm, attack and probe."""

@@ -20,7 +20,7 @@ from holdfast.report.text import listed, name_of
 # *tied* when the interval of the difference contains zero. The rank of an encoder is one plus the
 # number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take
 # one.
-# Ranks stand on equal evidence: there are none where an encoder of the table has no number, for it might be the best.
+# Ranks stand on equal evidence: there are none where an encoder of the table has no number, because it might be the best.
 # Where a budget left an encoder with fewer images, it is compared on those that both have.
 
 
@@ -98,7 +98,7 @@ class Comparison(Record):
 
 
 class _Number(NamedTuple):
-    """An estimate with the values of its samples, if it has some to pair, and what these samples are called."""
+    """Estimate with its values per sample and their ids, if it has some to pair."""
 
     estimate: Estimate
     series: Series | None
@@ -126,7 +126,8 @@ def compare(results: Sequence[Result]) -> Comparison:
                 if len(numbers) > 1:
                     contests.append(_contest(group, like, numbers, ranked, refusals))
     refusals += _protocol_refusals(grouped, results)
-    encoders = tuple(dict.fromkeys(name for group in grouped for name in group.encoders))
+    # By name, so that every form of the report has one order, whichever result came first.
+    encoders = tuple(sorted({name for group in grouped for name in group.encoders}))
     return Comparison(
         encoders=encoders,
         baselines=baseline_names,
@@ -181,7 +182,7 @@ def _share_samples(a: Result, b: Result) -> bool:
 
 
 def _series(result: Result, estimate: Estimate) -> Series | None:
-    """Return the per-sample values that ``estimate`` averages, if it does and they were recorded."""
+    """Return the per-sample values whose mean or median ``estimate`` is, if they were recorded."""
     if estimate.statistic == "other" or estimate.series is None:
         return None
     identity = (estimate.series, estimate.conditions)
@@ -195,7 +196,7 @@ def _contest(
     ranked: Sequence[str],
     refusals: list[Refusal],
 ) -> Contest:
-    """Return the contest of the encoders with ``numbers``; ``ranked`` are all who must be compared before any has a rank."""
+    """Return the contest of the encoders with ``numbers``; it has ranks only if all ``ranked`` encoders can be compared."""
     pairs = []
     for a, b in combinations(numbers, 2):
         gap = _difference(numbers[a], numbers[b])
@@ -232,7 +233,7 @@ def _difference(a: _Number, b: _Number) -> Difference:
 
 
 def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:
-    """Return the values of ``series``, which runs over ``ids``, at those that are ``common``, in the order of their ids."""
+    """Return the values of ``series`` at the ``common`` ids, sorted by id."""
     values = dict(zip(ids, series.values, strict=True))
     return series.model_copy(update={"values": tuple(values[name] for name in sorted(common)), "reasons": {}})
 

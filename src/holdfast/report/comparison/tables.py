@@ -242,7 +242,6 @@ def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Conte
 
 
 def _ends(row: Sequence[Estimate]) -> tuple[float, float]:
-    """Return the two ends of a row's bars."""
     finite = [value for e in row for value in (e.low, e.value, e.high) if isfinite(value)]
     return (min(finite), max(finite)) if finite else (0.0, 0.0)
 

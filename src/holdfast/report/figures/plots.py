@@ -51,8 +51,6 @@ class Plate:
 
 @dataclass(frozen=True)
 class _Part:
-    """One line on its way into a panel."""
-
     title: str
     quantity: str
     name: str
@@ -97,7 +95,7 @@ def _panel(title: str, parts: Sequence[_Part], dashes: dict[str, str], encoders:
 
 
 def _telling(series: Series) -> bool:
-    """Return whether a distribution says more than the mean; with two values it does not."""
+    """Return whether a distribution says more than its mean; one of two values does not."""
     if series.quantity.endswith("_influence"):  # which serves intervals and comparisons
         return False
     if series.conditions.keys() & {
@@ -176,7 +174,7 @@ def _thin(
 
 
 def _curves(result: Result, colour: int) -> Iterator[_Part]:
-    """Yield each curve or, of a cloud of points, a drawing for each of its colourings."""
+    """Yield each curve, or one drawing per colouring of a cloud of points."""
     for curve in result.findings.curves:
         if curve.colours:
             yield from _clouds(curve, colour, result.encoder.name)

@@ -222,7 +222,7 @@ def _colour(line: Line) -> str:
 
 
 def _drawn(line: Line, frame: Frame) -> Iterator[str]:
-    """Yield the marks of a line, from the lowest to the topmost."""
+    """Yield the marks of a line, the lowest first."""
     colour = _colour(line)
     if line.shades is not None:
         yield from _dots(line, frame, _shades(line.shades), 1.1)
@@ -323,7 +323,6 @@ def _grid(frame: Frame) -> str:
 
 
 def _words(frame: Frame, x_label: str, y_label: str, share: bool) -> str:
-    """Return the labels of both axes."""
     below, right = BOTTOM + PAD + ASCENT, frame.left - PAD
     middle = [
         _text(x, below, said)

@@ -1,7 +1,7 @@
 """Advice for the reader: warnings, the best encoder per row, and the influence of the attack.
 
-Of a run that ended early the only advice is to continue it. Otherwise advice rests on numbers of at least ``ENOUGH``
-samples, and a suggested gate on ``FEW``.
+The only advice for a run that ended early is to continue it. Otherwise advice uses numbers of at least ``ENOUGH``
+samples, and a suggested gate uses at least ``FEW``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def advice(
 
 
 def _continue(results: Sequence[Result], failures: Sequence[Failure]) -> str:
-    """Return the one advice for a run that ended before everything was looked at; empty if it did not."""
+    """Return the advice to continue a run that ended early; empty if it did not."""
     partial = [result for result in results if result.planned is not None]
     spent, _ = by_budget(failures)
     if not partial and not spent:
@@ -107,13 +107,13 @@ def _bounded(results: Sequence[Result]) -> bool:
 
 
 def _missing(lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yield what was asked for and is not there: nothing below may be read as if it were."""
+    """Yield each encoder without a result, with the reasons."""
     for name, reasons in lost.items():
         yield f"{name} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
 
 
 def _gaps(table: Table) -> Iterator[str]:
-    """Yield which numbers of robustness rank no encoder; what else is undefined stands beside its own numbers."""
+    """Yield which metrics of robustness rank no encoder."""
     robust = tuple(part for part in table.sections if part.robustness)
     for gap in tally(replace(table, sections=robust)).gaps:
         yield f"{gap_sentence(gap)}."
@@ -131,7 +131,7 @@ class Advised:
 
 
 def _advised(table: Table, tallied: Tally) -> Advised:
-    """Return who leads by the numbers with evidence, or where these do not decide by those with some."""
+    """Return who leads by the metrics with evidence, or by those with some evidence if the first decide nothing."""
     backed, evidence = _of_numbers(table, ("use",)), "evidence"
     if not tally(backed).telling:
         backed, evidence = _of_numbers(table, ("some",)), "some evidence only"
@@ -205,7 +205,6 @@ def _by_tally(table: Table, tallied: Tally, advised: Advised, bounded: bool) -> 
 
 
 def _of_numbers(table: Table, advised: Sequence[str]) -> Table:
-    """Return the numbers with this grade in the study."""
     studied = tuple(part for part in table.sections if study().advice(part.evaluation, part.like.quantity) in advised)
     return replace(table, sections=studied)
 
@@ -225,7 +224,6 @@ def _of_them(tallied: Tally) -> str:
 
 
 def _tied(tallied: Tally) -> str:
-    """Return the number of tied conditions."""
     tied = tallied.conditions - tallied.telling
     return f"{tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied < 2 else 'are'} tied"
 
@@ -272,7 +270,7 @@ def _singles_out(alert: Alert, name: str, table: Table) -> bool:
 
 
 def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
-    """Yield for each leader its own worst headline number: being best is not being good."""
+    """Yield the worst main metric of each leader, because the best encoder need not be good."""
     for name in leaders[:SHOWN]:
         place = table.encoders.index(name)
         cells = [
@@ -300,7 +298,7 @@ def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
 def _stronger(table: Table) -> str:
     """Return how much the choice of attack changed a number at most, counting only intervals that do not touch.
 
-    Shares differ by points, for a factor over a tiny share says little; other numbers by a factor.
+    Shares differ by points, because a factor over a tiny share says little; other numbers by a factor.
     """
     rows = [
         (_difference_or_factor(section, low, high), section, name, high, low)
@@ -380,9 +378,8 @@ def _rerun(failures: Sequence[Failure]) -> str:
     if not failures:
         return ""
     return (
-        f"{text.counted(len(failures), 'result')} failed, for "
-        f"{text.counted(len(causes(failures)), 'reason')} listed below; mend them and repeat the command, "
-        "which computes only what is missing."
+        f"{text.counted(len(failures), 'result')} failed for {text.counted(len(causes(failures)), 'reason')}, listed below. "
+        "Fix what failed and repeat the command; it computes only what is missing."
     )
 
 

@@ -293,7 +293,7 @@ def other_radius(table: Table) -> str:
 
 
 def _ends(balls: Sequence[Ball], factor: float) -> list[Ball]:
-    """Return of each norm the smallest ball, or the largest where a larger one is sought."""
+    """Return the smallest ball of each norm, or the largest if ``factor`` is above 1."""
     by_norm: dict[str, list[Ball]] = {}
     for ball in balls:
         by_norm.setdefault(ball.name, []).append(ball)

@@ -25,12 +25,13 @@ GROUPS = {
     "Attacked": "White-box attacks. A stronger attack can only make these numbers worse.",
     "Proved and attacked": "Same images, same change, same distance: proved ≤ true value ≤ attacked.",
     "Everyday changes": "No attacker. All severities averaged.",
-    "Space": "No attack: how the embedding space is built and used.",
+    "Space": "No attack: how the embedding space is used. This is not robustness, so no encoder is best.",
     "Labels": "Measured with labelled images.",
 }
 """Headings of the first screen, each with a sentence on its rows."""
 ROBUSTNESS = ("Attacked", "Proved and attacked", "Everyday changes", "Labels")
 Form = Literal["percent", "radius", "score", "count", "plain"]
+BOUNDS = ("proved", "attacked")
 SLACK = 1e-9
 """Rounding that a lower bound may stand above an upper bound by."""
 
@@ -127,15 +128,19 @@ class Shown(NamedTuple):
     """One encoder's cell: its number or both bounds in print."""
 
     encoder: str
-    said: str
+    parts: tuple[tuple[str, str], ...]
+    """Words and numbers: ``("proved", "18.2/255")`` and ``("attacked", "20.3/255")``, or one number without a word."""
     best: bool
-    ends: tuple[float, float] | None
-    """Positions of the proved and the attacked bound between 0 and the row's end, in percent."""
     detail: str
     """Intervals and method, for the tooltip."""
     values: tuple[float, ...]
     estimates: tuple[Estimate, ...] = ()
     """Shown estimates: one number, or the proved and the attacked bound."""
+
+    @property
+    def said(self) -> str:
+        """The cell on one line; two bounds with their words, so that they do not read as an interval."""
+        return " · ".join(f"{word} {number}".lstrip() for word, number in self.parts)
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,11 @@ class FirstRow:
     """1 + how many encoders are better, at 95% for the whole screen."""
     numbers: Mapping[str, Estimate]
     """Each encoder's number; of two bounds the proved one."""
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The words of the two bounds, or one empty word."""
+        return BOUNDS if len(self.kind.quantities) == 2 else ("",)
 
     @property
     def title(self) -> str:
@@ -282,15 +292,13 @@ def first_row(found: Picked, whole: Table, ranks: Mapping[str, int]) -> FirstRow
     names = [name for name, cell in zip(whole.encoders, found.rows[0].cells, strict=True) if cell]
     lead = [name for name in names if ranks.get(name) == 1]
     best = lead[0] if len(lead) == 1 and len(ranks) > 1 else None
-    numbers = [number for row in found.rows for number in _numbers(row, whole) if isfinite(number)]
-    end = 1.0 if kind.form == "percent" else max(numbers, default=0.0) * 1.15
     cells = tuple(
-        _cell(name, [row.cells[place] for row in found.rows], kind, name == best, end, results.get(name))
+        _cell(name, [row.cells[place] for row in found.rows], kind, name == best, results.get(name))
         for place, name in enumerate(whole.encoders)
     )
     if found.alone:
         cells = tuple(
-            cell if cell.ends or cell.values else _attacked(found, found.alone, whole, place) or cell
+            cell if cell.values else _attacked(found, found.alone, whole, place) or cell
             for place, cell in enumerate(cells)
         )
     told = len(ranks) > 1 and len(set(ranks.values())) == 1
@@ -320,7 +328,8 @@ def _attacked(found: Picked, alone: Picked, whole: Table, place: int) -> Shown |
     lead = next(each for each, known in zip(whole.encoders, found.rows[0].cells, strict=True) if known)
     if not cell or key_of(alone.kind, cell.estimate, shown[name]) != key_of(found.kind, found.like, like[lead]):
         return None
-    return _cell(name, [cell], alone.kind, False, 0.0, shown[name])._replace(values=())
+    parts = ((BOUNDS[1], number(alone.kind.form, cell.estimate, cell.estimate.value)),)
+    return _cell(name, [cell], alone.kind, False, shown[name])._replace(parts=parts, values=())
 
 
 def _count(found: Picked) -> str:
@@ -352,7 +361,7 @@ def _under(kind: Kind, like: Estimate, result: Result, n: str, told: bool) -> st
     norm, _, _ = like.conditions.get("ball", "").partition(":")
     where = ""
     if kind.form == "radius":
-        where = f"ε in {text.NORMS.get(norm, norm)}{', of 255 grey levels' if norm == 'linf' else ''}"
+        where = f"ε in {text.NORMS.get(norm, norm)}"
     elif norm:
         where = ball(like.conditions["ball"])
     among = "" if kind.gallery in ("all other images", "one chosen other image", "one other image") else key.gallery
@@ -376,67 +385,49 @@ def ball(written: str) -> str:
     return f"ε = {text.chosen(norm, radius)}{'' if norm == 'linf' else f' in {text.NORMS.get(norm, norm)}'}"
 
 
-def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, end: float, result: Result | None) -> Shown:
+def _cell(name: str, cells: Sequence[Cell | None], kind: Kind, best: bool, result: Result | None) -> Shown:
     if any(cell is None for cell in cells):
-        return Shown(name, "–", False, None, "not measured", ())
+        return Shown(name, (("", "–"),), False, "not measured", ())
     estimates = [cell.estimate for cell in cells if cell]
     values = tuple(e.value for e in estimates)
     if any(map(isnan, values)):
-        return Shown(
-            name,
-            "n/a",
-            False,
-            None,
-            next((e.reason for e in estimates if e.reason), None) or "n/a",
-            values,
-            tuple(estimates),
-        )
-    said = in_words(kind.form, estimates)
-    if result and result.planned is not None:
-        said += f" ({result.looked_at:,} of {result.planned:,})"
-    ends = None
-    if len(values) == 2 and end > 0 and all(map(isfinite, values)):
-        low, high = (round(100 * min(max(value, 0.0) / end, 1.0), 1) for value in values)
-        ends = low, high
-    detail = "; ".join(_detail(e) for e in estimates)
-    return Shown(name, said, best, ends, detail, values, tuple(estimates))
+        reason = next((e.reason for e in estimates if e.reason), None) or "n/a"
+        return Shown(name, (("", "n/a"),), False, reason, values, tuple(estimates))
+    partial = f" ({result.looked_at:,} of {result.planned:,})" if result and result.planned is not None else ""
+    parts = tuple((word, f"{said}{partial}") for word, said in in_words(kind.form, estimates))
+    return Shown(name, parts, best, "; ".join(map(_detail, estimates)), values, tuple(estimates))
 
 
 def _detail(e: Estimate) -> str:
-    """Return an estimate with its interval and its setting, where it has them."""
     setting = text.conditions(e.conditions, aim=e.aim)
     parts = (text.name_of(e), text.value(e, e.value), text.interval(e), setting and f"({setting})")
     return " ".join(filter(None, parts))
 
 
-def in_words(form: Form, estimates: Sequence[Estimate]) -> str:
-    """Return a number with the sign of its bound, or a bracket of two bounds."""
+def in_words(form: Form, estimates: Sequence[Estimate]) -> tuple[tuple[str, str], ...]:
+    """Return a number with the sign of its bound, or the proved and the attacked bound with their words."""
     if len(estimates) == 2:
-        low, high = (e.value for e in estimates)
-        if form == "percent" and (low, high) == (0.0, 1.0):
-            return "not decided"
-        ends = [number(form, e, e.value) for e in estimates]
-        return ends[0] if ends[0] == ends[1] else f"{ends[0].removesuffix('%')} – {ends[1]}"
+        return tuple((word, number(form, e, e.value)) for word, e in zip(BOUNDS, estimates, strict=True))
     (estimate,) = estimates
     if estimate.value == inf and form == "radius":
-        return number(form, estimate, inf)
+        return (("", number(form, estimate, inf)),)
     if estimate.claim == Claim.LOWER and estimate.better == "lower" and estimate.value == 0:
-        return "none found"
+        return (("", "none found"),)
     sign = {Claim.UPPER: "≤ ", Claim.LOWER: "≥ "}.get(estimate.claim, "")
-    return f"{sign}{number(form, estimate, estimate.value)}"
+    return (("", f"{sign}{number(form, estimate, estimate.value)}"),)
 
 
 def number(form: Form, estimate: Estimate, value: float) -> str:
-    """Return ``value`` as the first screen shows it: per cent, grey levels, or two decimals."""
+    """Return ``value`` as the first screen shows it: per cent, a radius with its unit, or two decimals."""
     if form == "plain":
         return text.value(estimate, value)
     if form == "percent":
         return f"{100 * value:.{0 if estimate.n < 1000 else 1}f}%"
     norm, _, widest = estimate.conditions.get("ball", "").partition(":")
-    times, _ = in_print(norm) if form == "radius" else (1.0, "")
+    times, behind = in_print(norm) if form == "radius" else (1.0, "")
     if value == inf:
-        return f"> {times * convert(widest, float, 'radius'):.3g}" if widest else "∞"
-    return f"{times * value:.2f}" if form == "score" else f"{times * value:.3g}"
+        return f"> {times * convert(widest, float, 'radius'):.3g}{behind}" if widest else "∞"
+    return f"{value:.2f}" if form == "score" else f"{times * value:.3g}{behind}"
 
 
 def check_one_event(rows: Sequence[FirstRow], violated: Sequence[str] = ()) -> None:

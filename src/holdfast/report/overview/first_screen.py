@@ -9,7 +9,7 @@ from math import isfinite, isnan, nan
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group, tabled
-from holdfast.report.comparison.compare import Comparison, case, jointly_ranked
+from holdfast.report.comparison.compare import Comparison, Contest, case, jointly_ranked
 from holdfast.report.comparison.tables import Row, Section, Table, table
 from holdfast.report.overview.alerts import FEW, alerts
 from holdfast.report.overview.first_rows import (
@@ -69,9 +69,10 @@ class FirstScreen:
         """Return each row's evaluation with the numbers of its encoders."""
         return [(row.kind.evaluation, row.numbers) for row in self.rows]
 
-    def beside(self, row: FirstRow) -> str:
-        """Return the numbers of the baselines in one cell."""
-        return ", ".join(f"{cell.encoder} {cell.said}" for cell in row.cells if cell.encoder in self.baselines)
+    def beside(self, row: FirstRow) -> list[str]:
+        """Return the name and number of each baseline, which share one cell."""
+        cells = [cell for cell in row.cells if cell.encoder in self.baselines]
+        return [f"{cell.encoder.removeprefix('baseline:')} {cell.said}" for cell in cells]
 
     def shown(self, row: FirstRow) -> list[Shown]:
         """Return the cells of the encoders to choose among."""
@@ -94,8 +95,12 @@ def first_screens(
         broken = {name: count for name in whole.encoders if (count := _certificates(part, name)[0])}
         if not found and not broken:
             continue
-        ranks = jointly_ranked([each.contest for each in found if each.contest])
-        rows = tuple(first_row(each, whole, ranks[case(each.contest)] if each.contest else {}) for each in found)
+        contests = [_contest(each) for each in found]
+        ranks = jointly_ranked(list(filter(None, contests)))
+        rows = tuple(
+            first_row(each, whole, ranks[case(contest)] if contest else {})
+            for each, contest in zip(found, contests, strict=True)
+        )
         results = [result for group in part for result in group.results]
         check_one_event(rows, tuple(broken))
         red = ""
@@ -120,6 +125,12 @@ def first_screens(
             )
         )
     return tuple(screens)
+
+
+def _contest(found: Picked) -> Contest | None:
+    """Return who beats whom in a row, if its better direction is evidence of robustness or fitness for the task."""
+    # More effective dimensions, or embeddings spread more evenly, are neither: such rows describe and take no badge.
+    return None if found.kind.group == "Space" else found.contest
 
 
 def _certificates(part: Sequence[Group], name: str) -> tuple[int, int]:
@@ -168,8 +179,9 @@ def _verdict(whole: Table, rows: Sequence[FirstRow]) -> tuple[str, tuple[str, ..
             [f"{name} is best on {wins[name]}" for name in ranked if wins[name]] or ["none is best on any"]
         )
         return "", (f"No encoder leads throughout: {each} of {len(compared)} robustness rows.",)
-    name, rest = leaders[0], len(compared) - most
-    tied = "" if not rest else ", tied on the other" if rest == 1 else f", tied on the other {_word(rest)}"
+    name = leaders[0]
+    rest = [f"“{row.title}”" for row in compared if list(row.ranks.values()).count(1) > 1]
+    tied = "" if not rest else f", tied on {text.listed(rest) if len(rest) < 3 else f'the other {_word(len(rest))}'}"
     rows_compared = "the one robustness row" if len(compared) == 1 else f"{most} of {len(compared)} robustness rows"
     first = f"{name} is the most robust of {among}: best on {rows_compared}{tied}."
     return name, (first, *_lead(rows, name, ranked))
@@ -281,15 +293,19 @@ def _checks(part: Sequence[Group], whole: Table) -> str:
     return " ".join(parts)
 
 
-def lines(screen: FirstScreen, most: int = 5) -> list[str]:
-    """Return the screen as lines for a terminal: ``most`` rows, what signs mean, the verdict and the amber line."""
+WHOLE = 18
+"""Lines of nine rows of two bounds."""
+
+
+def lines(screen: FirstScreen, most: int = 6) -> list[str]:
+    """Return the screen as lines for a terminal: ``most`` lines of numbers, what signs mean, the verdict and the amber line.
+
+    A proved and an attacked bound stand on two lines, so that the columns stay narrow.
+    """
     names = list(screen.encoders)[:8]
-    rows = _told(screen.rows, most)
+    rows = _told(screen.rows, most - bool(screen.red))
     heads = [name if len(name) < 20 else f"{name[:18]}…" for name in names]
-    grid = [["", *heads]]
-    for row in rows:
-        cells = {cell.encoder: cell for cell in row.cells}
-        grid.append([_head(row), *(f"{cells[n].said}{'*' if cells[n].best else ''}" for n in names)])
+    grid = [["", *heads], *(line for row in rows for line in _lines(row, names))]
     widths = [max(len(line[k]) for line in grid) for k in range(len(heads) + 1)]
     printed = [
         "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]).rstrip()
@@ -297,7 +313,6 @@ def lines(screen: FirstScreen, most: int = 5) -> list[str]:
     ]
     shown = [cell for row in rows for cell in row.cells if cell.encoder in names]
     signs = (
-        ("a – b: proved – attacked", any(" – " in cell.said for cell in shown)),
         ("≤ ≥: found by attacks", any(cell.said.startswith(("≤", "≥")) for cell in shown)),
         ("* better than all others (95%)", any(cell.best for cell in shown)),
     )
@@ -307,15 +322,30 @@ def lines(screen: FirstScreen, most: int = 5) -> list[str]:
 
 
 def _told(rows: Sequence[FirstRow], most: int) -> list[FirstRow]:
-    """Return the first row of each heading, then the others, as many as are wanted and in the order of the page."""
+    """Return the first row of each heading, then the others, as many as ``most`` lines hold, in the order of the page."""
     firsts = {row.kind.group: row for row in reversed(rows)}
-    chosen = [*firsts.values(), *(row for row in rows if row not in firsts.values())]
-    chosen.sort(key=lambda row: (row not in firsts.values(), rows.index(row)))
-    return sorted(chosen[:most], key=rows.index)
+    chosen = list[FirstRow]()
+    for row in sorted(rows, key=lambda row: row not in firsts.values()):
+        if sum(len(each.bounds) for each in (*chosen, row)) <= most:
+            chosen.append(row)
+    return sorted(chosen, key=rows.index)
+
+
+def _lines(row: FirstRow, names: Sequence[str]) -> list[list[str]]:
+    """Return one line of the terminal, or one per bound: its head and the cell of each encoder."""
+    cells = {cell.encoder: cell for cell in row.cells}
+    found, head = [], f"{_head(row)}{': ' if row.bounds[0] else ''}"
+    for place, word in enumerate(row.bounds):
+        said = [
+            dict(cells[n].parts).get(word, dict(cells[n].parts).get("", "–")) + "*" * (cells[n].best and not place)
+            for n in names
+        ]
+        found.append([f"{' ' * len(head) if place else head}{word}", *said])
+    return found
 
 
 def _head(row: FirstRow) -> str:
-    if row.kind.form == "radius":
-        return f"{row.kind.short} (ε{' /255' if row.key.ball == 'linf' else ''})"
     epsilon = _epsilon(row).removeprefix("ε = ")
+    if row.kind.form == "radius":
+        return f"{row.kind.short}{'' if row.key.ball == 'linf' else f' ({epsilon})'}"
     return f"{row.kind.short}{f' at {epsilon}' if epsilon else ''}"

@@ -1,7 +1,7 @@
-"""Results of a study of small encoders: which numbers of a report predict downstream robustness.
+"""Results of a study of small encoders: which metrics of a report predict downstream robustness.
 
 ``study.json`` is written from the study's stored results together with docs/study.md, which explains it. Tau is Kendall's:
-1 if a number ranks encoders as probes under attack do, -1 if the other way round, 0 if the two orders are unrelated.
+1 if a metric ranks encoders as probes under attack do, -1 if in reverse, 0 if the two orders are unrelated.
 """
 
 from __future__ import annotations

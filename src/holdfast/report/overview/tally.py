@@ -1,11 +1,10 @@
 """Count of better encoders over one table, for all forms of the report.
 
-A condition counts only if it is one of robustness, not of the health or use of the embedding space, and if every encoder
-to choose among has a number there: one that was not measured might have been the best.
+A condition counts only if it is about robustness, not about the embedding space itself, and if every encoder to choose among
+has a number: a missing encoder could be the best.
 
-Rows of the first screen for the questions that results name themselves, those of other packages among them.
-
-A question is a row if it asks to be one, or if nothing else of its results is on the first screen.
+Also here: first-screen rows for the questions that results define themselves, including those of other packages. A
+question is a row if it asks to be one, or if nothing else of its results is on the first screen.
 """
 
 from __future__ import annotations

@@ -96,7 +96,6 @@ class Block:
 
 
 def _alike(results: Sequence[Result]) -> dict[str, str]:
-    """Return the common provenance of all ``results``."""
     records = [result.provenance for result in results]
     return {key: value for key, value in records[0].items() if all(each.get(key) == value for each in records)}
 
@@ -281,7 +280,7 @@ def heading_of_note(note: Alert) -> str:
 
 
 def _parts(contents: Contents, notes: Sequence[Alert]) -> tuple[Part, ...]:
-    """Return the five headings, and the one of measures with pages of their own, as far as they hold anything."""
+    """Return the headings that have contents."""
     blocks: dict[str, list[tuple[str, Sequence[Block]]]] = {name: [] for name in (*GROUPS, OTHERS)}
     headings: dict[str, str] = {}
     for name, of_evaluation in blocks_by_evaluation(contents).items():
@@ -323,7 +322,7 @@ def _under(main: Table, exact: Table | None, heading: str, headings: Mapping[str
 
 
 def _size(png: str) -> tuple[int, int]:
-    """Return width and height from the header of a PNG file in base64; 1 and 1 of what is none."""
+    """Return width and height of a PNG file in base64; 1 and 1 if it is none."""
     head = b64decode(png[:32])
     return unpack(">II", head[16:24]) if head.startswith(b"\x89PNG") else (1, 1)
 
@@ -390,7 +389,7 @@ def _lead(results: Sequence[Result]) -> str:
 
 
 def _radii(results: Sequence[Result]) -> str:
-    """Return why attacks are measured at the radii they are, where no one named any, in the words of the latest run."""
+    """Return why attacks are measured at these radii if none was given, in the words of the latest run."""
     chosen = [result.provenance for result in results if "radii" in result.provenance]
     return f" {max(chosen, key=lambda origin: origin.get('started', ''))['radii']}" if chosen else ""
 
@@ -403,7 +402,7 @@ def _when(results: Sequence[Result]) -> str:
 
 
 def _code(sentence: str) -> Markup:
-    """Return ``sentence`` escaped, with what stands between backticks set as code."""
+    """Return ``sentence`` escaped, with text between backticks set as code."""
     from markupsafe import Markup, escape
 
     parts = [escape(part) for part in sentence.split("`")]
@@ -415,7 +414,7 @@ def _encoders(grouped: Sequence[Group]) -> dict[str, EncoderInfo]:
 
 
 def _facts(results: Sequence[Result]) -> dict[str, str]:
-    """Return who, where and when in plain words, as far as it was recorded."""
+    """Return who measured where and when, as far as it was recorded."""
     facts = {
         "Images": _sets(result.images for result in results),
         **_banks(results),
@@ -454,6 +453,6 @@ def _skipped(result: Result) -> str:
 
 
 def _distinct(values: Iterable[str]) -> str:
-    """Return the distinct values, joined; a first and a last one where there are many."""
+    """Return the distinct values, joined; of many only the first and the last."""
     distinct = sorted(set(values) - {""})
     return ", ".join(distinct) if len(distinct) < 3 else f"{distinct[0]} to {distinct[-1]}"

@@ -98,7 +98,7 @@ class Processes:
                     deaths += 1
                     if deaths > RETRIES:
                         raise WorkersDiedError(
-                            f"worker processes died {deaths} times in a row, most likely for want of memory; use fewer "
+                            f"worker processes died {deaths} times in a row, most likely because memory ran out; use fewer "
                             "--workers or a smaller --batch-size"
                         ) from error
                     waiting[self._submit(worker, task, path, shard)] = worker, shard
@@ -128,7 +128,7 @@ class Processes:
         return [self._pool(worker).submit(_load_torch) for worker in range(self.side_by_side)]
 
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
-        """Send ``shard`` to a worker, which is started if it does not live."""
+        """Send ``shard`` to a worker, started if it does not run."""
         from loky.process_executor import BrokenProcessPool
 
         with suppress(BrokenProcessPool):
@@ -137,7 +137,6 @@ class Processes:
         return self._pool(worker).submit(_apply, task, path, shard)
 
     def _pool(self, worker: int) -> Any:
-        """Return the pool of a worker, made if there is none."""
         from loky import ProcessPoolExecutor
 
         if worker not in self._pools:
@@ -184,7 +183,7 @@ def _delete(path: Path) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this worker, in the middle of a shard if need be, when the process that started it is gone, however it went."""
+    """End this worker, even within a shard, when its parent process is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -198,7 +197,7 @@ def _end_with(parent: int) -> None:
 
 @lru_cache(maxsize=1)
 def _loaded(path: str) -> Any:
-    """Return the context, in a worker; the file was written by the process that started it."""
+    """Return the context in a worker, from the file that the parent wrote."""
     with open(path, "rb") as file:
         if pickle.load(file):  # without them, what its networks are made of cannot be imported
             from holdfast.encoders.loading.factory import declare_missing_operators
@@ -208,12 +207,12 @@ def _loaded(path: str) -> Any:
 
 
 def _load_torch() -> None:
-    """Load in a worker what takes longest of all that it needs."""
+    """Load the slowest imports of a worker."""
     import_module("torch")
 
 
 def _read(context: object, _: None) -> None:
-    """Do nothing with the context, which a worker has read by then."""
+    """Do nothing: a worker that runs this has read the context."""
 
 
 def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:
@@ -278,7 +277,7 @@ class Automatic:
     """Whether to wait for them."""
 
     def begin(self) -> None:
-        """Start the workers now, and wait for them then, for there will be much to do."""
+        """Start the workers now, and wait for them then, because there will be much to do."""
         self.spent, self.starts, self.awaited = PATIENCE, self.workers.begin(), True
 
     def map(
@@ -291,7 +290,7 @@ class Automatic:
     def _spread(
         self, task: Callable[[Context, Unit], Output], context: Context, coming: Iterator[Unit]
     ) -> Generator[tuple[Unit, Output], None, None]:
-        """Yield what is made of each shard, here until workers are worth it and there is more than one shard left."""
+        """Yield the result of each shard; this process computes them until workers pay off."""
         while True:
             waiting = list(islice(coming, 1 if self.spent < PATIENCE else 2))
             if not waiting:

@@ -1,9 +1,9 @@
-"""Several processes that run one command over one folder, as torchrun and srun start them: no server, no messages.
+"""Several processes that run one command over one folder, started by torchrun or srun: no server, no messages.
 
-Each takes the units of work whose hash is its own, then whatever others have not begun. A unit is claimed by a lease: a
-file that only one can create, and whose time its owner renews while it computes. A lease that is no longer renewed was
-left by a process that died, and is taken over. Leases save work and decide nothing else: what two processes compute is
-the same, and the store takes both.
+Each takes the units of work whose hash is its own, then units that no other process has begun. A process claims a unit by a
+lease: a file that only one process can create and whose time the owner renews while it computes. If a lease is no longer
+renewed, its process has died and another one takes it over. Leases only save work: two processes compute the same values,
+and the store accepts both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shards on a Ray cluster (https://docs.ray.io), in actors that keep the context of their tasks.
 
-An actor that is lost, with its machine or alone, costs the shard it held: another computes it, and a new actor is asked
-for. Ray's own restarts are not used, because a shard would wait for its actor's machine while others are idle.
+If an actor is lost, alone or with its machine, another one computes its shard, and a new actor is requested. Ray's own
+restarts are not used: a shard would wait for its actor's machine while others are idle.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Ray:
                     losses += 1
                     if losses > self.retries:
                         raise HoldfastError(
-                            f"Ray lost {losses} workers in a row ({error}); look for want of memory, or use fewer"
+                            f"Ray lost {losses} workers in a row ({error}); check the memory, or use fewer"
                         ) from error
                     self._actors[:] = [other for other in self._actors if other is not actor]
                     left.extendleft(shards_of_actor)
@@ -113,7 +113,10 @@ class Ray:
                 idle.append(actor)
                 finished.extend((shard, value) for shard in shards_of_actor)
         finally:
-            for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for want of room
+            for (
+                actor,
+                _,
+            ) in waiting.values():  # at work, which nothing else stops, or not begun because there was no room
                 ray.kill(actor)
                 self._actors[:] = [other for other in self._actors if other is not actor]
 
@@ -141,7 +144,7 @@ class Ray:
         return ray
 
     def _room(self, resources: Mapping[str, float]) -> int:
-        """Return the number of actors that the whole cluster has room for."""
+        """Return how many actors fit into the whole cluster."""
         return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
 
     def _hired(self, ray: Any) -> Any:

@@ -102,7 +102,6 @@ def left_to_threads(encoder: Encoder) -> bool:
 
 
 def _several(workers: Workers) -> bool:
-    """Return whether several processes are requested."""
     return isinstance(workers, int) and workers > 1
 
 

@@ -2,9 +2,9 @@
 
 Two tests decide together, against a thousand random assignments of the same embeddings. Their false-alarm rate is as
 stated at every sample size. The energy distance (``service/energy``) sees every difference of distributions and has no
-width to choose. A linear classifier finds a small shift among many features. Three results say what has changed: principal
+width to choose. A linear classifier finds a small shift among many features. Three results describe the change: principal
 directions, images outside the reference set, and the edit that brings the reference set closest to the new images. A
-sequential test serves folders that grow; you may read it at any time.
+sequential test serves folders that grow; it may be read at any time.
 """
 
 from __future__ import annotations

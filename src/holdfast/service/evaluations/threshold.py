@@ -8,8 +8,8 @@ For verification and deduplication two images match if ``s = cos(f(x), f(x')) >=
     missed_under_attack   1[s(x^, x) < t], x^ attacked away from its own embedding
     matched_under_attack  1[s(x^, x') >= t], x^ attacked towards another image
 
-One half of the images chooses thresholds, the other says what they are worth: a threshold judged by the pairs that it was
-chosen on would look better than it is.
+One half of the images chooses thresholds and the other half tests them. Judged by the pairs that chose it, a threshold would
+look better than it is.
 """
 
 from __future__ import annotations

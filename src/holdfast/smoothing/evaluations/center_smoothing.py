@@ -1,10 +1,10 @@
-"""Center smoothing: how far can any change of an image move its smoothed representation, certified for any encoder.
+"""Center smoothing: how far any perturbation of an image can move its smoothed embedding, certified for any encoder.
 
     d(F(x), F(x')) <= 3 R   for every x' with |x' - x|_2 <= eps,  with confidence 1 - alpha
 
-Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701; ``F`` and ``R`` are explained in ``center.py``. Departures: an
-abstention is no radius, where the authors' program returns -1, which reads as most robust; ``R`` is an order statistic,
-which holds, where the program interpolates; and beside the certificate stands what an attack achieves.
+Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701; ``smoothing/index.py`` explains ``F`` and ``R``. Departures: an
+abstention has no radius; the authors' program returns -1, which reads as most robust. ``R`` is an order statistic, which is
+valid; the program interpolates. Beside the certificate, an attack shows how far it gets.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     cos(F(x'), a) >= 2 Phi(Phi^-1(S) - eps / sigma) - 1    for every x' with |x' - x|_2 <= eps, with confidence 1 - alpha
 
-``F`` is the mean unit embedding of noisy copies, ``a`` that of the clean image (which an index would hold), and ``S`` a
-lower confidence bound of ``(1 + cos(f(x + noise), a)) / 2``. https://arxiv.org/abs/2601.16200; the derivation is in
-``unit_codes.py``. Unlike center smoothing it has no factor three and never abstains. Copies are drawn in rounds by a
-confidence sequence, so most images need few. Departure: ``a`` is fixed before the certifying copies are drawn, so nothing
-is assumed about it.
+``F`` is the mean unit embedding of noisy copies, ``a`` that of the clean image (as an index would hold it), and ``S`` a
+lower confidence bound of ``(1 + cos(f(x + noise), a)) / 2``. https://arxiv.org/abs/2601.16200;
+``smoothing/noisy_codes.py`` has the derivation. Unlike center smoothing it has no factor three and never abstains. Copies
+are drawn in rounds by a confidence sequence, so most images need few. Departure: ``a`` is fixed before the certifying
+copies are drawn, so nothing is assumed about it.
 """
 
 from __future__ import annotations

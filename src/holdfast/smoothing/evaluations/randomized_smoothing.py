@@ -1,9 +1,9 @@
-"""Randomized smoothing of probes: up to which change of an image a probe's majority among noisy copies keeps its class.
+"""Randomized smoothing of probes: the ε up to which a probe's majority among noisy copies keeps its class.
 
-The class that most of the first copies get is tested on fresh ones: if it has a chance of at least ``p > 1/2``, with
-confidence ``1 - alpha``, the radius is ``sigma Phi^-1(p)``; else the probe abstains. Cohen et al. 2019,
-https://arxiv.org/abs/1902.02918, algorithm ``Certify``. Departure: the class is chosen by all of the first copies, which
-center smoothing needs anyway, where the paper draws 100; more of them choose the right one more often.
+The majority class of the first copies is tested on fresh ones. If its probability is at least ``p > 1/2`` with confidence
+``1 - alpha``, the radius is ``sigma Phi^-1(p)``; otherwise the probe abstains. Cohen et al. 2019,
+https://arxiv.org/abs/1902.02918, algorithm ``Certify``. Departure: all first copies choose the class, because center
+smoothing needs them anyway; the paper draws 100. More copies choose the right class more often.
 """
 
 from __future__ import annotations

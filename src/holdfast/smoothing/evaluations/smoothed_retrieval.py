@@ -2,14 +2,14 @@
 
 Three events of the embedding of a noisy copy, looked up in an index of mean noisy embeddings:
 
-    kept       its own entry is nearer than those of all others
+    kept       its own entry is nearer than all others
     nearer(j)  its own entry is nearer than that of image j
     retrieved  without its own, the nearest entry is that of the image most copies are nearest to
 
-What more than half of the copies do, the smoothed system does. If an event has chance ``p > 1/2``, no change of l2 size
-below ``sigma Phi^-1(p)`` takes the majority from it (``votes.py``). Beside these stands what follows from center smoothing:
-where the bisector hyperplane of two entries is farther from the centre than the ``3 R`` that it can move, it stays on its
-side.
+The smoothed system does what more than half of the copies do. If an event has probability ``p > 1/2``, no perturbation of
+l2 size below ``sigma Phi^-1(p)`` changes this majority (``smoothing/copies.py``). Center smoothing gives a second
+certificate: if the bisector hyperplane of two entries is farther from the centre than ``3 R``, the largest movement of
+the centre, the centre stays on its side.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import final
 
@@ -12,10 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core.checks import check_whole
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
 from holdfast.core.records import Curve, Findings, Question
 from holdfast.core.run_settings import Observed
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import LATER, Evaluation, Sizes
+from holdfast.measure.observation import Joint, Observation
 from holdfast.measure.population import Population
 from holdfast.synthetic.accuracies import FEWEST, RuleAccuracies, features
 from holdfast.synthetic.mixture import DIRECTIONS, NORMS, check_budgets
@@ -32,7 +34,13 @@ from holdfast.synthetic.score import (
     expected_bound,
     score,
 )
-from holdfast.synthetic.synbench_findings import ScoringInputs, estimates, synbench_warnings
+from holdfast.synthetic.synbench_findings import (
+    ScoringInputs,
+    estimates,
+    estimates_at,
+    size_curves,
+    synbench_warnings,
+)
 
 POINTS = 101
 FINE = tuple(k / 20 for k in range(1, 101))
@@ -159,6 +167,8 @@ class SynBench(Evaluation):
     """Norm of the budgets: `l2` or `linf`."""
     sweep: bool = False
     """Whether the mean score with a quarter and a half of the samples is added."""
+    input_sizes: tuple[int, ...] = field(default=(), metadata=LATER)
+    """Other heights and widths of the inputs in pixels, with a mean score at each."""
     sizes = Sizes(
         quick={"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
         full={"samples": "auto"},
@@ -209,6 +219,10 @@ class SynBench(Evaluation):
             )
         if self.norm == "linf" and self.spectrum:
             raise HoldfastError("synbench knows the rules of norm=linf for white noise alone; leave spectrum at 0")
+        for size in self.input_sizes:
+            check_whole(size, "synbench.input_sizes")
+            if size < 1:
+                raise OutOfRange("synbench.input_sizes", size, "at least 1 pixel")
         if self.samples != "auto" and not (isinstance(self.samples, int) and self.samples >= FEWEST):
             raise HoldfastError(f"synbench takes samples of {FEWEST} or more per set, or auto, got {self.samples!r}")
         fewest = 2 * FEWEST * len(self.scales)
@@ -220,7 +234,14 @@ class SynBench(Evaluation):
                 fix="allow more, or give fewer scales",
             )
 
-    def observation(self) -> RuleAccuracies:
+    def observation(self) -> Observation:
+        own = self.rules()
+        if not self.input_sizes:
+            return own
+        return Joint((own, *(replace(own, size=size, sweep=False) for size in self.input_sizes)))
+
+    def rules(self) -> RuleAccuracies:
+        """Return the observation at the encoder's own input size."""
         return RuleAccuracies(
             self.scales,
             self.budgets,
@@ -236,11 +257,13 @@ class SynBench(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.double().cpu() for name, values in observed.items()}
-        probe, d = self.observation(), features(population)
-        mixture = probe.mixture(population)
+        probe, d, joint = self.rules(), features(population), self.observation()
+        parts: list[tuple[RuleAccuracies, Observed]] = [(probe, observed)]
+        if isinstance(joint, Joint):
+            parts = [(part, joint.of(part, observed)) for part in joint.parts if isinstance(part, RuleAccuracies)]
 
-        def best(scales: Sequence[float]) -> Allowed:
-            return allowed(scales, mixture, self.budgets, self.norm)
+        def best(scales: Sequence[float], of: RuleAccuracies = probe) -> Allowed:
+            return allowed(scales, of.mixture(population), self.budgets, self.norm)
 
         def bound_at(accuracy: Tensor, k: int) -> Tensor:
             """Return the bound that the mixture allows at an accuracy; interpolated with unequal priors."""
@@ -249,10 +272,23 @@ class SynBench(Evaluation):
             x, y = (values[:, k].numpy() for values in best(FINE))
             return torch.from_numpy(np.interp(accuracy.numpy(), x, y))
 
-        inputs = ScoringInputs(observed, best(self.scales), self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
+        inputs, *resized = (
+            ScoringInputs(seen, best(self.scales, part), self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
+            for part, seen in parts
+        )
+        by_size = dict(zip(self.input_sizes, resized, strict=True))
+        own = population.encoder.domain.shape
+        if own[-1] == own[-2]:
+            by_size = {own[-1]: inputs} | by_size
         return Findings(
             ids=(),  # no number belongs to one image
-            estimates=estimates(inputs),
-            curves=curves(inputs, self.scales, bound_at, self.sweep),
+            estimates=(
+                *estimates(inputs),
+                *(each for size in self.input_sizes for each in estimates_at(size, by_size[size])),
+            ),
+            curves=(
+                *curves(inputs, self.scales, bound_at, self.sweep),
+                *(size_curves(by_size) if self.input_sizes else ()),
+            ),
             warnings=synbench_warnings(inputs, self.encodings if inputs.n < probe.wanted(d) else None),
         )

@@ -1,1 +1,1 @@
-"""Adversaries: what moves the first view of each image in training."""
+"""Adversaries: how the first view of each image is perturbed in training."""

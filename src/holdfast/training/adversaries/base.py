@@ -1,8 +1,8 @@
-"""Adversarial training: the first view of each image is moved, inside a ball, before the loss is taken.
+"""Adversarial training: the first view of each image is perturbed within a ball before the loss is computed.
 
-An adversary looks at the learner in eval mode and changes nothing of it: no weight takes a gradient, no batch norm sees
-the attacked images, no queue or momentum copy moves. The attack is projected steepest ascent from a random point of the
-ball (Madry et al. 2018, https://arxiv.org/abs/1706.06083), and its last point is what is trained on.
+An adversary uses the learner in eval mode and does not change it: weights get no gradients, batch norms do not see
+attacked images, queues and momentum copies stay. The attack is projected steepest ascent from a random point of the ball
+(Madry et al. 2018, https://arxiv.org/abs/1706.06083); training uses its last point.
 """
 
 from __future__ import annotations

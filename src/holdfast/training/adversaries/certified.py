@@ -1,18 +1,19 @@
-"""Certified training: beside the loss of the images themselves, the loss of the worst codes that bounds allow in the ball.
+"""Certified training: the loss of the images themselves, and the loss of the worst embeddings that bounds allow in the ball.
 
-With ``n_i = |f(v_i)|`` held still, the other view's unit codes ``k_i`` held still, and ``L_ij`` a lower bound of
+With ``n_i = |f(v_i)|`` fixed, the other view's unit embeddings ``k_i`` fixed, and ``L_ij`` a lower bound of
 ``(k_i - k_j) . f(x)`` for all ``x`` in the ball around view ``v_i``, no ``x`` has a larger InfoNCE loss than
 
     log( 1 + sum_j exp(-L_ij / (T n_i)) )                                        for contrastive objectives
-    max |f(x) - f0(v_i)|^2 / d   over the box of codes                           for distillation
+    max |f(x) - f0(v_i)|^2 / d   over the box of embeddings                      for distillation
     loss = (1 - share) * loss of the clean or attacked view + share * worst
 
 ``L_ij`` is the certified margin of RVCL (Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html), here in
-training. The sum of two losses is that of MTL-IBP (De Palma et al. 2024, https://arxiv.org/abs/2305.13991); interval bounds
-with the last affine map merged into the specifications (Gowal et al. 2018, https://arxiv.org/abs/1810.12715); ``crown-ibp``
-begins with CROWN on interval boxes and ends with intervals (Zhang et al. 2020, https://arxiv.org/abs/1906.06316);
-``box`` below 1 is SABR, a small box around an attacked point (Mueller et al. 2023, https://arxiv.org/abs/2210.04871). First
-weights and the two regularisers are those of Shi et al. 2021, https://arxiv.org/abs/2103.17268.
+training. The sum of two losses is that of MTL-IBP (De Palma et al. 2024, https://arxiv.org/abs/2305.13991). Interval
+bounds merge the last affine map into the specifications (Gowal et al. 2018, https://arxiv.org/abs/1810.12715).
+``crown-ibp`` begins with CROWN on interval boxes and ends with intervals (Zhang et al. 2020,
+https://arxiv.org/abs/1906.06316). ``box`` below 1 is SABR, a small box around an attacked point (Mueller et al. 2023,
+https://arxiv.org/abs/2210.04871). First weights and the two regularisers are those of Shi et al. 2021,
+https://arxiv.org/abs/2103.17268.
 """
 
 from __future__ import annotations

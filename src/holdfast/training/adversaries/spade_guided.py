@@ -1,12 +1,13 @@
-"""SPADE-guided: climb the training loss, farther from the images whose neighbourhoods the encoder stretches most.
+"""SPADE-guided: maximise the training loss, within a larger radius for images whose neighbourhoods the encoder stretches
+most.
 
-    radius_i = ball.radius if image i is among the share of highest node scores, else low
+    radius_i = ball.radius if image i is in the fraction with the highest node scores, else low
 
-Node scores come from the ``r`` largest eigenvalues of ``L_X v = lambda L_Y v``, where G_X joins neighbouring training images
-and G_Y neighbouring codes. Cheng et al. 2021, https://proceedings.mlr.press/v139/cheng21a.html, sections 4.1 and 5.3 (their
-radii on CIFAR-10, their 45,000 of 50,000 images). ``scores=random`` is the control: it gives the same numbers of images the
-same radii, but chooses the images by lot; nothing else differs. The authors also skip the attack on images that are
-misclassified without it, in their own arm alone; here every image is attacked in both.
+Node scores come from the ``r`` largest eigenvalues of ``L_X v = lambda L_Y v``; G_X joins neighbouring training images
+and G_Y neighbouring embeddings. Cheng et al. 2021, https://proceedings.mlr.press/v139/cheng21a.html, sections 4.1 and 5.3
+(their radii on CIFAR-10, their 45,000 of 50,000 images). ``scores=random`` is the control: equal numbers of images have
+the same radii, but the images are drawn at random. The authors do not attack images that are misclassified without an
+attack, in their own method alone; here every image is attacked in both.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What an encoder is trained for."""
+"""Training objectives."""

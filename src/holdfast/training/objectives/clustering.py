@@ -315,7 +315,7 @@ class DeepClusterLearner(Learner):
     def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
         if not self.memory.any():
             known = codes()
-            # In batches, for the head's batch norm has seen nothing before.
+            # In batches, because the head's batch norm has seen nothing before.
             parts = known.tensor_split(max(1, len(known) // self.batch))
             self.memory.copy_(normalize(torch.cat([self.head(part) for part in parts]), dim=1))
         generator = torch.Generator().manual_seed(int(self.seed) + epoch)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss, normalize
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning
 from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_fraction, check_not_negative, check_positive
 from holdfast.training.learner import (
@@ -183,12 +183,16 @@ class MoCoV2(TrainingObjective):
     """Width of the projection's hidden layer; 0: that of the embeddings."""
     projection: int = 128
     """Width of the projection."""
+    linear: bool = False
+    """True for a projection of one linear layer, as MoCo v1 has."""
     name = "moco-v2"
 
     def __post_init__(self) -> None:
         check_fraction(self, "momentum")
         check_positive(self, "temperature", "queue", "projection")
         check_not_negative(self, "hidden")
+        if self.linear and self.hidden:
+            raise Conflict("moco-v2", f"linear=true and hidden={self.hidden}", "one of the two")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.queue % setting.batch:
@@ -204,7 +208,8 @@ class MoCoV2(TrainingObjective):
                 HoldfastWarning,
                 stacklevel=2,
             )
-        return MoCoV2Learner(encoder, mlp((setting.width, self.hidden or setting.width, self.projection)), self)
+        hidden = () if self.linear else (self.hidden or setting.width,)
+        return MoCoV2Learner(encoder, mlp((setting.width, *hidden, self.projection)), self)
 
 
 @final
@@ -251,9 +256,13 @@ class MoCoV2Learner(Learner):
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         return self.query_network, self.contrast(self.keys(batch))
 
+    def move_key_network(self) -> None:
+        """Move the key network towards the query network."""
+        follow(self.key_network.parameters(), self.query_network.parameters(), self.settings.momentum)
+
     @torch.no_grad()
     def after_step(self, progress: float) -> None:
-        follow(self.key_network.parameters(), self.query_network.parameters(), self.settings.momentum)
+        self.move_key_network()
         assert self.latest is not None
         keys = gathered(self.latest)
         rows = (self.oldest + torch.arange(len(keys), device=keys.device)) % len(self.queue)

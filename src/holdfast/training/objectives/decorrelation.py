@@ -123,7 +123,7 @@ class BarlowTwinsLearner(Learner):
 # the second one.
 
 EPS = 1e-4
-"""Added to variances, for the slope of a square root at 0 has no end."""
+"""Added to variances, because the slope of a square root at 0 has no end."""
 
 
 def variance_and_covariance(codes: Codes) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:

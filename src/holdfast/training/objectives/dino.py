@@ -1,15 +1,15 @@
-"""DINO: a student says of each view what a teacher, the average of past students, says of another one.
+"""DINO: a student predicts from each view what a teacher, the average of past students, predicts from another view.
 
-With scores ``s`` of the student and ``t`` of the teacher, cosines of projected codes with K prototypes, and the centre ``c``
-of the teacher's scores:
+With scores ``s`` of the student and ``t`` of the teacher, cosines of projected embeddings with K prototypes, and the centre
+``c`` of the teacher's scores:
 
     P_t = softmax((t - c) / teacher_temperature),   P_s = softmax(s / temperature)
     loss = mean over whole views x and views x' != x of  -sum_k P_t(x)_k log P_s(x')_k
     teacher <- m teacher + (1 - m) student,   c <- center_momentum c + (1 - center_momentum) mean t
 
-where m rises from ``momentum`` to 1 along half a cosine. Caron et al. 2021, https://arxiv.org/abs/2104.14294, section 3.1.
-A loss that stays at ln K is a collapse: the teacher says the same of every view. With an adversary the attacked view is one
-more view of the student's, and the attack keeps it from what the teacher says of the second view.
+where m rises from ``momentum`` to 1 along half a cosine. Caron et al. 2021, https://arxiv.org/abs/2104.14294, section
+3.1. A loss that stays at ln K is a collapse: the teacher predicts the same from every view. With an adversary, the
+attacked view is one more view of the student, attacked away from the teacher's prediction of the second view.
 """
 
 from __future__ import annotations

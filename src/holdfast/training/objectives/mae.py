@@ -1,14 +1,14 @@
-"""Masked autoencoders: most patches of an image are hidden, and what they show is predicted from the others.
+"""Masked autoencoders: most patches of an image are hidden and are predicted from the others.
 
-With the patches ``x_1 ... x_n`` of an image, brought to mean 0 and variance 1 each, and the hidden ones ``H``:
+With the patches ``x_1 ... x_n`` of an image, each scaled to mean 0 and variance 1, and the hidden ones ``H``:
 
     loss = mean_{i in H} |decoder(encoder(x without H))_i - x_i|^2 / pixels of a patch
 
 He et al. 2022, https://arxiv.org/abs/2111.06377, section 3. There the encoder gets the tokens of visible patches alone
-(masked=tokens), which takes an encoder of patches. For any other, hidden patches are painted in the middle of the pixels'
-range and the decoder, a perceptron, sees nothing but the code (masked=pixels): a departure, in the spirit of SimMIM (Xie et
-al. 2022, https://arxiv.org/abs/2111.09886), whose encoder sees masked patches, too, and whose decoder is one layer. With an
-adversary the encoder gets the attacked view and is to predict the clean one.
+(masked=tokens), which needs an encoder of patches. For any other encoder, hidden patches get the middle of the pixel
+range and the decoder, a perceptron, sees only the embedding (masked=pixels). This is a departure, similar to SimMIM (Xie
+et al. 2022, https://arxiv.org/abs/2111.09886), whose encoder sees masked patches too and whose decoder is one layer. With
+an adversary, the encoder gets the attacked view and predicts the clean one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The views of the papers: what each makes of an image before it is encoded for training.
+"""The views of the papers: the random transforms of an image before it is encoded in training.
 
-Where a paper's own program differs from the chain here, the class says how. Crops keep the size of the image, and are
-bilinear where DINO's and BYOL's are bicubic.
+If a paper's own program differs from the chain here, the docstring of the class says how. Crops keep the size of the
+image and are bilinear; those of DINO and BYOL are bicubic.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What all common corruptions have in common: five severities, whose parameters depend on the size of the image.
+"""What all common corruptions share: five severities, whose parameters depend on the size of the image.
 
-Hendrycks and Dietterich publish parameters for images of 224 pixels (ImageNet-C) and of 32 (CIFAR-10-C). An image gets
-those of the size that is nearer by ratio: below 85 pixels on its shorter side, sqrt(32 * 224), those of CIFAR-10-C.
-Lengths are in pixels and are not scaled, but where the docstring of a corruption says so.
+Hendrycks and Dietterich publish parameters for images of 224 pixels (ImageNet-C) and of 32 (CIFAR-10-C). An image gets the
+parameters of the size that is nearer by ratio: below 85 pixels on its shorter side, sqrt(32 * 224), those of CIFAR-10-C.
+Lengths are in pixels and are not scaled, unless the docstring of a corruption says so.
 
-The published programs round down to 8 bits after each corruption, and some in between. Nothing is rounded here, which
-is half a level brighter on average. Only ``pixelate-c`` is darker, by up to half a level: Pillow rounds twice to the nearest
-level, and halves up. What else differs is in each docstring.
+The published programs round down to 8 bits after each corruption, and some in between. Nothing is rounded here, so images
+are half a level brighter on average. Only ``pixelate-c`` is darker, by up to half a level: Pillow rounds twice to the
+nearest level, and halves up. Other differences are in each docstring.
 """
 
 from __future__ import annotations
