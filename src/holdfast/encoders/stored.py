@@ -16,7 +16,7 @@ from holdfast.core.errors import Conflict, Described, OutOfRange
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
 from holdfast.data.codes.codes import StoredCodes, blocks, read_codes
-from holdfast.data.codes.forms import Form, Kept
+from holdfast.data.codes.forms import Form, Kept, Products, Signs
 from holdfast.encoders.embeddings import Embeddings
 from holdfast.encoders.loading.reference import named
 
@@ -92,6 +92,9 @@ def stored(
     if fitted.integers is not None:
         judged = JUDGED.format(bytes=fitted.bytes, form=form.words)
         kept.caution = f"{encoder.caution} {judged}".strip()
+    if isinstance(
+        fitted, Signs | Products
+    ):  # steps so wide that a distance does not grow until a perturbation is large
         kept.searched = copy(encoder)
         kept.searched.__dict__.pop("fingerprint", None)
         kept.searched.module = _through(encoder, fitted, smooth=True)
@@ -143,7 +146,9 @@ def _sample(
         return blocks(read_codes(of.removeprefix(EMBEDDINGS)).codes)
     if of is None and calibration is None:
         fix = f"state one, as in stored={form.name}:calibration=photos/"
-        raise OutOfRange(f"stored={form.name}", Described("neither"), "with scale, ranges or calibration", fix=fix)
+        raise OutOfRange(
+            f"stored={form.name}", Described("neither"), "given with scale, ranges or calibration", fix=fix
+        )
     if of is not None:
         calibration = data.load(of, encoder.domain, encoder.geometry, limit=CALIBRATED)
     if isinstance(calibration, Images):

@@ -234,7 +234,7 @@ def _as_embeddings(codes: Rows, form: Form, name: str) -> Rows:
         if named is None and not codes.dtype.is_floating_point:
             fix = "state scale or ranges, as in ?stored=int8:ranges=ranges.npy"
             raise OutOfRange(
-                f"stored={form.name}", Described("neither"), "with the scale or ranges of its integers", fix
+                f"stored={form.name}", Described("neither"), "given with the scale or ranges of its integers", fix
             )
         return blocks(codes if named is None else read_codes(named.removeprefix(f"{SOURCE}:")).codes)
 
