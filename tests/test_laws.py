@@ -106,7 +106,7 @@ def small(kind: type[Evaluation]) -> Evaluation:
     if kind.__module__.split(".")[1] not in ("bounds", "smoothing"):
         given.pop("samples", None)  # others are cheap, and say little of so few
     if kind.name == "sites":
-        given |= {"tags": two_sites(), "fewest": 1, "repeats": 1}
+        given |= {"tags": two_sites(), "least": 1, "repeats": 1}
     return replace(kind(), **given)
 
 

@@ -79,7 +79,7 @@ class Sites(Evaluation):
     """Random divisions into training and test images, and runs of k-means, for each pair."""
     clusters: int = 10
     """Largest number of clusters; the silhouette chooses between 2 and it."""
-    fewest: int = 8
+    least: int = 8
     """Held-out images of each class at each site, at least; other pairs are left out."""
     sizes = Sizes(quick={"samples": 500, "pairs": 3, "repeats": 2}, full={"pairs": 100, "repeats": 20, "clusters": 30})
     name = "sites"
@@ -105,7 +105,7 @@ class Sites(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "pairs", "repeats", "fewest")
+        check_positive(self, "pairs", "repeats", "least")
         if self.clusters < 2:
             raise OutOfRange("sites.clusters", self.clusters, "at least 2")
         if unknown := [repair for repair in self.repairs if repair not in KINDS]:
@@ -149,7 +149,7 @@ class Sites(Evaluation):
         self, codes: Codes, labels: Labels, sites: Labels, units: np.ndarray, seed: int, repair: str
     ) -> Iterator[Estimate]:
         """Yield the numbers of embeddings after one repair."""
-        squares = [cells for cells in cells_of(labels, sites) if cells.fewest >= self.fewest]
+        squares = [cells for cells in cells_of(labels, sites) if cells.fewest >= self.least]
         drawn = [squares[k] for k in np.random.default_rng(seed).permutation(len(squares))[: self.pairs]]
         n, about = sum(4 * cells.fewest for cells in drawn), {"repair": repair}
         found = [rand_indices(codes, cells, self.clusters, self.repeats, seed) for cells in drawn]
