@@ -9,6 +9,7 @@ from functools import cache
 from itertools import product
 from math import isnan
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, cast, get_origin
 
 import pytest
@@ -26,6 +27,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import members, types_of
+from holdfast.geometry.sphere import Tags
 from holdfast.measure.evaluation import Evaluation, components, fits_of, parts, settings, with_bank
 from holdfast.measure.observation import Joint, Observation, joined
 from holdfast.measure.population import Fit, Population
@@ -103,7 +105,19 @@ def small(kind: type[Evaluation]) -> Evaluation:
     given = {name: value for name, value in SMALL.items() if name in kind.__dataclass_fields__}
     if kind.__module__.split(".")[1] not in ("bounds", "smoothing"):
         given.pop("samples", None)  # others are cheap, and say little of so few
+    if kind.name == "sites":
+        given |= {"tags": two_sites(), "least": 1, "repeats": 1}
     return replace(kind(), **given)
+
+
+@cache
+def two_sites() -> Tags:
+    """A file that says of all digits at which of two sites they were seen."""
+    path = Path(mkdtemp()) / "sites.csv"
+    names = [(f"digit-{row}", row) for row in range(1797)]
+    names += [(f"crop {crop} of {row}", row) for crop in range(4) for row in range(20)]
+    path.write_text("".join(f"{name},{row // 2 % 2}\n" for name, row in names))
+    return Tags.read(str(path))
 
 
 def measure(evaluation: Evaluation, encoder: Encoder, images: Images, run: RunSettings | None = None) -> Result:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from math import nan
+from math import isnan, nan
 from typing import NamedTuple, final
 
 import numpy as np
@@ -36,8 +36,10 @@ STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Cramér's V of class and site among the images that a probe is trained on."""
 PENALTIES = tuple(10.0 ** np.linspace(-8, 4, 15))
 """Inverse penalties of the logistic regression, as in the authors' program."""
-FEWEST = 8
-"""Images of each class at each site; a quarter is tested on, an eighth chooses the penalty."""
+SPLIT = ((0, 0.25), (0.25, 0.375), (0.375, 1))
+"""Parts of the groups that are tested on, that choose the penalty and that are trained on."""
+FEW = "no two classes have enough held-out images at the same two sites"
+UNDIVIDED = "too few groups to divide into training and test images"
 STARTS = 5
 """Random starts of k-means; the best counts."""
 Labels = Int[np.ndarray, "n"]
@@ -77,6 +79,8 @@ class Sites(Evaluation):
     """Random divisions into training and test images, and runs of k-means, for each pair."""
     clusters: int = 10
     """Largest number of clusters; the silhouette chooses between 2 and it."""
+    least: int = 8
+    """Held-out images of each class at each site, at least; other pairs are left out."""
     sizes = Sizes(quick={"samples": 500, "pairs": 3, "repeats": 2}, full={"pairs": 100, "repeats": 20, "clusters": 30})
     name = "sites"
     version = 1
@@ -93,15 +97,15 @@ class Sites(Evaluation):
     questions = (
         Question(
             place=136,
-            text="Does a probe learn the site instead of the class?",
-            quantities=("performance_drop",),
-            meaning="part of a probe's accuracy lost where class and site correlate in training",
+            text="Do embeddings group by class or by site?",
+            quantities=("clustering_score",),
+            meaning="clustering score, from -1 by site to 1 by class",
         ),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "pairs", "repeats")
+        check_positive(self, "pairs", "repeats", "least")
         if self.clusters < 2:
             raise OutOfRange("sites.clusters", self.clusters, "at least 2")
         if unknown := [repair for repair in self.repairs if repair not in KINDS]:
@@ -115,11 +119,16 @@ class Sites(Evaluation):
             raise HoldfastError("sites.tags is missing. Name a CSV file of sites: --set sites.tags=sites.csv")
         chosen, unit = directions(population, self.samples)
         ids = [population.images.ids[row] for row in chosen]
-        codes, labels = unit.double().cpu().numpy(), population.labels.cpu().numpy()[chosen]
+        # One order for all that is drawn below, whatever the order of the images.
+        order = np.argsort(hashed_each((population.run.seed, "sites"), ids), kind="stable")
+        chosen, ids = [chosen[k] for k in order], [ids[k] for k in order]
+        codes, labels = unit.double().cpu().numpy()[order], population.labels.cpu().numpy()[chosen]
         sites, groups = self.tags.of(ids), groups_of(population, self.tags)
-        units = np.array(ids if groups is None else [groups[row] for row in chosen])
-        learning = halves(units, population.run.seed)
-        names = [str(site) for site in sites]
+        units, names = (
+            np.array(ids if groups is None else [groups[row] for row in chosen]),
+            [str(site) for site in sites],
+        )
+        learning = halves(units, sites, population.run.seed)
         estimates = list[Estimate]()
         for repair in ("none", *self.repairs):
             mapped = codes[~learning]
@@ -140,80 +149,67 @@ class Sites(Evaluation):
         self, codes: Codes, labels: Labels, sites: Labels, units: np.ndarray, seed: int, repair: str
     ) -> Iterator[Estimate]:
         """Yield the numbers of embeddings after one repair."""
-        order = np.argsort(hashed_each((seed, "sites"), [str(k) for k in range(len(codes))]), kind="stable")
-        squares = list(cells_of(labels, sites, order))
-        if not squares:
-            raise HoldfastError(
-                f"sites: no two classes have {FEWEST} held-out images each at the same two sites. Add images, or name "
-                "sites that share classes"
-            )
+        squares = [cells for cells in cells_of(labels, sites) if cells.fewest >= self.least]
         drawn = [squares[k] for k in np.random.default_rng(seed).permutation(len(squares))[: self.pairs]]
-        indices = np.array([rand_indices(codes, cells, self.clusters, self.repeats, seed) for cells in drawn]).mean(0)
-        accuracies = np.array(
-            [
-                accuracies_of(codes, cells, units, hashed(seed, repeat))
-                for cells in drawn
-                for repeat in range(self.repeats)
-            ]
-        )
-        accuracies = accuracies[np.isfinite(accuracies).all(1)]
-        if not len(accuracies):
-            raise HoldfastError("sites: the groups are too large to divide into training and test images. Add groups")
         n, about = sum(4 * cells.fewest for cells in drawn), {"repair": repair}
-        yield _estimate(
-            "class_rand_index", indices[0], about, n, "adjusted Rand index of clusters and classes", "higher"
-        )
-        yield _estimate("site_rand_index", indices[1], about, n, "adjusted Rand index of clusters and sites", "lower")
-        yield _estimate(
-            "clustering_score", indices[0] - indices[1], about, n, "difference of the two indices", "higher"
-        )
+        found = [rand_indices(codes, cells, self.clusters, self.repeats, seed) for cells in drawn]
+        by_class, by_site = np.array(found).mean(0) if found else (nan, nan)
+        yield _estimate("class_rand_index", by_class, about, n, "adjusted Rand index of clusters and classes", FEW)
+        yield _estimate("site_rand_index", by_site, about, n, "adjusted Rand index of clusters and sites", FEW)
+        yield _estimate("clustering_score", by_class - by_site, about, n, "difference of the two indices", FEW)
+        repeats = [hashed(seed, repeat) for repeat in range(self.repeats)]
+        tried = [accuracies_of(codes, cells, units, repeat) for cells in drawn for repeat in repeats]
+        accuracies = np.array([each for each in tried if each]).reshape(-1, len(STRENGTHS))
+        why, means = UNDIVIDED if drawn else FEW, accuracies.mean(0) if len(accuracies) else [nan] * len(STRENGTHS)
         of = "part of a probe's accuracy lost where class and site correlate"
-        yield _estimate("performance_drop", performance_drop(accuracies), about, n, of, "lower")
-        for k, strength in enumerate(STRENGTHS):
-            where = {**about, "cramers_v": f"{strength:g}"}
-            of = "balanced accuracy of the probe on balanced images"
-            yield _estimate("site_probe_accuracy", accuracies[:, k].mean(), where, n, of, "higher")
+        yield _estimate("performance_drop", performance_drop(accuracies), about, n, of, why)
+        for strength, mean in zip(STRENGTHS, means, strict=True):
+            where, of = {**about, "cramers_v": f"{strength:g}"}, "balanced accuracy of the probe on balanced images"
+            yield _estimate("site_probe_accuracy", mean, where, n, of, why)
 
 
-def _estimate(quantity: str, value: float, conditions: Conditions, n: int, of: str, better: str) -> Estimate:
-    return Estimate.model_validate(
-        {
-            "quantity": quantity,
-            "conditions": conditions,
-            "value": float(value),
-            "low": nan,
-            "high": nan,
-            "n": n,
-            "method": "no interval: repeated draws from the same images",
-            "unit": "index" if "drop" not in quantity and "accuracy" not in quantity else "fraction",
-            "claim": Claim.ESTIMATE,
-            "of": of,
-            "better": better,
-        }
+LOWER = ("site_rand_index", "performance_drop")
+
+
+def _estimate(quantity: str, value: float, conditions: Conditions, n: int, of: str, reason: str) -> Estimate:
+    defined = not isnan(value)
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=float(value),
+        low=nan,
+        high=nan,
+        n=n if defined else 0,
+        method="no interval: repeated draws from the same images" if defined else "undefined",
+        unit="fraction" if quantity in ("performance_drop", "site_probe_accuracy") else "index",
+        claim=Claim.ESTIMATE,
+        of=of,
+        better="lower" if quantity in LOWER else "higher",
+        reason=None if defined else reason,
     )
 
 
-def halves(units: np.ndarray, seed: int) -> Bool[np.ndarray, "n"]:
-    """Mask of the images that repairs are fitted to: every second group in random order.
+def halves(units: np.ndarray, sites: Labels, seed: int) -> Bool[np.ndarray, "n"]:
+    """Mask of the images that repairs are fitted to: every second group of each site in random order.
 
     Args:
         units: Group of each image, shape (n,); its id where there are none.
+        sites: Site of each image, shape (n,); that of its first image counts for a group.
         seed: Seed of the order.
     """
-    names, member = np.unique(units.astype(str), return_inverse=True)
+    names, first, member = np.unique(units.astype(str), return_index=True, return_inverse=True)
     order = np.argsort(hashed_each((seed, "repair"), names.tolist()), kind="stable")
     learning = np.zeros(len(names), dtype=bool)
-    learning[order[::2]] = True
+    for site in np.unique(sites):
+        learning[order[sites[first[order]] == site][::2]] = True
     return np.asarray(learning[member])
 
 
-def cells_of(labels: Labels, sites: Labels, order: Labels) -> Iterator[Cells]:
-    """Yield the images of two classes at two sites, for all pairs with enough of each, in random ``order``."""
+def cells_of(labels: Labels, sites: Labels) -> Iterator[Cells]:
+    """Yield the images of two classes at two sites, in their order, for all pairs of both."""
     for classes, places in product(combinations(np.unique(labels), 2), combinations(np.unique(sites), 2)):
-        a, b = ([order[(labels[order] == c) & (sites[order] == s)] for s in places] for c in classes)
-        cells = Cells(((a[0], a[1]), (b[0], b[1])))
-        if cells.fewest >= FEWEST:
-            yield cells
+        a, b = ([np.flatnonzero((labels == c) & (sites == s)) for s in places] for c in classes)
+        yield Cells(((a[0], a[1]), (b[0], b[1])))
 
 
 def rand_indices(codes: Codes, cells: Cells, most: int, repeats: int, seed: int) -> tuple[float, float]:
@@ -262,7 +258,7 @@ def performance_drop(accuracies: Float[np.ndarray, "r s"]) -> float:
         >>> round(performance_drop(np.array([[1.0, 0.8, 0.6], [0.5, 0.5, 0.4]])), 6)
         0.2
     """
-    return float(1 - (accuracies[:, 1:] / accuracies[:, :1]).mean())
+    return float(1 - (accuracies[:, 1:] / accuracies[:, :1]).mean()) if len(accuracies) else nan
 
 
 def counts_of(total: int, strength: float) -> tuple[int, int]:
@@ -283,7 +279,7 @@ def counts_of(total: int, strength: float) -> tuple[int, int]:
 def accuracies_of(codes: Codes, cells: Cells, units: np.ndarray, seed: int) -> list[float]:
     """Balanced accuracy of probes on balanced held-out images, by the strength of correlation in training.
 
-    Groups stay together. Which class is frequent at which site is drawn.
+    Empty if a part would lack one of the four kinds. Groups stay together. Which class is frequent at which site is drawn.
 
     Args:
         codes: Embeddings, shape (n, d).
@@ -301,11 +297,11 @@ def accuracies_of(codes: Codes, cells: Cells, units: np.ndarray, seed: int) -> l
             [np.array([r for r in cell if low <= share[str(units[r])] < high], dtype=np.int64) for cell in pair]
             for pair in cells.rows
         ]
-        for low, high in ((0, 0.25), (0.25, 0.375), (0.375, 1))
+        for low, high in SPLIT
     ]
     fewest = [min(len(cell) for pair in part for cell in pair) for part in parts]
     if not min(fewest) or fewest[2] < 2:
-        return [nan] * len(STRENGTHS)
+        return []
     test, chosen = (
         [[cell[:few] for cell in pair] for pair in part] for part, few in zip(parts[:2], fewest[:2], strict=True)
     )
