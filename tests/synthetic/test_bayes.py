@@ -16,11 +16,16 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.synthetic import mixture as bayes
-from holdfast.synthetic.mixture import accuracy, homotopy, secular
+from holdfast.synthetic.mixture import homotopy, secular
 from holdfast.synthetic.score import expected_bound
 from tests.synthetic.isotropic import isotropic_rule
 
 BUDGETS = [0.0, 0.2, 0.4, 0.6, 0.8]
+
+
+def accuracy(w: Tensor, m: Tensor, lam: Tensor) -> Tensor:
+    """Return the accuracy of the rules ``sign(w'x)``: ``Phi(m'w / sqrt(w' Lam w))``."""
+    return torch.special.ndtr(w @ m / (w.square() @ lam).sqrt())
 
 
 def pair(d: int, seed: int = 0, condition: float = 30.0) -> tuple[Tensor, Tensor]:

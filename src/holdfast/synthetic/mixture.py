@@ -238,11 +238,6 @@ def secular(
     return torch.stack([z for z, _ in pairs]), torch.stack([w for _, w in pairs])
 
 
-def accuracy(w: Float[Tensor, "e r"], m: Float[Tensor, "r"], lam: Float[Tensor, "r"]) -> Float[Tensor, "e"]:
-    """Return the accuracy of the rules ``sign(w'x)``: ``Phi(m'w / sqrt(w' Lam w))``."""
-    return torch.special.ndtr(w @ m / (w.square() @ lam).sqrt())
-
-
 ROUNDING = 10.0
 """Rounding errors of an encoder's embeddings, in units of its precision relative to their size."""
 
