@@ -17,7 +17,7 @@ weights and the two regularisers are those of Shi et al. 2021, https://arxiv.org
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, pi, prod, sqrt
 from typing import final
@@ -215,6 +215,9 @@ class CertifiedLearner(Learner):
 
     def before_epoch(self, epoch: int, codes: Callable[[], Codes]) -> None:
         self.learner.before_epoch(epoch, codes)
+
+    def after_epoch(self, numbers: Mapping[str, float]) -> None:
+        self.learner.after_epoch(numbers)
 
     def before_step(self, progress: float) -> None:
         self.learner.before_step(progress)
