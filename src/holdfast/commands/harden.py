@@ -217,12 +217,12 @@ def harden(
         resisted.check(original.domain)
     selected = select(images, original.domain, original.geometry, scan_cache=scan_cache)
     taught, held_out = parted(selected, options["limit"], seed)
+    _check_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
     if agreement is not None:  # what chooses the epoch is neither trained on nor measured with in the end
         taught, validation = parted(taught, None, seed)
         assert resisted is not None
         watch = watch_of(agreement, original, validation, device, resisted, seed)
-    _check_gradients(original, taught)
     recipe_of = partial(
         recipe_for,
         original,
