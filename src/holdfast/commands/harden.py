@@ -203,6 +203,8 @@ def harden(
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     _check_goals(agreement, certified, noise, edits)
     families = names_of(edits, "edits")
+    if families:
+        CommonPerturbations(edits=tuple(families))  # refuses names that could not be measured after the training
     left = partial(_left, budget_start(), None if options["budget"] is None else seconds(options["budget"]))
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
     _check_engine(devices)
