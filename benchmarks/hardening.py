@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.commands.harden import agreement
+from holdfast.training.agreement import agreement
 
 
 def main() -> None:
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=None)
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--eps", default="1/255")
+    parser.add_argument("--agreement", type=float, default=None, help="floor of the agreement with the original")
     parser.add_argument("--held", type=int, default=8, help="photographs to measure with")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -52,7 +53,14 @@ def line(asked: argparse.Namespace, seed: int) -> str:
     training = [k for k, name in enumerate(images.ids) if photograph(Path(name)) not in held]
     began = process_time()
     hardened = hf.harden(
-        encoder, images.pixels(training), eps=asked.eps, rate=asked.rate, epochs=asked.epochs, seed=seed, workers=1
+        encoder,
+        images.pixels(training),
+        eps=asked.eps,
+        rate=asked.rate,
+        epochs=asked.epochs,
+        agreement=asked.agreement,
+        seed=seed,
+        workers=1,
     )
     spent = process_time() - began
     pixels = images.pixels(measured)

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 import holdfast as hf
-from holdfast.commands.harden import agreement, parted
+from holdfast.commands.harden import parted
 from holdfast.core.balls import Ball, read_ball
+from holdfast.training.agreement import agreement
 from holdfast.training.harden_recipe import recipe_for
 
 ENCODER, RATE = "builtin:digits-contrastive", 1e-3

@@ -16,13 +16,14 @@ from holdfast.cli.app import run
 from holdfast.commands import harden
 from holdfast.commands import harden as budget
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.harden import agreement, agreement_of, parted
+from holdfast.commands.harden import parted
 from holdfast.commands.runs import read
 from holdfast.commands.train import train
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.run.engines.ray import Ray
+from holdfast.training.agreement import agreement, agreement_of
 from holdfast.training.harden_recipe import batch_of, recipe_for
 from holdfast.training.recipe import Recipe
 from tests.facts import refused, says

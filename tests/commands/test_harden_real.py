@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.commands.harden import agreement_of, parted
+from holdfast.commands.harden import parted
 from holdfast.commands.train import train
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
+from holdfast.training.agreement import agreement_of
 from holdfast.training.harden_recipe import recipe_for
 
 pytest.importorskip("lightning_fabric")

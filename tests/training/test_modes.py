@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.commands.harden import agreement_of, parted
+from holdfast.commands.harden import parted
 from holdfast.commands.train import mode_of, train
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.training.agreement import agreement_of
 from holdfast.training.harden_recipe import recipe_for
 from holdfast.training.learner import TrainingObjective, training_objectives
 from holdfast.training.recipe import Recipe

@@ -66,6 +66,20 @@ def command(
             rich_help_panel=MEASURED,
         ),
     ] = None,
+    agreement: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep the mean cosine similarity to the original at A or above.",
+            metavar="A",
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    edits: Annotated[
+        str | None,
+        typer.Option(
+            help="Train under the worst of these edits, as in jpeg,blur.", metavar="NAMES", rich_help_panel=MEASURED
+        ),
+    ] = None,
     bank: flags.TrainingBank = None,
     set_: flags.RecipeSettings = None,
     *,
@@ -100,6 +114,8 @@ def command(
             rate=rate,
             certified=certified,
             noise=noise,
+            agreement=agreement,
+            edits=edits or (),
             bank=bank,
             settings=pairs(set_ or [], "--set: expected setting=value, as in epochs=10"),
             **options,
@@ -109,6 +125,8 @@ def command(
         f"Clean images: cosine similarity {kept['agreement']:.3f} between embeddings before and after; "
         f"{kept['neighbours_kept']:.1%} of the images keep their nearest neighbour."
     )
+    if hardened.promise is not None:
+        print(hardened.promise.line)
     print(f"Encoder: trained:{out}")
     print(f"Report: {hardened.run.report()}")
     spent, failed = by_budget(hardened.run.failures)
@@ -117,7 +135,8 @@ def command(
     if spent or hardened.run.partial:
         print(f"some measurements are missing: {SPENT}", file=sys.stderr)
     _compare(out / FOLDER, hardened.run)
-    return int(bool(hardened.unfinished or hardened.run.failures or hardened.run.partial))
+    broken = hardened.promise is not None and not hardened.promise.kept
+    return int(bool(broken or hardened.unfinished or hardened.run.failures or hardened.run.partial))
 
 
 def _compare(folder: Path, run: EvaluatedRun) -> None:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.attacks.evaluations.attack_radius import AttackRadius
 from holdfast.attacks.evaluations.breakaway import Breakaway
@@ -28,16 +27,17 @@ from holdfast.commands.inputs import ball_of
 from holdfast.commands.train import UnfinishedError, check_trainable, train
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.clock import budget_start
-from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import Conflict, HoldfastError, HoldfastWarning, OutOfRange
+from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.options import HardenOptions, takes
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import seconds
+from holdfast.core.settings import names_of, seconds
+from holdfast.corruptions.evaluations.common_perturbations import CommonPerturbations
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders.trained import ASKED, CHECKPOINT
-from holdfast.measure.observation import collapsed
 from holdfast.run.engines.ranks import process_rank
 from holdfast.run.engines.ray import Ray
 from holdfast.run.engines.requested import check_cluster, engine_of
@@ -45,8 +45,8 @@ from holdfast.run.inputs import NamedEncoder, NamedImages, load_encoder, loading
 from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
 from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
+from holdfast.training.agreement import Promise, agreement_of, promise_of, watch_of
 from holdfast.training.harden_recipe import LEAST_BATCH, recipe_for
-from holdfast.training.health import eval_codes
 from holdfast.training.loop import WATCHED
 from holdfast.training.recipe import Recipe
 
@@ -111,21 +111,24 @@ def epochs_within(
 #
 # OUT/
 #   ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder
+#   agreement.json  the agreement asked and reached, where one was asked
 #   before-after/   a run with both encoders, as ``holdfast evaluate`` writes it, and its report
 
 BALL = Linf(1 / 255)
 HELD_OUT, SHARE = 1000, 5
 """Kept from training: one in five images, at most a thousand."""
 FEWEST = 20
-PART = 128
 TRAINING_SHARE = 0.5
 """Of a budget, at most; the rest is for measuring."""
 ATTACKED = (AttackRadius.name, Breakaway.name, Displacement.name)
+EDITED = CommonPerturbations.name
 FAR = 100
 """Attack radii in other norms than linf are searched up to this multiple of the radius to resist."""
 SMOOTHED = (SmoothedRetrieval.name, FeatureSmoothing.name)
 """What is measured of an encoder hardened for noise."""
 FOLDER = "before-after"
+AGREEMENT = "agreement.json"
+"""File in OUT with the agreement asked, reached and whether it was kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +141,8 @@ class Hardened:
     """How far its codes of clean images that it was not trained on are still those of the original."""
     run: EvaluatedRun
     """Original and hardened encoder under attack."""
+    promise: Promise | None = None
+    """Agreement that was asked for, and what was reached; None without one."""
     unfinished: str = ""
     """How far training came, where the budget ended it: then all of this is of the encoder as it is so far."""
 
@@ -153,6 +158,8 @@ def harden(
     rate: float | None = None,
     certified: bool = False,
     noise: float | None = None,
+    agreement: float | None = None,
+    edits: str | Sequence[str] = (),
     bank: NamedImages | None = None,
     settings: Mapping[str, Any] | None = None,
     **options: Unpack[HardenOptions],
@@ -171,6 +178,10 @@ def harden(
             is proved before and after; for linf balls and networks that can be bounded.
         noise: hold the codes of copies with normal noise of this deviation in every pixel at the clean codes, and measure
             what is certified of the smoothed encoder. With a ``ball``, as ``"l2:0.25"``, it is attacked in it as well.
+        agreement: floor of the mean cosine similarity to the original embeddings, in (0, 1). Training maximises robustness
+            above it, and the most robust epoch that keeps it on validation images is the result.
+        edits: families of everyday edits to resist instead of an attack, as ``"jpeg,blur"``; each image is trained on under
+            the worst of them.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
         settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
         budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
@@ -190,6 +201,10 @@ def harden(
     check_cluster("harden", options["cluster"], out)
     if certified and noise is not None:
         raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
+    _check_goals(agreement, certified, noise, edits)
+    families = names_of(edits, "edits")
+    if families:
+        CommonPerturbations(edits=tuple(families))  # refuses names that could not be measured after the training
     left = partial(_left, budget_start(), None if options["budget"] is None else seconds(options["budget"]))
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
     _check_engine(devices)
@@ -206,6 +221,10 @@ def harden(
     taught, held_out = parted(selected, options["limit"], seed)
     _check_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
+    if agreement is not None:  # what chooses the epoch is neither trained on nor measured with in the end
+        taught, validation = parted(taught, None, seed)
+        assert resisted is not None
+        watch = watch_of(agreement, original, validation, device, resisted, seed)
     recipe_of = partial(
         recipe_for,
         original,
@@ -214,6 +233,8 @@ def harden(
         rate=rate,
         certified=certified,
         noise=noise,
+        agreement=agreement,
+        edits=families,
         seed=seed,
         settings=settings,
     )
@@ -241,14 +262,32 @@ def harden(
     run = evaluate(
         [original, hardened],
         held_out,
-        **_measured(resisted, certified, noise, held_out, bank),
+        **_measured(resisted, certified, noise, families, held_out, bank),
         seed=seed,
         budget=left(),
         out=None if out is None else Path(out) / FOLDER,
         progress=options["progress"],
         **devices,
     )
-    return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
+    module = hardened.to(device, torch.float32).module
+    promise = None if agreement is None else promise_of(agreement, original, held_out, device)(module)
+    if promise is not None and out is not None:
+        content = {**asdict(promise), "status": promise.status}
+        write_whole(Path(out) / AGREEMENT, json.dumps(content, indent=1).encode())
+    return Hardened(hardened, agreement_of(original, held_out, device)(module), run, promise, unfinished)
+
+
+def _check_goals(agreement: float | None, certified: bool, noise: float | None, edits: str | Sequence[str]) -> None:
+    """Raise if goals exclude each other, or the floor is none.
+
+    Raises:
+        HoldfastError: so it is.
+    """
+    if agreement is not None and not 0 < agreement < 1:
+        raise OutOfRange("agreement", agreement, "between 0 and 1", fix="try 0.9")
+    if (certified or noise is not None) and (agreement is not None or edits):
+        other = "certified" if certified else "noise"
+        raise Conflict("harden", f"{other} with {'agreement' if agreement is not None else 'edits'}", "one of the two")
 
 
 def _left(began: float, budget: float | None, share: float = 1.0) -> float | None:
@@ -295,7 +334,12 @@ def _trained(recipe: Recipe, images: Images, **options: Any) -> tuple[Encoder, s
 
 
 def _measured(
-    ball: Ball | None, certified: bool, noise: float | None, held_out: Images, bank: NamedImages | None
+    ball: Ball | None,
+    certified: bool,
+    noise: float | None,
+    edits: Sequence[str],
+    held_out: Images,
+    bank: NamedImages | None,
 ) -> dict[str, Any]:
     """Return what is measured before and after."""
     if noise is None:
@@ -304,7 +348,10 @@ def _measured(
         if not isinstance(ball, Linf):
             radius["widest"] = replace(ball, radius=FAR * ball.radius)
         only = (*ATTACKED, CertifiedRadius.name) if certified else ATTACKED
-        return {"only": only, "ball": ball, "settings": {AttackRadius.name: radius}}
+        measured: dict[str, Any] = {AttackRadius.name: radius}
+        if edits:
+            only, measured[EDITED] = (*only, EDITED), {"edits": tuple(edits)}
+        return {"only": only, "ball": ball, "settings": measured}
     settings = {name: {"sigma": noise, "radii": (noise,)} for name in SMOOTHED}
     if held_out.labels is None or bank is None:
         return {"only": SMOOTHED, "settings": settings}
@@ -344,49 +391,3 @@ def _check_gradients(encoder: Encoder, images: Images) -> None:
             f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad), so it cannot be "
             "hardened; load it in a form that can be trained"
         )
-
-
-def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[nn.Module], dict[str, float]]:
-    """Return what compares a module's codes of the images ``held_out`` with those of the ``original``.
-
-    Raises:
-        HoldfastError: the original has one code for all of them.
-    """
-    parts = [range(start, min(start + PART, len(held_out))) for start in range(0, len(held_out), PART)]
-
-    def codes_of(module: nn.Module) -> Codes:
-        weight = next(module.parameters())
-        batches = (held_out.pixels(part, weight.device, weight.dtype, original.domain) for part in parts)
-        return torch.cat([eval_codes(module, pixels).float() for pixels in batches])
-
-    before = codes_of(original.to(device, torch.float32).module)
-    if collapsed(before):
-        raise HoldfastError(
-            f"{original.name} gives one embedding to all images that are kept to measure with, so there is nothing to "
-            "keep and "
-            "it cannot be hardened; name another encoder, or check its weights and the range of its inputs"
-        )
-    return lambda module: agreement(before, codes_of(module).to(before.device))
-
-
-def agreement(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"]) -> dict[str, float]:
-    """Return how far codes are what they were.
-
-    ``agreement``: their mean cosine similarity. ``relative_distance``: how far they moved in comparison with how far they
-    are from their mean, both as root mean squares. ``neighbours_kept``: the share of images whose nearest other is still
-    the same.
-
-    Example:
-        >>> codes = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 4.0]])
-        >>> agreement(codes, codes)
-        {'agreement': 1.0, 'relative_distance': 0.0, 'neighbours_kept': 1.0}
-    """
-    before, after = before.double(), after.double()
-    moved = (after - before).square().sum(1).mean()
-    spread = (before - before.mean(0)).square().sum(1).mean()
-    nearest = [torch.cdist(codes, codes).fill_diagonal_(torch.inf).argmin(1) for codes in (before, after)]
-    return {
-        "agreement": float(torch.cosine_similarity(before, after).mean()),
-        "relative_distance": float((moved / spread).sqrt()),
-        "neighbours_kept": float((nearest[0] == nearest[1]).double().mean()),
-    }

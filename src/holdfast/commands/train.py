@@ -429,6 +429,7 @@ def _trained(training: Training, record: TrainingFolder) -> Encoder:
     except BudgetSpentError as error:
         if lost(training.curve[-1]) and training.sound_weights:
             training.encoder.load_state_dict(training.sound_weights)
+        training.use_best()
         encoder = record.encoder(training.encoder)
         encoder.name = f"{encoder.name} (epoch {training.epoch}, step {training.step})"
         encoder.source = MADE_IN_PYTHON

@@ -7,7 +7,7 @@ images in the same time. A small set of images is seen often, as random crops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -20,6 +20,7 @@ from holdfast.encoders.architectures.base import LoadedEncoder
 from holdfast.training.adversaries.attacks import GaussianNoise, OnLoss
 from holdfast.training.adversaries.base import Adversary
 from holdfast.training.adversaries.certified import Certified
+from holdfast.training.adversaries.edits import SEPARATOR, Edits
 from holdfast.training.objectives.teachers import Distillation
 from holdfast.training.optimisers import AdamW, Cosine
 from holdfast.training.recipe import Recipe
@@ -39,6 +40,8 @@ STEPS = 2
 """Least number of steps in an epoch, where there are enough images."""
 WARMUP = 0.07
 """Share of the epochs in which the rate rises."""
+RAMP = 0.3
+"""Share of the training in which the radius grows, where an agreement is promised."""
 LEAST_SIDE = 32
 """Of smaller images, crops show too little."""
 CROPS = "random-resized-crop:scale_min=0.25 + horizontal-flip"
@@ -53,6 +56,8 @@ def recipe_for(
     rate: float | None = None,
     certified: bool = False,
     noise: float | None = None,
+    agreement: float | None = None,
+    edits: Sequence[str] = (),
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> Recipe:
@@ -65,16 +70,18 @@ def recipe_for(
         epochs, rate: Epochs and learning rate; None chooses them by encoder and number of images.
         certified: True for certified training instead of attacks.
         noise: Standard deviation of the noise for the smoothed encoder, in pixel units; None without noise.
+        agreement: Floor of the agreement with the original, in (0, 1); None without.
+        edits: Families of edits to resist instead of an attack.
         seed: Seed of the recipe.
         settings: Settings of the recipe by name, which replace all others; the warm-up follows the epochs.
     """
     batch = batch_of(count)
     epochs = epochs_of(count, batch) if epochs is None else epochs
     recipe = Recipe(
-        objective=Distillation(clean=CLEAN),
+        objective=Distillation(clean=CLEAN) if agreement is None else Distillation(agreement=agreement),
         architecture=LoadedEncoder("hardened"),
         augmentation=crops_of(encoder.domain, epochs),
-        adversary=adversary_of(ball, certified, noise),
+        adversary=adversary_of(ball, certified, noise, edits, ramp=0.0 if agreement is None else RAMP),
         optimiser=AdamW(rate=rate_of(encoder.module) if rate is None else rate, weight_decay=1e-4),
         batch=batch,
         epochs=epochs,
@@ -87,18 +94,24 @@ def recipe_for(
     )
 
 
-def adversary_of(ball: Ball | None, certified: bool, noise: float | None) -> Adversary:
+def adversary_of(
+    ball: Ball | None, certified: bool, noise: float | None, edits: Sequence[str] = (), ramp: float = 0.0
+) -> Adversary:
     """Adversary for a ball, certified training or noise.
 
     Args:
         ball: Perturbation set; None with ``noise``: noise alone.
         certified: True for certified training.
         noise: Standard deviation of the noise in pixel units; None without noise.
+        edits: Families of edits; empty for none.
+        ramp: Fraction of the training over which the radius of an attack grows from 0.
     """
+    if edits:
+        return Edits(edits=SEPARATOR.join(edits))
     if noise is not None:
         return GaussianNoise(sigma=noise) if ball is None else GaussianNoise(ball, ATTACK_STEPS, sigma=noise)
     assert ball is not None
-    return Certified(ball) if certified else OnLoss(ball, steps=ATTACK_STEPS)
+    return Certified(ball) if certified else OnLoss(ball, steps=ATTACK_STEPS, ramp=ramp)
 
 
 def batch_of(count: int) -> int:

@@ -88,6 +88,24 @@ def lost(measured: Mapping[str, float]) -> bool:
     return not (measured.get("agreement", 1.0) >= LOST and measured.get("relative_distance", 0.0) <= 1)
 
 
+def rank_of(measured: Mapping[str, float]) -> tuple[float, float]:
+    """Order of epochs, the best last: those that keep a promised agreement by robustness, then others by agreement.
+
+    Without a promise all epochs are equal, and the last one counts. The encoder before the first step comes first.
+
+    Example:
+        >>> kept = {"epoch": 2.0, "kept": 1.0, "attack_shift": 0.5, "agreement_low": 0.91}
+        >>> missed = {"epoch": 3.0, "kept": 0.0, "attack_shift": 0.1, "agreement_low": 0.89}
+        >>> rank_of(missed) < rank_of(kept), rank_of({"epoch": 1.0}) == rank_of({"epoch": 2.0})
+        (True, True)
+    """
+    if "kept" not in measured:
+        return 0.0, 0.0
+    if not measured["epoch"]:
+        return -1.0, 0.0
+    return (1.0, -measured["attack_shift"]) if measured["kept"] else (0.0, measured["agreement_low"])
+
+
 def neighbour_accuracy(
     codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], before: Mapping[str, float], k: int = NEIGHBOURS
 ) -> dict[str, float]:

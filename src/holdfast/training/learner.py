@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 from typing import ClassVar, final
@@ -119,6 +119,9 @@ class Learner(nn.Module, ABC):
             epoch: Number of the epoch.
             codes: Function that computes the embeddings of all training images, in order, shape (n, d).
         """
+
+    def after_epoch(self, numbers: Mapping[str, float]) -> None:
+        """Take note of what was measured after an epoch, by name; epoch 0 is before the first step."""
 
     def before_step(self, progress: float) -> None:
         """Change what must change between gradients and optimiser step.

@@ -22,7 +22,7 @@ from holdfast.core.noise import Noise, hashed
 from holdfast.encoders.architectures.base import LoadedEncoder
 from holdfast.training import health as checkpoints
 from holdfast.training.feed import Feed
-from holdfast.training.health import COLLAPSED, Interruption, eval_codes, health, lost, neighbour_accuracy
+from holdfast.training.health import COLLAPSED, Interruption, eval_codes, health, lost, neighbour_accuracy, rank_of
 from holdfast.training.learner import Batch, Learner, Setting
 from holdfast.training.moco_checkpoint import MoCoCheckpoint
 from holdfast.training.optimisers import averaged
@@ -237,6 +237,12 @@ class Training:
             while self.epoch < self.recipe.epochs:
                 self._run_epoch()
                 self._check_agreement()
+        self.use_best()
+
+    def use_best(self) -> None:
+        """Go back to the best epoch if a promised agreement was measured after each."""
+        if "kept" in self.curve[-1] and self.sound_epoch:
+            self.encoder.load_state_dict(self.sound_weights)
 
     @property
     def encoder(self) -> nn.Module:
@@ -420,7 +426,8 @@ class Training:
     def _remember(self, numbers: Epoch) -> None:
         """Add an epoch to the curve and keep everything."""
         self.curve.append(numbers)
-        if self.watch is not None and not lost(numbers):
+        self.learner.after_epoch(numbers)
+        if self.watch is not None and not lost(numbers) and rank_of(numbers) >= rank_of(self.curve[self.sound_epoch]):
             weights = self.encoder.state_dict().items()
             self.sound_epoch, self.sound_weights = self.epoch, {name: value.cpu().clone() for name, value in weights}
         # Before the checkpoint, after which a resumed training would not come back to it.

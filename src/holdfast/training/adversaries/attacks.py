@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -12,7 +12,7 @@ from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.objective import ObjectiveFunction
-from holdfast.core.settings import check_not_negative, check_positive
+from holdfast.core.settings import check_fraction, check_not_negative, check_positive
 from holdfast.training.adversaries.base import Adversary, Prepared
 from holdfast.training.learner import Batch, Learner, OfRows, codes_of
 from holdfast.training.processes import gathered, own_rows
@@ -23,12 +23,30 @@ from holdfast.training.processes import gathered, own_rows
 # distillation from a frozen copy that of FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336).
 
 
+SMALLEST = 1e-3
+"""The ramp of the radius begins at this fraction of it."""
+
+
 @final
 @dataclass(frozen=True)
 class OnLoss(Adversary):
     """Maximise each sample's training loss (L-PGD; also RoCL, FARE and adversarial training)."""
 
+    ramp: float = 0.0
+    """Fraction of the training over which the radius grows from 0, in [0, 1]."""
     name = "loss"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fraction(self, "ramp")
+
+    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
+        if batch.progress >= self.ramp:
+            return super().__call__(learner, batch, domain, prepared)
+        # The views of the first step of all are clean, up to a ball of next to no size.
+        share = max(SMALLEST, batch.progress / self.ramp)
+        within = replace(self, ball=self.ball.scaled(share), ramp=0.0)
+        return super(OnLoss, within).__call__(learner, batch, domain, prepared)
 
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         return learner.loss_under_attack(batch)

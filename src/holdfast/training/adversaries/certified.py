@@ -18,7 +18,7 @@ https://arxiv.org/abs/2103.17268.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, pi, prod, sqrt
 from typing import final
@@ -216,6 +216,9 @@ class CertifiedLearner(Learner):
 
     def before_epoch(self, epoch: int, codes: Callable[[], Codes]) -> None:
         self.learner.before_epoch(epoch, codes)
+
+    def after_epoch(self, numbers: Mapping[str, float]) -> None:
+        self.learner.after_epoch(numbers)
 
     def before_step(self, progress: float) -> None:
         self.learner.before_step(progress)

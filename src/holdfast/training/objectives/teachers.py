@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite, log
+from math import isfinite, log, nan
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss, normalize
+from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss, normalize
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import OutOfRange
@@ -36,6 +37,26 @@ from holdfast.training.processes import gathered
 # that of TAR for encoders without a contrastive loss (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076,
 # section 4.4 and listing 3), with the adversaries of these names; ``clean=0`` with an adversary on the loss is FARE
 # (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336; theirs is not divided by ``d``).
+#
+# With a floor ``agreement = a``, the clean term becomes a constraint with a learned multiplier ``m`` >= 0:
+#
+#     loss = ( mean |f0(x) - f(x')|^2 / mean |f0(x)|^2 + m * (a + gap - mean cos(f0(x), f(x))) ) / (1 + m)
+#     m <- max(0, m + rate * (a + gap - mean cos(f0(x), f(x))) / (1 - a))     after each step
+#
+# The constraint by a dual variable is that of LORE (https://arxiv.org/abs/2505.18884). Departures: one multiplier for the
+# mean over images, where LORE learns one for each image; and ``gap``, the amount by which training images agree more than
+# the lower end of the interval of validation images did after the last epoch. The gradient comes from training images, and
+# validation images move the multiplier alone.
+
+
+FIRST_MULTIPLIER, MOST_MULTIPLIER = 2.0, 1e3
+"""The first one weighs clean views as ``clean=1`` does: a small squared distance is twice what cosines lose."""
+DUAL_RATE = 0.05
+"""Change of the multiplier in a step in which the floor is missed by all that it allows."""
+MEMORY = 0.9
+"""Weight of earlier steps in the running agreement of training images."""
+LEAST_SLACK = 0.05
+"""Fraction of what the floor allows that training images may always use."""
 
 
 @final
@@ -48,23 +69,37 @@ class Distillation(TrainingObjective):
 
     clean: float = 0.0
     """Weight of the clean view's term, relative to the attacked view's."""
+    agreement: float | None = None
+    """Floor of the mean cosine similarity to the original embeddings, in (0, 1); it replaces `clean`; none: no floor."""
     name = "distillation"
     views = 1
 
     def __post_init__(self) -> None:
         check_not_negative(self, "clean")
+        if self.agreement is not None and not 0 < self.agreement < 1:
+            raise OutOfRange("agreement", self.agreement, "between 0 and 1")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        return DistillationLearner(encoder, self.clean)
+        return DistillationLearner(encoder, self.clean, self.agreement)
 
 
 @final
 class DistillationLearner(Learner):
-    """An encoder with a frozen copy of what it was."""
+    """An encoder with a frozen copy of what it was, and the multiplier of its floor if there is one."""
 
-    def __init__(self, encoder: nn.Module, clean: float) -> None:
+    multiplier: Tensor
+    gap: Tensor
+    agreed: Tensor
+    violation: Tensor
+
+    def __init__(self, encoder: nn.Module, clean: float, agreement: float | None = None) -> None:
         super().__init__(encoder)
-        self.original, self.clean = frozen_copy(encoder).eval(), clean
+        self.original, self.clean, self.agreement = frozen_copy(encoder).eval(), clean, agreement
+        if agreement is not None:  # buffers are part of every checkpoint
+            self.register_buffer("multiplier", torch.tensor(FIRST_MULTIPLIER))
+            self.register_buffer("gap", torch.tensor(0.0))
+            self.register_buffer("agreed", torch.tensor(1.0))
+            self.register_buffer("violation", torch.tensor(0.0))
 
     def train(self, mode: bool = True) -> DistillationLearner:
         super().train(mode)
@@ -76,10 +111,40 @@ class DistillationLearner(Learner):
         target = self.target(batch)
         if batch.attacked is None:
             return mse_loss(codes_of(self.encoder, view), target)
-        if not self.clean:
+        if not self.clean and self.agreement is None:
             return mse_loss(codes_of(self.encoder, batch.attacked), target)
         moved, still = codes_of(self.encoder, torch.cat([batch.attacked, view])).chunk(2)
+        if self.agreement is not None:
+            return self.constrained(moved, still, target)
         return (mse_loss(moved, target) + self.clean * mse_loss(still, target)) / (1 + self.clean)
+
+    def constrained(self, moved: Codes, still: Codes, target: Codes) -> Float[Tensor, ""]:
+        """Lagrangian of the attacked distance under the floor.
+
+        Args:
+            moved: Embeddings of attacked views, shape (b, d).
+            still: Embeddings of clean views, shape (b, d).
+            target: Embeddings of clean views by the starting encoder, shape (b, d).
+        """
+        assert self.agreement is not None
+        cosines = cosine_similarity(still, target)
+        wanted = min(self.agreement + float(self.gap), 1 - LEAST_SLACK * (1 - self.agreement))
+        agreed = gathered(cosines.detach()).mean()
+        self.violation.copy_(wanted - agreed)
+        self.agreed.lerp_(agreed.to(self.agreed), 1 - MEMORY)
+        distance = (moved - target).square().sum(1).mean() / target.square().sum(1).mean()
+        multiplier = float(self.multiplier)
+        return (distance + multiplier * (wanted - cosines.mean())) / (1 + multiplier)
+
+    def after_step(self, progress: float) -> None:
+        if self.agreement is not None:
+            change = DUAL_RATE * float(self.violation) / (1 - self.agreement)
+            self.multiplier.add_(change).clamp_(0, MOST_MULTIPLIER)
+
+    def after_epoch(self, numbers: Mapping[str, float]) -> None:
+        low = numbers.get("agreement_low", nan)
+        if self.agreement is not None and numbers["epoch"] and isfinite(low):
+            self.gap.fill_(max(0.0, float(self.agreed) - low))
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         target = self.target(batch)
