@@ -181,7 +181,7 @@ def test_a_spent_budget_leaves_a_comparison_on_the_terminal(
     partial = [result.model_copy(update={"planned": 20}) for result in run_of_both]
     left = EvaluatedRun(tuple(partial), (), folder / "before-after")
     agreement = {"agreement": 0.9, "neighbours_kept": 0.8}
-    spent = harden.Hardened(encoders[1], agreement, left, "the budget was spent after 7 of 105 epochs")
+    spent = harden.Hardened(encoders[1], agreement, left, unfinished="the budget was spent after 7 of 105 epochs")
     monkeypatch.setattr(harden, "harden", lambda *_, **__: spent)
     assert run([*HARDEN, "--out", str(folder)]) == 1
     printed = capsys.readouterr().out

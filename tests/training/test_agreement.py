@@ -99,7 +99,7 @@ def test_without_a_floor_nothing_changes() -> None:
 
 def test_the_radius_grows_from_nothing() -> None:
     learner, batch = constrained(0.9), batch_of(8)
-    learner.encoder[1].weight.data += 0.1  # type: ignore[index, union-attr, operator]
+    learner.encoder[1].weight.data += 0.1  # type: ignore[index]
     shifts = []
     for batch.progress in (0.0, 0.25, 0.5, 1.0):
         moved = OnLoss(BALL, steps=2, ramp=0.5)(learner, batch, DOMAIN, {})
