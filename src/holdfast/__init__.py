@@ -16,6 +16,9 @@ _moved.install()
 
 if TYPE_CHECKING:
     from holdfast.attacks.adaptive import AdaptiveAttack as AdaptiveAttack
+    from holdfast.attacks.autoattack import APGD as APGD
+    from holdfast.attacks.autoattack import FAB as FAB
+    from holdfast.attacks.autoattack import AutoAttack as AutoAttack
     from holdfast.attacks.base import Attack as Attack
     from holdfast.attacks.black_box import NaturalEvolution as NaturalEvolution
     from holdfast.attacks.black_box import SquareAttack as SquareAttack
@@ -129,12 +132,14 @@ if TYPE_CHECKING:
     from holdfast.transforms.base import transformed as transformed
 
 _HOMES = {
-    "AdaptiveAttack": "attacks.adaptive",
+    "APGD": "attacks.autoattack",
     "Adapter": "service.adapter",
+    "AdaptiveAttack": "attacks.adaptive",
     "AgreementLostError": "core.errors",
     "Alignment": "geometry.evaluations.alignment",
     "Attack": "attacks.base",
     "AttackRadius": "attacks.evaluations.attack_radius",
+    "AutoAttack": "attacks.autoattack",
     "Backdoor": "attacks.evaluations.backdoor",
     "Ball": "core.balls",
     "Breakaway": "attacks.evaluations.breakaway",
@@ -162,6 +167,7 @@ _HOMES = {
     "Encoder": "core.encoder",
     "EvaluatedRun": "commands.evaluated_run",
     "Evaluation": "measure.evaluation",
+    "FAB": "attacks.autoattack",
     "FeatureSmoothing": "smoothing.evaluations.feature_smoothing",
     "GaussianKL": "core.divergences",
     "Geometry": "core.geometry",

@@ -261,7 +261,7 @@ def test_a_run_leaves_its_report_in_the_folder_that_was_named(tmp_path: Path) ->
     page.unlink()
     hf.evaluate(encoder(), images(), **asked)
     assert page.read_text() == text
-    with pytest.raises(HoldfastError, match="adaptive, nes, pgd"):
+    with pytest.raises(HoldfastError, match="adaptive, apgd, autoattack, fab, nes, pgd"):
         hf.evaluate(encoder(), images(), **{**asked, "out": tmp_path / "b", "settings": {"overlap": {"attacks": "x"}}})
     assert not (tmp_path / "b").exists(), "nothing was computed"
 

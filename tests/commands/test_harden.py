@@ -305,7 +305,7 @@ class Detached(nn.Module):
     [
         (Detached(), digits(30), "passes no gradient to its input"),
         (nn.Flatten(), digits(30), "has no weights that can be trained"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), digits(19), "at least 20 images"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), digits(19), "at least 20"),
     ],
     ids=["detached", "no weights", "few images"],
 )

@@ -204,7 +204,7 @@ def test_only_near_names_are_suggested():
 
 
 SIGNED = {("brightness", "amount"), ("crop", "share"), ("rotation", "degrees"), ("global-shuffle", "seed")}
-SIGNED |= {("local-shuffle", "seed"), ("sparsified", "seed"), ("supervised", "uniformity")}
+SIGNED |= {("local-shuffle", "seed"), ("sparsified", "seed"), ("supervised", "uniformity"), ("binary", "threshold")}
 """Numbers that may be below zero: directions, seeds, and a weight that may pull either way."""
 
 

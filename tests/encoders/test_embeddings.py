@@ -104,8 +104,8 @@ def test_codes_alone_answer_what_looks_at_codes_alone(codes):
         known = embeddings.images()
         return {name for name, kind in evaluations().items() if answerable(kind(), embeddings, known)}
 
-    assert asked(hf.Embeddings(codes)) == {"geometry", "probe-accuracy"}
-    assert asked(hf.Embeddings(codes, inputs=codes**2)) == {"geometry", "probe-accuracy", "spade"}
+    assert asked(hf.Embeddings(codes)) == {"geometry", "probe-accuracy", "sites"}
+    assert asked(hf.Embeddings(codes, inputs=codes**2)) == {"geometry", "probe-accuracy", "sites", "spade"}
     encoder = hf.load_encoder("builtin:digits-random")
     assert all(answerable(kind(), encoder, Images(torch.rand(2, 1, 8, 8))) for kind in evaluations().values())
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.core.copies import copied
 from holdfast.core.encoder import Encoder, Normalised
-from holdfast.core.errors import Conflict, Described, OutOfRange
+from holdfast.core.errors import Conflict, Described, OutOfRange, check_no_blanks
 from holdfast.core.images import Images
 from holdfast.data import by_name as data
 from holdfast.data.codes.codes import StoredCodes, blocks, read_codes
@@ -75,6 +75,7 @@ def stored(
         >>> signs.name, signs(torch.rand(2, 1, 8, 8)).unique()
         ('digits-robust as binary', tensor([-1.,  1.]))
     """
+    check_no_blanks({"form": form, "name": name})
     form = Form.read(form) if isinstance(form, str) else form
     kept = copy(encoder)
     kept.__dict__.pop("fingerprint", None)

@@ -24,7 +24,15 @@ import numpy as np
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from holdfast.core.errors import HoldfastError, UnknownName, Unreadable, check_not_blank
+from holdfast.core.errors import (
+    Described,
+    HoldfastError,
+    OutOfRange,
+    UnknownName,
+    Unreadable,
+    check_no_blanks,
+    check_not_blank,
+)
 from holdfast.core.files import write_whole
 from holdfast.service.canary_file import Text, header_length, read
 
@@ -136,9 +144,13 @@ def fit_site_map(embeddings: object, sites: Sequence[str], kind: str = "combat")
         >>> fit_site_map(z, ["a"] * 3 + ["b"] * 3, "centre")(z, ["a"] * 3 + ["b"] * 3).ravel().tolist()
         [5.0, 6.0, 7.0, 5.0, 6.0, 7.0]
     """
+    check_no_blanks({"sites": sites, "kind": kind})
     if kind not in KINDS:
         raise UnknownName("kind", kind, KINDS)
-    values = np.asarray(embeddings, dtype=np.float64)
+    values = np.asarray(embeddings)
+    if values.dtype.kind not in "fiu":
+        raise OutOfRange("embeddings", Described(f"an array of {values.dtype}"), "an array of numbers, shape (n, d)")
+    values = values.astype(np.float64)
     if values.ndim != 2 or len(values) != len(sites) or not np.isfinite(values).all():
         raise HoldfastError(
             f"embeddings: a map is fitted to finite numbers of shape ({len(sites)}, d), got shape {values.shape}. Pass "

@@ -228,6 +228,9 @@ class Form(TextSettings):
     first: int | None
     """Keep the first features alone; None keeps all."""
 
+    def __post_init__(self) -> None:
+        check_positive(self, "first")
+
     @classmethod
     def read(cls, text: str) -> Form:
         return read(text, FORMS, "stored")
@@ -327,8 +330,10 @@ class _Integer(Form):
     """Embeddings or images whose smallest and largest values are the ranges."""
     first: int | None = None
     signed: ClassVar[bool]
+    name = "8 bits"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "scale")
         stated = [key for key in ("scale", "ranges", "calibration") if getattr(self, key) is not None]
         if len(stated) > 1:
@@ -390,6 +395,7 @@ class Binary(Form):
     name = "binary"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not abs(self.threshold) < inf:
             raise OutOfRange("stored=binary: threshold", self.threshold, "a finite number")
         if self.threshold and self.calibration is not None:
