@@ -210,7 +210,7 @@ SIGNED |= {("local-shuffle", "seed"), ("sparsified", "seed"), ("supervised", "un
 
 def filler(kinds: Any) -> Any:
     """A sound value of a setting that has no default."""
-    return 0.05 if float in kinds else 1 if int in kinds else Linf(0.05)
+    return 0.05 if float in kinds else 1 if int in kinds else "file.npy" if str in kinds else Linf(0.05)
 
 
 def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:
