@@ -31,15 +31,19 @@ from tests.run.test_table import CHEAP, fill
 
 def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:
     """Return the result of every evaluation, by its name."""
+    encoder = load("builtin:digits-random")
+    digits = data.load("builtin:digits", encoder.domain, limit=12)
+    bank = data.load("builtin:digits-train", encoder.domain, limit=30)
     evaluations = []
     for kind in catalog.evaluations().values():
         cheap = {field.name: CHEAP[field.name] for field in fields(kind) if field.name in CHEAP}
         if kind.__module__.split(".")[1] in ("spectral", "synthetic"):  # which say nothing of so few
             cheap.pop("samples", None)
+        if kind.name == "sites":
+            sites = folder.parent / "sites.csv"
+            sites.write_text("".join(f"{name},{row % 2}\n" for row, name in enumerate(digits.ids)))
+            cheap |= {"tags": str(sites), "least": 1, "repeats": 1, "samples": 12, "repairs": ["centre"]}
         evaluations.append(build(kind, cheap))
-    encoder = load("builtin:digits-random")
-    digits = data.load("builtin:digits", encoder.domain, limit=12)
-    bank = data.load("builtin:digits-train", encoder.domain, limit=30)
     results, failures = fill_table(
         [encoder],
         lambda encoder: digits,

@@ -278,7 +278,7 @@ class SynBench(Evaluation):
         )
         by_size = dict(zip(self.input_sizes, resized, strict=True))
         own = population.encoder.domain.shape
-        if own[-1] == own[-2]:
+        if self.input_sizes and own[-1] == own[-2]:
             by_size = {own[-1]: inputs} | by_size
         return Findings(
             ids=(),  # no number belongs to one image
