@@ -1,6 +1,6 @@
 """AutoAttack beside an independent program, pyautoattack, on a linear probe of a built-in encoder.
 
-Run this file by hand, with ``python -m tests.probes.test_autoattack_independent 100 linf:0.05``, for a part
+Run this file by hand, with ``python -m tests.probes.test_autoattack_independent 100 linf:0.05``, to compare a part
 of the documentation.
 """
 

@@ -33,7 +33,7 @@ from holdfast.core.syntax import code_text, has_source
 # Methods and attributes of the functions' class are followed, with defaults and what functions around them hold, and
 # in code that is neither installed nor part of Holdfast also what its files have under these names: functions,
 # modules of torch, and values that are known by their content and that the code does not set. Of anything else that
-# classes and files keep (loggers, caches, open files) nothing is said, because it differs from process to process.
+# classes and files keep (loggers, caches, open files) nothing is recorded, because it differs between processes.
 
 _INSTALLED = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")})
 _PLAIN = (str, int, float, complex, bool, type(None), bytes, Tensor, np.ndarray)

@@ -13,7 +13,6 @@ learns its residual network by gradient steps.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,12 @@ from typing import Annotated, Any, Literal, final
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from holdfast.core.errors import HoldfastError, Unreadable, check_not_blank
+from holdfast.core.errors import HoldfastError, check_not_blank
 from holdfast.core.files import write_whole
-from holdfast.service.canary_file import Text, header_length, read
+from holdfast.service.canary_file import Text, parsed, read
 
 KINDS = ("orthogonal", "low-rank", "residual")
 FOLDS = 5
@@ -134,26 +133,9 @@ def load_adapter(path: str | Path) -> Adapter:
     Raises:
         HoldfastError: There is no such file, or it is damaged or holds no map.
     """
-    from safetensors.numpy import load
-
     check_not_blank("path", path)
-    name, content = str(path), read(Path(path))
     fix = "copy the file again, or write a new one with holdfast parity --adapter"
-    try:
-        metadata = json.loads(content[8 : 8 + header_length(name, content)]).get("__metadata__", {})
-        if not isinstance(metadata, dict) or set(metadata) != {"adapter"}:
-            raise ValueError("it is not an adapter")
-        header = Header.model_validate_json(metadata["adapter"])
-        arrays = load(content)
-        _check(header, arrays)
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "header"
-        raise Unreadable(name, f"its {where:.60} is not what an adapter states", fix=fix) from None
-    except HoldfastError:
-        raise
-    except Exception as error:  # parsers raise anything at all on damaged bytes
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unreadable(name, f"it is damaged or no adapter ({reason:.100})", fix=fix) from None
+    header, arrays = parsed(str(path), read(Path(path)), "adapter", Header, _check, fix)
     return Adapter(header, MapModule({key: torch.from_numpy(values) for key, values in arrays.items()}, header.unit))
 
 

@@ -9,8 +9,9 @@ metadata ``canary``     ``Header`` as JSON
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -22,6 +23,9 @@ LARGEST = 1 << 28
 LARGEST_HEADER = 1 << 20
 """Bytes of the largest header that is parsed."""
 MOST_IMAGES = 1000
+
+
+Stated = TypeVar("Stated", bound=BaseModel)
 
 
 def _printable(text: str) -> str:
@@ -99,29 +103,52 @@ def from_bytes(name: str, content: bytes) -> tuple[Header, dict[str, np.ndarray]
     Raises:
         Unreadable: the content is no canary.
     """
+    fix = "copy the file again, or make a new one with holdfast canary make"
+    return parsed(name, content, "canary", Header, _check, fix)
+
+
+def parsed(
+    name: str,
+    content: bytes,
+    kind: str,
+    header: type[Stated],
+    check: Callable[[Stated, dict[str, np.ndarray]], None],
+    fix: str,
+) -> tuple[Stated, dict[str, np.ndarray]]:
+    """Return the checked header and arrays of a safetensors file.
+
+    Args:
+        name: Name of the file in errors.
+        content: Its bytes.
+        kind: What the file is; with ``_`` for spaces, the only key of its metadata.
+        header: Model of the header, which is JSON under this key.
+        check: Raises ValueError if the arrays do not fit the header.
+        fix: What to do about a damaged file.
+
+    Raises:
+        Unreadable: The content is no such file.
+    """
     from safetensors.numpy import load
 
-    fix = "copy the file again, or make a new one with holdfast canary make"
+    key = kind.replace(" ", "_")
     try:
-        stated = json.loads(content[8 : 8 + header_length(name, content)])
-        metadata = stated.pop("__metadata__", {})
-        if not isinstance(metadata, dict) or set(metadata) != {"canary"}:
-            raise ValueError("it is not a canary")
-        if unknown := [key for key in stated if key not in ("embeddings", "caused") and not _is_image(key)]:
-            raise ValueError(f"it holds {unknown[0]!r:.40}, which no canary has")
-        header = Header.model_validate_json(metadata["canary"])
+        metadata = json.loads(content[8 : 8 + header_length(name, content)]).get("__metadata__", {})
+        if not isinstance(metadata, dict) or set(metadata) != {key}:
+            raise ValueError(f"its metadata are not those of a file of kind {key}")
+        stated = header.model_validate_json(metadata[key])
         arrays = load(content)
-        _check(header, arrays)
+        check(stated, arrays)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "header"
-        raise Unreadable(name, f"its {where:.60} is not what a canary states ({first['type']})", fix=fix) from None
+        reason = f"its {where:.60} is not what the header of a {kind} states ({first['type']})"
+        raise Unreadable(name, reason, fix=fix) from None
     except HoldfastError:
         raise
     except Exception as error:  # parsers raise anything at all on damaged bytes
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unreadable(name, f"it is truncated or no canary ({reason:.100})", fix=fix) from None
-    return header, arrays
+        raise Unreadable(name, f"it is damaged or no {kind} ({reason:.100})", fix=fix) from None
+    return stated, arrays
 
 
 def header_length(name: str, content: bytes) -> int:
@@ -136,6 +163,8 @@ def _is_image(key: str) -> bool:
 
 
 def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
+    if unknown := [key for key in arrays if key not in ("embeddings", "caused") and not _is_image(key)]:
+        raise ValueError(f"it holds {unknown[0]!r:.40}, which no canary has")
     n, images = len(header.ids), [key for key in arrays if _is_image(key)]
     embeddings, caused = arrays["embeddings"], arrays["caused"]
     faults = {

@@ -14,7 +14,6 @@ embeddings to map have no labels. ``C_s`` is shrunk towards ``C``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +21,18 @@ from typing import Annotated, Literal, final
 
 import numpy as np
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.core.errors import (
     Described,
     HoldfastError,
     OutOfRange,
     UnknownName,
-    Unreadable,
     check_no_blanks,
     check_not_blank,
 )
 from holdfast.core.files import write_whole
-from holdfast.service.canary_file import Text, header_length, read
+from holdfast.service.canary_file import Text, parsed, read
 
 Kind = Literal["centre", "whiten", "combat"]
 KINDS: tuple[Kind, ...] = ("centre", "whiten", "combat")
@@ -241,30 +239,17 @@ def load_site_map(path: str | Path) -> SiteMap:
     Raises:
         HoldfastError: There is no such file, or it is damaged or holds no map.
     """
-    from safetensors.numpy import load
-
     check_not_blank("path", path)
-    name, content = str(path), read(Path(path))
     fix = "copy the file again, or fit a new map"
-    try:
-        metadata = json.loads(content[8 : 8 + header_length(name, content)]).get("__metadata__", {})
-        if not isinstance(metadata, dict) or set(metadata) != {"site_map"}:
-            raise ValueError("it is not a site map")
-        header = Header.model_validate_json(metadata["site_map"])
-        arrays = load(content)
-        count, width = len(header.sites), header.width
-        factor = (count, width, width) if header.kind == "whiten" else (count, width)
-        expected = {"shift": (count, width), "factor": factor, "offset": (width,)}
-        if {key: values.shape for key, values in arrays.items()} != expected:
-            raise ValueError("its arrays do not fit its header")
-        if any(values.dtype != np.float32 or not np.isfinite(values).all() for values in arrays.values()):
-            raise ValueError("its arrays are not finite float32")
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "header"
-        raise Unreadable(name, f"its {where:.60} is not what a site map states", fix=fix) from None
-    except HoldfastError:
-        raise
-    except Exception as error:  # parsers raise anything at all on damaged bytes
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unreadable(name, f"it is damaged or no site map ({reason:.100})", fix=fix) from None
+    header, arrays = parsed(str(path), read(Path(path)), "site map", Header, _check, fix)
     return SiteMap(header, arrays["shift"], arrays["factor"], arrays["offset"])
+
+
+def _check(header: Header, arrays: dict[str, np.ndarray]) -> None:
+    count, width = len(header.sites), header.width
+    factor = (count, width, width) if header.kind == "whiten" else (count, width)
+    expected = {"shift": (count, width), "factor": factor, "offset": (width,)}
+    if {key: values.shape for key, values in arrays.items()} != expected:
+        raise ValueError("its arrays do not fit its header")
+    if any(values.dtype != np.float32 or not np.isfinite(values).all() for values in arrays.values()):
+        raise ValueError("its arrays are not finite float32")

@@ -56,7 +56,7 @@ def _between(radii: Float[np.ndarray, "k"], path: Float[np.ndarray, "d k"], budg
 def _polished(
     w: Float[np.ndarray, "d"], m: Float[np.ndarray, "d"], gram: Float[np.ndarray, "d d"], budget: float
 ) -> Float[np.ndarray, "d"]:
-    """Solve for the weights that are not zero once more, from scratch: the path gathers rounding along its way."""
+    """Solve again, from scratch, for the weights that are not zero, because rounding accumulates along the path."""
     signs = np.sign(np.where(np.abs(w) > 1e-9 * np.abs(w).max(initial=0), w, 0))
     own = np.flatnonzero(signs)
     exact = np.zeros_like(w)
