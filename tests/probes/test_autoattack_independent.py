@@ -1,7 +1,7 @@
 """AutoAttack beside an independent program, pyautoattack, on a linear probe of a built-in encoder.
 
-Run this file by hand, with ``python -m tests.probes.test_autoattack_independent 100 linf:0.05``, to compare a part
-of the documentation.
+Run this file by hand, with ``python -m tests.probes.test_autoattack_independent 100 linf:0.05``, for one
+column of the comparison in docs/attacks.md.
 """
 
 from __future__ import annotations
