@@ -230,7 +230,8 @@ def inventory(folder: Path) -> Inventory:
         failed=_unfinished(failed),
         bytes=sizes,
         unreadable=tuple(
-            str(path) for path in (*(path for path in records if not records[path]), *_unreadable(folder, files))
+            str(path)
+            for path in (*(path for path, record in records.items() if record is None), *_unreadable(folder, files))
         ),
         touched=datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds"),
     )

@@ -122,7 +122,8 @@ def paired(
     both = ~(np.isnan(left) | np.isnan(right))
     left, right = left[both], right[both]
     # What rounding makes of equal values is no difference: where it is the same for all images, it would decide.
-    right = np.where(np.isclose(left, right, rtol=ROUNDING, atol=0), left, right)
+    close = (np.abs(left - right) <= ROUNDING * np.abs(right)) & np.isfinite(right)
+    right = np.where(close, left, right)
     n = len(left)
     if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")

@@ -18,7 +18,7 @@ from holdfast.core.statistics.intervals import (
     random_weights,
     share_interval,
     skewed_interval,
-    upper_end,
+    weighted_ends,
 )
 from holdfast.core.statistics.quantiles import QUARTILES
 from holdfast.core.statistics.summaries import is_share, limits_of
@@ -353,9 +353,8 @@ def difference_interval(differences: Values, limits: Limits, confidence: float =
         >>> low == -high, round(high, 3)
         (True, 0.008)
     """
-    low, high = reach(differences, limits)
     weights = weights_beside_half(len(differences))
-    return -upper_end(-differences, -low, weights, confidence), upper_end(differences, high, weights, confidence)
+    return weighted_ends(differences, reach(differences, limits), weights, confidence)
 
 
 def group_difference_interval(

@@ -149,22 +149,26 @@ def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -
         >>> low, round(high, 3)
         (0.0, 0.004)
     """
-    weights, (least, most) = random_weights(len(values)), limits
-    return 0.0 - upper_end(-values, -least, weights, confidence), upper_end(values, most, weights, confidence)
+    return weighted_ends(values, limits, random_weights(len(values)), confidence)
 
 
-def upper_end(values: Values, most: float, weights: Float[np.ndarray, "r n"], confidence: float) -> float:
-    """Upper end of a mean under random weights, with one more sample at ``most``.
+def weighted_ends(
+    values: Values, limits: Limits, weights: Float[np.ndarray, "r n"], confidence: float
+) -> tuple[float, float]:
+    """Ends of a mean under random weights, each with one more sample at the limit on its side.
 
     Args:
         values: One value per sample, shape (n,).
-        most: Largest possible value.
+        limits: Smallest and largest possible value.
         weights: Random weights, shape (r, n); the rest to 1 goes to the added sample.
         confidence: Confidence of the interval, in (0, 1).
     """
+    least, most = limits
     # Sorted, so that the weights meet the values in the same order however the images are ordered.
-    below = weights @ np.sort(most - values)[::-1].astype(np.float32)
-    return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
+    ordered, mean = np.sort(values), float(values.mean())
+    sums = [weights @ room.astype(np.float32) for room in ((ordered - least)[::-1], most - ordered)]
+    above, below = np.quantile(sums, (1 - confidence) / 2, axis=1).tolist()
+    return min(least + above, mean), max(most - below, mean)
 
 
 @lru_cache(maxsize=2)
