@@ -27,7 +27,7 @@ def test_stored_runs_are_read_without_torch(tmp_path: Path) -> None:
     commands = (["runs", folder], ["check", folder, "--require", "breakaway_risk@linf:0.1<=1"], ["compare", folder])
     code = (
         "import sys; from holdfast.cli.app import run; status = run(sys.argv[1:])\n"
-        "assert status == 0 and 'holdfast.measure.store' in sys.modules, status\n"
+        "assert status < 2 and 'holdfast.measure.store' in sys.modules, status\n"
         "loaded = {'torch', 'scipy.stats'} & set(sys.modules); assert not loaded, loaded\n"
     )
     for command in (*commands, ["compare", folder, "--full", "--html", str(tmp_path / "page.html")]):
