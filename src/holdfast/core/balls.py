@@ -160,15 +160,7 @@ def _filled(
 
 
 def column(values: Shaped[Tensor, "b"], like: Pixels) -> Tensor:
-    """Shape one value per sample so that it broadcasts against ``like``.
-
-    Args:
-        values: One value per sample, shape (b,).
-        like: Samples, shape (b, ...).
-
-    Returns:
-        Values, shape (b, 1, ...).
-    """
+    """Shape one value per sample so that it broadcasts against ``like``."""
     return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
@@ -313,10 +305,6 @@ def in_print(norm: str) -> tuple[float, str]:
 def radius_in_print(norm: str, radius: float) -> str:
     """Format a radius with three digits, as in a caption.
 
-    Args:
-        norm: Name of the norm, such as ``linf``.
-        radius: Radius in pixel units.
-
     Example:
         >>> radius_in_print("linf", 0.0005), radius_in_print("l2", 0.25)
         ('0.128/255', '0.25')
@@ -334,10 +322,6 @@ def read_ball(ball: str | Ball) -> Ball:
 
 def balls_of(eps: Sequence[str | float], balls: Sequence[str | Ball]) -> list[Ball]:
     """ℓ∞ balls of radii ``eps``, or else ``balls``.
-
-    Args:
-        eps: Radii in pixel units, as numbers or text.
-        balls: Balls or their text.
 
     Raises:
         HoldfastError: Both are given.

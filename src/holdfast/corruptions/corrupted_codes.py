@@ -166,15 +166,7 @@ class CorruptedAnswers(Observation):
 def right(
     probe: FittedProbe, population: Population, rows: Sequence[int], pixels: Pixels, codes: Codes
 ) -> Float[Tensor, "b"]:
-    """1 where a probe gives the label of an image, else 0.
-
-    Args:
-        probe: Fitted probe.
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        pixels: Corrupted images, shape (b, *pixels).
-        codes: Embeddings of the corrupted images, shape (b, d).
-    """
+    """1 where a probe gives the label of an image, else 0."""
     if probe.encoder is not population.encoder:  # one made from it: fine-tuned, or behind a filter
         with torch.no_grad():
             codes = probe.encoder.forward(pixels)
@@ -288,15 +280,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def check_kinds(evaluation: str, kinds: Sequence[str]) -> None:
-    """Check the names of common corruptions.
-
-    Args:
-        evaluation: Name of the evaluation in errors.
-        kinds: Names to check.
-
-    Raises:
-        HoldfastError: A name is unknown.
-    """
+    """Check the names of common corruptions."""
     known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
     for name in kinds:
         if name not in known:
@@ -304,12 +288,7 @@ def check_kinds(evaluation: str, kinds: Sequence[str]) -> None:
 
 
 def in_severities(name: str, severities: Sequence[int]) -> tuple[CommonCorruption, ...]:
-    """One common corruption at several severities.
-
-    Args:
-        name: Name of the corruption.
-        severities: Severities, 1 (mild) to 5.
-    """
+    """One common corruption at several severities."""
     kind = transforms()[name]
     assert issubclass(kind, CommonCorruption)
     return tuple(kind(severity) for severity in severities)

@@ -185,10 +185,6 @@ class Sphere:
 def distinct(population: Population, samples: int) -> list[int]:
     """Random rows without exact copies, in an order that ids alone decide.
 
-    Args:
-        population: Images of the run with their clean embeddings.
-        samples: Largest number of rows, 2 or more.
-
     Raises:
         HoldfastError: There is only one image.
     """
@@ -241,10 +237,6 @@ class Neighbourhoods(Fit[Sphere]):
 
 def directions(population: Population, samples: int) -> tuple[list[int], Float[Tensor, "n d"]]:
     """Rows of distinct images whose embeddings have a direction, and their unit embeddings.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        samples: Largest number of rows, 2 or more.
 
     Raises:
         HoldfastError: Fewer than two embeddings have a direction.

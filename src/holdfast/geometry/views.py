@@ -124,13 +124,7 @@ def changed(population: Population, rows: Sequence[int], transform: Transform, v
 
 
 def moved_back(maps: Map, change: Transform, size: tuple[int, int]) -> Map:
-    """Maps of shuffled images with each place where the original image has it; other maps stay.
-
-    Args:
-        maps: Map of each changed image, shape (b, h, w).
-        change: Edit of the images.
-        size: Height and width of the images in pixels.
-    """
+    """Maps of shuffled images with each place where the original image has it; other maps stay."""
     wide = nn.functional.interpolate(maps[:, None], size, mode="nearest-exact")
     back = change.undone(wide)
     if back is wide:

@@ -116,13 +116,7 @@ CROPS = Chain((RandomResizedCrop(), HorizontalFlip()))
 
 
 def copy_codes(bank: Population, encode: Callable[[Pixels], Codes], copy: int) -> Codes:
-    """Embeddings of one random crop of each image of a reference set, shape (n, d).
-
-    Args:
-        bank: Reference set.
-        encode: Encoder of the crops.
-        copy: Number of the crop.
-    """
+    """Embeddings of one random crop of each image of a reference set, shape (n, d)."""
 
     def encoded(rows: Sequence[int]) -> Observed:
         noise = bank.run.noise([bank.images.ids[row] for row in rows]).fork("crops", copy)
@@ -137,9 +131,6 @@ def head(bank: Population, copies: Sequence[Codes], recipe: str, name: str) -> O
     ``lbfgs`` fits all copies at once; published recipes take one copy per epoch, in turn.
 
     Args:
-        bank: Reference set.
-        copies: Embeddings of each copy, shape (n, d).
-        recipe: ``lbfgs`` or the name of a published recipe.
         name: Probe whose random stream decides the batches.
 
     Returns:
@@ -178,14 +169,7 @@ class Logits(Probe):
 
 
 def linear_scores(encoder: Encoder, learned: Observed, device: str, caution: str = "") -> LinearScores:
-    """Load a linear head for embeddings of ``encoder``.
-
-    Args:
-        encoder: Encoder whose embeddings are scored.
-        learned: ``weight``, ``bias`` and ``classes``.
-        device: Device of the head.
-        caution: Sentence that a reader must know; empty if none.
-    """
+    """Load a linear head for embeddings of ``encoder``."""
     classes, weight, bias = (learned[name].to(device) for name in ("classes", "weight", "bias"))
     return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias, caution=caution)
 
@@ -194,11 +178,6 @@ def logistic_regression(
     codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], tolerance: float = TOLERANCE
 ) -> Observed:
     """Fit multinomial logistic regression on standardised embeddings.
-
-    Args:
-        codes: Embeddings, shape (n, d).
-        labels: Labels, shape (n,).
-        tolerance: Tolerance of the optimiser, above 0.
 
     Returns:
         ``weight``, ``bias`` and ``classes``.
@@ -224,12 +203,6 @@ def logistic_regression(
 def descended(copies: Sequence[Codes], labels: Int[Tensor, "n"], recipe: Recipe, noise: Noise) -> Observed:
     """Train a linear head from zero with a published schedule.
 
-    Args:
-        copies: Embeddings of each copy of the images, shape (n, d); epochs take them in turn.
-        labels: Labels, shape (n,).
-        recipe: Training schedule.
-        noise: Random streams, one per embedding, which decide the batches.
-
     Returns:
         ``weight``, ``bias`` and ``classes``.
     """
@@ -251,11 +224,5 @@ def descended(copies: Sequence[Codes], labels: Int[Tensor, "n"], recipe: Recipe,
 
 
 def batches(noise: Noise, epoch: int, size: int) -> tuple[Int[Tensor, "b"], ...]:
-    """Batches of an epoch, in an order that depends on the random streams alone.
-
-    Args:
-        noise: Random streams, one per sample.
-        epoch: Number of the epoch.
-        size: Samples per batch.
-    """
+    """Batches of an epoch, in an order that depends on the random streams alone."""
     return noise.fork("order", epoch).uniform((1,), torch.float64)[:, 0].argsort().split(size)

@@ -115,10 +115,6 @@ def largest(products: Float[Tensor, "b n"], k: int) -> tuple[Float[Tensor, "b k"
 
     They lie in the k groups of entries with the largest maxima, so that other groups need no search: sorting whole rows
     takes longer than the products themselves.
-
-    Args:
-        products: Values, shape (b, n).
-        k: Entries per row.
     """
     groups = products.shape[1] // WIDTH
     if groups <= 2 * k:

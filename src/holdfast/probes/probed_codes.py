@@ -95,21 +95,11 @@ class AttackedAnswers(Observation):
         return joined(answers)
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
-        """Rank and margin after one attack.
-
-        Args:
-            attack: One of ``attacks``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
-        """
+        """Rank and margin after one attack."""
         return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
-        """Images at ``rows`` after each of the attacks.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Images at ``rows`` after each of the attacks."""
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
         objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("misclassification")
@@ -152,13 +142,7 @@ class TransferredAnswers(Observation):
         return joined([self._answers(population, rows, pixels) for pixels in self.pixels(population, rows)])
 
     def of_attack(self, attack: Attack, probe: Probe, observed: Observed) -> Observed:
-        """Rank and margin of one probe after one attack.
-
-        Args:
-            attack: One of ``attacks``.
-            probe: One of ``probes``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
-        """
+        """Rank and margin of one probe after one attack."""
         return entries(entries(observed, self.attacks.index(attack)), self.probes.index(probe))
 
     def _answers(self, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
@@ -171,12 +155,7 @@ class TransferredAnswers(Observation):
         return joined(answers)
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
-        """Images at ``rows`` after each of the attacks.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Images at ``rows`` after each of the attacks."""
         context = population.context(rows)
         # A divergence without gradients is climbed as l2, as everywhere.
         objective = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
@@ -193,11 +172,6 @@ def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:
     """Rank and margin of the correct class of each image.
 
     A label that the reference set lacks has no margin.
-
-    Args:
-        probe: Fitted probe.
-        codes: Embeddings, shape (b, d).
-        labels: Correct labels, shape (b,).
     """
     columns = probe.places(labels)
     margin = -misclassification.margin_of_logits(probe.logits, columns)(codes)
@@ -210,23 +184,10 @@ ABSENT = "the bank shows no image of its class"
 
 
 def right_series(conditions: Conditions, right: Bool[Tensor, "n"], quantity: str = "classified_right") -> Series:
-    """Series of the clean images that a probe classifies correctly.
-
-    Args:
-        conditions: Conditions of the series.
-        right: Mask of correct answers, shape (n,).
-        quantity: Name of the metric.
-    """
+    """Series of the clean images that a probe classifies correctly."""
     return series_of(quantity, conditions, right, "yes or no", Claim.ESTIMATE, CLEAN, ABSENT)
 
 
 def margin_series(conditions: Conditions, margin: Float[Tensor, "n"], quantity: str, claim: Claim) -> Series:
-    """Series of margins; labels that the reference set lacks have none.
-
-    Args:
-        conditions: Conditions of the series.
-        margin: Margins, shape (n,).
-        quantity: Name of the metric.
-        claim: Bound type of the margins.
-    """
+    """Series of margins; labels that the reference set lacks have none."""
     return series_of(quantity, conditions, margin, "log-odds", claim, MARGIN, ABSENT)

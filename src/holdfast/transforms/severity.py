@@ -24,10 +24,6 @@ SEVERITIES = (1, 3, 5)
 def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
     """Edits of each family from mild to severe, without the identity.
 
-    Args:
-        evaluation: Name of the evaluation in errors.
-        names: Names of families of edits or of common corruptions.
-
     Raises:
         HoldfastError: A name is unknown.
     """
@@ -49,13 +45,7 @@ def graded(kind: type[Transform]) -> bool:
 
 
 def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
-    """Edited images; None if the inputs are no images in [0, 1], or too small.
-
-    Args:
-        edit: Transform to apply.
-        pixels: Inputs, shape (b, *pixels).
-        noise: Random streams, one per image.
-    """
+    """Edited images; None if the inputs are no images in [0, 1], or too small."""
     try:
         return edit(pixels, noise)
     except HoldfastError:

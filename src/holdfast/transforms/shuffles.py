@@ -85,7 +85,6 @@ def ordered(pixels: ImagePixels, order: Int[Tensor, "pixels"]) -> ImagePixels:
     """Images whose pixels come from other places.
 
     Args:
-        pixels: Images, shape (b, channels, height, width).
         order: Place that each pixel comes from, counted row by row, shape (height * width,).
     """
     return pixels.flatten(2)[..., order.to(pixels.device)].reshape(pixels.shape)
@@ -97,9 +96,6 @@ def check_grid(grid: int, patch: int) -> None:
     Args:
         grid: Patches per side, 1 or more.
         patch: Pixels per side of a patch, 0 or more.
-
-    Raises:
-        HoldfastError: A size is out of range.
     """
     if grid < 1:
         raise OutOfRange("grid", grid, "at least 1 patch per side")
@@ -109,11 +105,6 @@ def check_grid(grid: int, patch: int) -> None:
 
 def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
     """Patches per side.
-
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        grid: Patches per side where ``patch`` is 0.
-        patch: Pixels per side of a patch, or 0.
 
     Raises:
         HoldfastError: The shorter side is no multiple of ``patch``.
@@ -131,12 +122,6 @@ def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
 def global_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "pixels"]:
     """Order of the pixels when whole patches are permuted.
 
-    Args:
-        height: Height in pixels.
-        width: Width in pixels.
-        grid: Patches per side.
-        seed: Seed of the permutation.
-
     Raises:
         HoldfastError: The sides are no multiples of ``grid``, so that patches of different shapes would change places.
     """
@@ -152,12 +137,6 @@ def global_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "
 @cache
 def local_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "pixels"]:
     """Order of the pixels when those inside each patch are permuted, alike in all patches of one shape.
-
-    Args:
-        height: Height in pixels.
-        width: Width in pixels.
-        grid: Patches per side, at most the pixels of the shorter side.
-        seed: Seed of the permutations.
 
     Raises:
         HoldfastError: There are more patches than pixels per side.
@@ -177,10 +156,6 @@ def local_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "p
 @cache
 def permutation(count: int, seed: int) -> Int[Tensor, "count"]:
     """Random order that is not the identity.
-
-    Args:
-        count: Number of things to order.
-        seed: Seed of the order.
 
     Example:
         >>> permutation(1, seed=0), {tuple(permutation(2, seed).tolist()) for seed in range(9)}

@@ -59,8 +59,6 @@ def moments(codes: Float[Tensor, "n d"], rows: Int[Tensor, "k"] | None = None, s
     """Sums over embeddings, block by block.
 
     Args:
-        codes: Embeddings, shape (n, d).
-        rows: Rows to sum; None for all.
         scatter: True to sum outer products as well.
 
     Example:
@@ -103,7 +101,6 @@ def far_out(codes: Float[Tensor, "n d"], centred: bool = False) -> str:
     them, the interval of RankMe covered .35 to .60 and that of the effective rank .73 to .83.
 
     Args:
-        codes: Embeddings, shape (n, d).
         centred: True to take norms from the mean of the embeddings instead of 0.
 
     Example:

@@ -92,10 +92,6 @@ def over_references(median: Estimate, near: Values) -> Estimate:
     ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
     over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
     which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
-
-    Args:
-        median: Number whose interval takes the reference images as given.
-        near: Fraction of the other images within the median displacement of each reference image.
     """
     if not len(near) or not median.n:
         return median
@@ -148,10 +144,6 @@ def over_scale(share: Estimate, scale: Scale) -> Estimate:
     """Widen the interval of a ratio for variation in the scale it is relative to.
 
     Both ways in which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
-
-    Args:
-        share: Ratio whose interval takes the scale as given.
-        scale: Scale with its interval.
     """
     value, low, high = share.value, share.low, share.high
     if isfinite(value):
@@ -250,13 +242,6 @@ def ratio_of_means(top: Float[Tensor, "n"], bottom: Float[Tensor, "n"]) -> Float
 
     So its interval and its paired comparisons are those of a mean, and allow for the chance in both means (the delta
     method). All nan where the lower mean is zero.
-
-    Args:
-        top: Numerator of each sample, shape (n,).
-        bottom: Denominator of each sample, shape (n,).
-
-    Returns:
-        Values, shape (n,); all nan if the mean of ``bottom`` is zero.
 
     Example:
         >>> import torch

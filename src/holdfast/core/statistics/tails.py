@@ -73,7 +73,6 @@ def tails_of(
     """Numbers about the low end of fractions.
 
     Args:
-        fractions: One fraction per sample, in [0, 1]; nan is left out.
         at_least: Fractions that a sample must reach to count.
         lowest: Fractions of the samples that are the lowest, in (0, 1].
     """
@@ -107,9 +106,6 @@ def tails(
     """Yield each number of ``tails_of``, after a series of yes or no that it is the mean of, if it is one.
 
     Args:
-        series: One fraction per sample.
-        groups: Group of each sample; empty without groups.
-        better: Whether ``lower`` or ``higher`` values are better, or ``neither``.
         influences: How samples that depend on each other move a fraction of them; None if they are independent.
     """
     fractions = np.array(series.values, dtype=np.float64)
@@ -176,10 +172,6 @@ def _lowest(estimate: Estimate, fractions: Values, tail: Tail, numbers: Groups, 
 def lowest_mean(fractions: Values, share: float) -> float:
     """Mean of the lowest ``share`` of fractions; the last sample counts in part.
 
-    Args:
-        fractions: One fraction per sample.
-        share: Fraction of samples that are the lowest, in (0, 1].
-
     Example:
         >>> round(lowest_mean(np.array([0.2, 0.5, 0.9, 1.0]), 0.375), 6)
         0.3
@@ -194,10 +186,7 @@ def lowest_interval(
     """Interval of the mean of the lowest ``share`` of fractions, by Gaffke's bounds.
 
     Args:
-        fractions: One fraction per sample, in [0, 1].
-        share: Fraction of samples that are the lowest, in (0, 1].
         effect: Samples that count for one, because they depend on each other; 1 or more.
-        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> low, high = lowest_interval(np.ones(300), 0.1)
@@ -231,9 +220,7 @@ def design_effect(scores: Values, moves: Values, groups: Groups) -> float:
     """Samples that count for one: variance of the mean over that of as many independent samples (Kish 1965).
 
     Args:
-        scores: Value of each sample, shape (n,).
         moves: Influence of each sample on the mean, shape (n,); the values themselves if samples are independent.
-        groups: Number of the group of each sample, from 0, shape (n,).
     """
     from scipy.special import stdtrit
 
@@ -257,10 +244,6 @@ def worst_group(
     lower and of their upper ends bound the lowest mean, however it was found.
 
     Args:
-        series: One fraction per sample.
-        names: Group of each sample.
-        quantity: Name of the number.
-        better: Whether ``lower`` or ``higher`` values are better, or ``neither``.
         effect: Samples that count for one, because they depend on each other; 1 or more.
 
     Returns:
@@ -302,8 +285,6 @@ def fraction_interval(total: float, n: float, error: float) -> tuple[float, floa
     """Interval of the mean of fractions by Clopper and Pearson's, which is wider than fractions between 0 and 1 need.
 
     Args:
-        total: Sum of the fractions.
-        n: Samples in all; fewer than there are if they depend on each other.
         error: Probability of a miss, in (0, 1).
 
     Example:

@@ -74,10 +74,6 @@ class FileStore:
     def ask(self, path: str, question: Callable[[], Found]) -> Found:
         """Result of ``question``, asked again after a pause if the store does not answer.
 
-        Args:
-            path: Path, for errors.
-            question: Function that asks the store.
-
         Raises:
             FileNotFoundError: There is no such file.
             HoldfastError: The store refuses, or did not answer any attempt.
@@ -168,12 +164,7 @@ class StoredFile:
         return self.store.address(self.path)
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes of the file, or a part of them.
-
-        Args:
-            start: First byte.
-            end: Byte after the last; None for the end of the file.
-        """
+        """Bytes of the file, or a part of them."""
         if self.store.local:
             with open(self.path, "rb") as file:
                 file.seek(start)

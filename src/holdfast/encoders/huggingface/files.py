@@ -22,13 +22,7 @@ from holdfast.encoders.loading.reference import Options, first_line, require
 
 
 def architecture(repository: str, revision: str | None, options: Options) -> str:
-    """Transformers class of the saved weights; empty if the configuration names none.
-
-    Args:
-        repository: Repository of the hub, or local folder.
-        revision: Revision of the repository; None for the default.
-        options: Options of the caller.
-    """
+    """Transformers class of the saved weights; empty if the configuration names none."""
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
     try:
@@ -44,12 +38,6 @@ def read_model(
     repository: str, revision: str | None, options: Options, kind: str = "AutoModel"
 ) -> tuple[Any, dict[str, Any]]:
     """Load a model, with the report of weights that its files lack.
-
-    Args:
-        repository: Repository of the hub, or local folder.
-        revision: Revision of the repository; None for the default.
-        options: Options of the caller.
-        kind: Class of transformers to load with.
 
     Raises:
         HoldfastError: The model cannot be loaded.
@@ -93,10 +81,7 @@ def images_of(repository: str, revision: str | None, channels: int, accepted: se
     """Recipe of the image processor of a repository.
 
     Args:
-        repository, revision: Repository, or local folder, and its revision.
-        channels: Channels of a picture that the model accepts.
         accepted: Other arguments that the model accepts.
-        options: Options; ``size`` overrides height and width.
     """
     processor = _processor(repository, revision, options)
     if type(processor).__name__ == OF_TIMM:
@@ -110,11 +95,7 @@ def recipe_of_processor(repository: str, processor: Any, channels: int, accepted
     """Recipe of an image processor of transformers.
 
     Args:
-        repository: Repository of the hub, or local folder.
-        processor: Image processor.
-        channels: Channels of a picture that the model accepts.
         accepted: Other arguments that the model accepts.
-        size: Height and width in pixels; None for the processor's own.
     """
     kind = type(processor)
     settings = json.loads(processor.to_json_string())
@@ -232,11 +213,6 @@ class TextHalf(nn.Module):
 
 def text_model(repository: str, revision: str | None, options: Options) -> TextModel:
     """Text half of a model of images and text, with its tokenizer.
-
-    Args:
-        repository: Repository of the hub, or local folder.
-        revision: Revision of the repository; None for the default.
-        options: Options of the caller.
 
     Raises:
         HoldfastError: Weights are missing, or there is no tokenizer.

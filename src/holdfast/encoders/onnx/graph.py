@@ -61,11 +61,6 @@ class Graph:
 def parse(model: Any, output: str, name: str) -> Graph:
     """Part of an ONNX model that one output needs.
 
-    Args:
-        model: ONNX model.
-        output: Name of the output.
-        name: Name of the reference in errors.
-
     Raises:
         HoldfastError: It needs several inputs, none, or unknown operators.
     """

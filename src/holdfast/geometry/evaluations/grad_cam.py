@@ -99,10 +99,6 @@ class GradCam(Evaluation):
 def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
     """Overlap of two maps, 0 to 1; nan where one is zero.
 
-    Args:
-        a: First map of each image, shape (b, height, width).
-        b: Second map of each image, of the same shape.
-
     Example:
         >>> overlap(torch.tensor([[[1.0, 1.0]]]), torch.tensor([[[4.0, 0.0]]]))
         tensor([0.5000], dtype=torch.float64)
@@ -112,12 +108,7 @@ def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
 
 
 def overlaid(pixels: Pixels, maps: Map) -> Float[Tensor, "b c height width"]:
-    """Images in gray with their maps in red above them.
-
-    Args:
-        pixels: Images, shape (b, channels, height, width).
-        maps: Map of each image, shape (b, height, width).
-    """
+    """Images in gray with their maps in red above them."""
     size = (int(pixels.shape[2]), int(pixels.shape[3]))
     wide = nn.functional.interpolate(maps[:, None].to(pixels), size=size, mode="bilinear", align_corners=False)
     heat = wide / wide.amax((1, 2, 3), keepdim=True)

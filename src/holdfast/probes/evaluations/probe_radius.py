@@ -80,12 +80,7 @@ class ProbeRadii(Observation):
         return {"radius": self.nearest(population, rows).radii.double()}
 
     def nearest(self, population: Population, rows: Sequence[int]) -> Nearest:
-        """Nearest images found that the probe classifies wrong.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Nearest images found that the probe classifies wrong."""
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
 
         def wrong(codes: Codes) -> torch.Tensor:
