@@ -61,9 +61,7 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
     """Probes taught by the bank under ``corruption``, encoded again; none where it cannot change images of this size."""
 
     probes: tuple[Probe, ...]
-    """Probes to fit."""
     corruption: Transform
-    """Corruption of the reference set."""
     name = "taught-under"
     version = 2
     uses_labels = True
@@ -105,11 +103,8 @@ class CorruptedAnswers(Observation):
     """
 
     probes: tuple[Probe, ...]
-    """Probes to ask."""
     corruptions: tuple[Transform, ...]
-    """Corruptions to apply."""
     samples: int
-    """Images to corrupt, chosen at random."""
     retaught: bool = False
     """True to ask probes fitted on the corrupted reference set as well."""
     name = "corrupted-answers"

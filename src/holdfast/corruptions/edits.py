@@ -153,15 +153,12 @@ class Edited(Observation):
     """
 
     edits: tuple[Transform, ...]
-    """Edits to apply."""
     chained: int
     """Largest number of edits in a row."""
     divergences: tuple[Divergence, ...]
-    """Distances between embeddings."""
     k: int
     """Neighbours whose overlap is measured."""
     samples: int
-    """Images to edit, chosen at random."""
     name = "edited"
     version = 1
     uses_bank = True

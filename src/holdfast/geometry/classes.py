@@ -217,9 +217,7 @@ class Margins(Fit[Float[np.ndarray, "n"]]):
     """The margin of each image, in the order of ``Neighbourhoods`` of as many ``samples``; nan where it has none."""
 
     samples: int
-    """Images to measure."""
     tags: Tags
-    """File of tags."""
     name = "margins"
     version = 1
     uses_labels = True

@@ -132,15 +132,11 @@ class AttackedPatches(Observation):
     """
 
     ball: Ball
-    """Perturbation set."""
     attacks: tuple[Attack, ...]
-    """Attacks to run."""
     divergence: Divergence
-    """Distance between two patch embeddings."""
     searched: int
     """Other images whose patches are searched."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "attacked-patches"
     version = 1
     uses_bank = True
@@ -178,13 +174,10 @@ class EditedPatches(Observation):
     """
 
     edits: tuple[Transform, ...]
-    """Edits to apply."""
     divergence: Divergence
-    """Distance between two patch embeddings."""
     searched: int
     """Other images whose patches are searched."""
     samples: int
-    """Images to edit, chosen at random."""
     name = "edited-patches"
     version = 1
     uses_bank = True

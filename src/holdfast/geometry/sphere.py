@@ -80,9 +80,7 @@ class Tags(TextSettings):
     """A file of tags and a hash of its content."""
 
     path: str
-    """Path of the file."""
     content: str
-    """Hash of the content."""
 
     @classmethod
     def read(cls, text: str) -> Tags:
@@ -203,9 +201,7 @@ class Neighbourhoods(Fit[Sphere]):
     """The Gaussian potential of each code among all others, and its ``k`` nearest neighbours, both exact."""
 
     k: int
-    """Neighbours of each image."""
     samples: int
-    """Images to measure, 2 or more."""
     name = "neighbourhoods"
     version = 1
 
@@ -260,11 +256,8 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
     """
 
     k: int
-    """Neighbours of each image."""
     samples: int
-    """Images to measure, 2 or more."""
     tags: Tags
-    """File of tags."""
     name = "strangers"
     version = 1
     uses_groups = True

@@ -138,9 +138,7 @@ class Views(Observation):
     """The codes of each image's ``views``, in their order."""
 
     views: tuple[Transform, ...]
-    """Edits of each image, one view each."""
     samples: int
-    """Images to measure, chosen at random."""
     name = "views"
     version = 1
 
@@ -163,7 +161,6 @@ class Lengths(Observation):
     """Norm (ℓ2) of each embedding."""
 
     samples: int
-    """Images to measure, chosen at random."""
     name = "code-lengths"
     version = 1
 
@@ -183,9 +180,7 @@ class Maps(Observation):
     """The maps of each image and of its changed version, with each place where the original image has it."""
 
     change: Transform
-    """Edit to apply."""
     samples: int
-    """Images to measure, chosen at random."""
     name = "grad-cam-maps"
     version = 3
 

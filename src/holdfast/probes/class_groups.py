@@ -61,7 +61,6 @@ class GroupScores(FittedProbe):
     """Scores of groups of classes; the last column is of no group, and no image has its label."""
 
     head: LinearScores
-    """Head on the classes of the reference set."""
     group: Int[Tensor, "k"]
     """Column of each of these classes, shape (k,)."""
 

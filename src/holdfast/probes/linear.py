@@ -38,9 +38,7 @@ class LinearScores(FittedProbe):
     """The logits ``A f + b``, in float64."""
 
     weight: Float[Tensor, "c d"]
-    """Weight, shape (c, d)."""
     bias: Float[Tensor, "c"]
-    """Bias, shape (c,)."""
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         return codes.double() @ self.weight.T + self.bias

@@ -41,9 +41,7 @@ class Neighbours(FittedProbe):
     columns: Int[Tensor, "n"]
     """Class of each image of the reference set, as a column of the scores, shape (n,)."""
     k: int
-    """Neighbours that vote."""
     temperature: float
-    """Temperature of the votes."""
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         size = max(1, BLOCK // len(self.bank))

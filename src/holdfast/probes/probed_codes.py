@@ -34,9 +34,7 @@ class Answers(Observation):
     """
 
     probe: Probe
-    """Probe to ask."""
     samples: int
-    """Images to ask about."""
     name = "answers"
     version = 1
     uses_labels = True
@@ -65,13 +63,9 @@ class AttackedAnswers(Observation):
     """
 
     probe: Probe
-    """Probe under attack."""
     ball: Ball
-    """Perturbation set."""
     attacks: tuple[Attack, ...]
-    """Attacks to run."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "attacked-answers"
     version = 2
     uses_labels = True
@@ -115,15 +109,11 @@ class TransferredAnswers(Observation):
     """
 
     probes: tuple[Probe, ...]
-    """Probes to ask."""
     ball: Ball
-    """Perturbation set."""
     attacks: tuple[Attack, ...]
-    """Attacks to run."""
     divergence: Divergence
     """Distance between embeddings that attacks maximise."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "transferred-answers"
     version = 2
     uses_labels = True

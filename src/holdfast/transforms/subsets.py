@@ -38,7 +38,6 @@ class LongTail:
     """Long-tailed subset of labelled images."""
 
     images: Images
-    """The subset."""
     classes: tuple[int, ...]
     """Classes from the most frequent to the rarest."""
     counts: tuple[int, ...]

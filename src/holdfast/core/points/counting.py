@@ -140,9 +140,7 @@ class Frame:
     """Embedded, centred and scaled coordinates in which embeddings are compared."""
 
     divergence: Divergence
-    """Distance between embeddings."""
     centre: Float[Tensor, "d"]
-    """Origin of the coordinates, shape (d,)."""
     unit: float
     """Scale of the coordinates, a power of two."""
 

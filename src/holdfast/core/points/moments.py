@@ -21,7 +21,6 @@ class Moments:
     """Sums over embeddings, for mean, covariance and rank."""
 
     count: int
-    """Embeddings that were summed."""
     origin: Float[Tensor, "d"]
     """Point near the embeddings, shape (d,), so that nothing cancels."""
     sum: Float[Tensor, "d"]
@@ -29,9 +28,7 @@ class Moments:
     scatter: Float[Tensor, "e e"]
     """Sum of outer products of embeddings minus ``origin``, shape (d, d); empty if not computed."""
     least: Float[Tensor, "d"]
-    """Smallest value of each feature, shape (d,)."""
     most: Float[Tensor, "d"]
-    """Largest value of each feature, shape (d,)."""
 
     @property
     def mean(self) -> Float[Tensor, "d"]:

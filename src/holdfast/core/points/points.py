@@ -31,9 +31,7 @@ class Points:
     """
 
     values: Shaped[Tensor, "n d"]
-    """Points, shape (n, d)."""
     centre: Float[Tensor, "d"]
-    """Centre of the points, shape (d,)."""
     scale: float
     """Power of two that keeps squares from over- and underflow."""
     constant: bool
@@ -174,7 +172,6 @@ class EnclosingBalls:
     """A ball around each set of points."""
 
     centres: Float[Tensor, "b d"]
-    """Centres, shape (b, d)."""
     radii: Float[Tensor, "b"]
     """Radius of a ball that holds every point of its set, shape (b,)."""
     least: Float[Tensor, "b"]

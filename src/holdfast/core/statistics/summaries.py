@@ -114,9 +114,7 @@ class Scale(NamedTuple):
     value: float
     """Median that numbers are relative to."""
     low: float
-    """Lower end of its interval."""
     high: float
-    """Upper end of its interval."""
     n: int
     """Distances that it is the median of."""
 

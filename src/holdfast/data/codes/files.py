@@ -40,9 +40,7 @@ class Table:
     """Embeddings with the other columns of their file."""
 
     codes: Rows
-    """Embeddings, shape (n, d)."""
     columns: dict[str, Any] = field(default_factory=dict)
-    """Other columns, by name."""
 
     @property
     def names(self) -> list[str]:

@@ -35,7 +35,6 @@ class Known:
     decoded: bool = False
     """True if the file was decoded; false if only its header was read."""
     digest: bytes = b""
-    """Digest of the file."""
 
 
 @final

@@ -33,7 +33,6 @@ class FileStore:
     """A file system of fsspec: this machine's own, or one behind an address."""
 
     filesystem: Any
-    """File system of fsspec."""
 
     @classmethod
     def at(cls, address: str) -> tuple[FileStore, str]:
@@ -144,9 +143,7 @@ class StoredFile:
     """A file of a store."""
 
     store: FileStore
-    """Store of the file."""
     path: str
-    """Path in the store."""
     listed: str | None
     """Version of the content, as listed by the store; None if unknown."""
 

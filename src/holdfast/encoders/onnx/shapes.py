@@ -23,15 +23,10 @@ class Call:
     """Context of a node: attributes, outputs, and precision and device of the pixels."""
 
     operator: str
-    """Name of the operator."""
     attributes: Mapping[str, Any]
-    """Attributes by name."""
     outputs: int
-    """Number of outputs."""
     dtype: torch.dtype
-    """Precision of the pixels."""
     device: torch.device
-    """Device of the pixels."""
 
     def get(self, name: str, default: Any) -> Any:
         """Attribute of the node, or its default."""

@@ -48,11 +48,9 @@ class ProbeRadii(Observation):
     """
 
     probe: Probe
-    """Probe under attack."""
     widest: Ball
     """Largest ball to search; radius in pixel units."""
     attack: Attack
-    """Attack at each radius that is tried."""
     balls: tuple[Ball, ...]
     """Balls of fixed radius."""
     fixed: tuple[Attack, ...]
@@ -60,7 +58,6 @@ class ProbeRadii(Observation):
     divergence: Divergence
     """Distance between embeddings that an attacker without labels maximises."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "probe-radii"
     version = 1
     uses_labels = True
