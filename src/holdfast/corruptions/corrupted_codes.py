@@ -119,9 +119,6 @@ class CorruptedAnswers(Observation):
             *(TaughtUnder(self.probes, corruption) for corruption in self.corruptions if self.retaught),
         )
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def inputs(self, population: Population) -> int:
         return max(1, len(self.corruptions))
 

@@ -164,9 +164,6 @@ class Edited(Observation):
     uses_bank = True
     uses_groups = True
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def inputs(self, population: Population) -> int:
         return len(self.edits) + (self.chained - 1) * len(families(self.edits))
 

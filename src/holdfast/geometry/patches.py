@@ -142,9 +142,6 @@ class AttackedPatches(Observation):
     uses_bank = True
     uses_groups = True
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
 
@@ -182,9 +179,6 @@ class EditedPatches(Observation):
     version = 1
     uses_bank = True
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def inputs(self, population: Population) -> int:
         return max(1, len(self.edits))

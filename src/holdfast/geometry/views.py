@@ -184,9 +184,6 @@ class Maps(Observation):
     name = "grad-cam-maps"
     version = 3
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         clean, towards = population.pixels(rows), population.codes[list(rows)]
         after = gradcam(population.encoder, changed(population, rows, self.change), towards)

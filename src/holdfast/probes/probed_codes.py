@@ -46,9 +46,6 @@ class Answers(Observation):
     def fits(self) -> tuple[Probe]:
         return (self.probe,)
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         probe = population.learned(self.probe)
         return answered(probe, probe.codes(population, rows), population.labels[list(rows)])
@@ -73,9 +70,6 @@ class AttackedAnswers(Observation):
 
     def fits(self) -> tuple[Probe]:
         return (self.probe,)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
@@ -121,9 +115,6 @@ class TransferredAnswers(Observation):
 
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*whitenings(self), *self.probes)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks) * len(self.probes)

@@ -66,9 +66,6 @@ class ProbeRadii(Observation):
     def fits(self) -> tuple[Fit[object], ...]:
         return (*super().fits(), self.probe)
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def forward_passes(self, population: Population) -> int:
         fixed = 2 * fixed_forwards(self.widest, self.balls, self.fixed)  # by who knows the probe and who does not
         return search_forwards(self.attack) + fixed
