@@ -10,6 +10,7 @@ are pixels over 4. Its "L128x128" of 224 pixels has patches of 1 and 2 pixels a 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -25,10 +26,9 @@ from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 
 
-@final
 @dataclass(frozen=True)
-class GlobalShuffle(Transform):
-    """Shuffle the patches of an image, in one order for the whole data set."""
+class Shuffle(Transform):
+    """Permutation of the pixels, the same for every image."""
 
     grid: int = 4
     """Patches per side."""
@@ -36,49 +36,56 @@ class GlobalShuffle(Transform):
     """Seed of the permutation."""
     patch: int = 0
     """Pixels per side of a patch, instead of `grid`; 0: `grid` decides."""
-    name = "global-shuffle"
 
     def __post_init__(self) -> None:
-        check_grid(self.grid, self.patch)
+        if self.grid < 1:
+            raise OutOfRange("grid", self.grid, "at least 1 patch per side")
+        if self.patch < 0:
+            raise OutOfRange("patch", self.patch, "at least 1 pixel, or 0 where grid decides")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        return ordered(pixels, self.order(pixels))
+        return ordered(pixels, self.order(*pixels.shape[-2:]))
 
     def undone(self, pixels: ImagePixels) -> ImagePixels:
-        return ordered(pixels, self.order(pixels).argsort())
+        return ordered(pixels, self.order(*pixels.shape[-2:]).argsort())
 
-    def order(self, pixels: ImagePixels) -> Int[Tensor, "pixels"]:
+    @abstractmethod
+    def order(self, height: int, width: int) -> Int[Tensor, "pixels"]:
         """Return where each pixel comes from."""
-        grid = grid_of(pixels, self.grid, self.patch)
-        return global_order(pixels.shape[-2], pixels.shape[-1], grid, self.seed)
+
+    def patches(self, height: int, width: int) -> int:
+        """Return how many patches there are per side.
+
+        Raises:
+            HoldfastError: The shorter side is no multiple of ``patch``.
+        """
+        side = min(height, width)
+        if self.patch and side % self.patch:
+            fits = [size for size in range(1, side + 1) if side % size == 0]
+            raise OutOfRange(f"patch for a side of {side} pixels", self.patch, fits)
+        return side // self.patch if self.patch else self.grid
 
 
 @final
 @dataclass(frozen=True)
-class LocalShuffle(Transform):
+class GlobalShuffle(Shuffle):
+    """Shuffle the patches of an image, in one order for the whole data set."""
+
+    name = "global-shuffle"
+
+    def order(self, height: int, width: int) -> Int[Tensor, "pixels"]:
+        return global_order(height, width, self.patches(height, width), self.seed)
+
+
+@final
+@dataclass(frozen=True)
+class LocalShuffle(Shuffle):
     """Shuffle the pixels inside each patch, in one order for all patches and images."""
 
-    grid: int = 4
-    """Patches per side."""
-    seed: int = 0
-    """Seed of the permutations."""
-    patch: int = 0
-    """Pixels per side of a patch, instead of `grid`; 0: `grid` decides."""
     name = "local-shuffle"
 
-    def __post_init__(self) -> None:
-        check_grid(self.grid, self.patch)
-
-    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        return ordered(pixels, self.order(pixels))
-
-    def undone(self, pixels: ImagePixels) -> ImagePixels:
-        return ordered(pixels, self.order(pixels).argsort())
-
-    def order(self, pixels: ImagePixels) -> Int[Tensor, "pixels"]:
-        """Return where each pixel comes from."""
-        grid = grid_of(pixels, self.grid, self.patch)
-        return local_order(pixels.shape[-2], pixels.shape[-1], grid, self.seed)
+    def order(self, height: int, width: int) -> Int[Tensor, "pixels"]:
+        return local_order(height, width, self.patches(height, width), self.seed)
 
 
 def ordered(pixels: ImagePixels, order: Int[Tensor, "pixels"]) -> ImagePixels:
@@ -88,34 +95,6 @@ def ordered(pixels: ImagePixels, order: Int[Tensor, "pixels"]) -> ImagePixels:
         order: Place that each pixel comes from, counted row by row, shape (height * width,).
     """
     return pixels.flatten(2)[..., order.to(pixels.device)].reshape(pixels.shape)
-
-
-def check_grid(grid: int, patch: int) -> None:
-    """Check the sizes of patches.
-
-    Args:
-        grid: Patches per side, 1 or more.
-        patch: Pixels per side of a patch, 0 or more.
-    """
-    if grid < 1:
-        raise OutOfRange("grid", grid, "at least 1 patch per side")
-    if patch < 0:
-        raise OutOfRange("patch", patch, "at least 1 pixel, or 0 where grid decides")
-
-
-def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
-    """Patches per side.
-
-    Raises:
-        HoldfastError: The shorter side is no multiple of ``patch``.
-    """
-    side = min(pixels.shape[-2:])
-    if not patch:
-        return grid
-    if side % patch:
-        fits = [size for size in range(1, side + 1) if side % size == 0]
-        raise OutOfRange(f"patch for a side of {side} pixels", patch, fits)
-    return side // patch
 
 
 @cache
