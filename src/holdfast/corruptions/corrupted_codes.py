@@ -248,19 +248,10 @@ def without_labels(
     of the images whose pairs make the scale, and ``groups`` which of these belong together.
     """
     conditions, moved = {"corruption": corruption, "divergence": "cosine"}, observed["change"].mean(1).to(pairs.device)
-    kept = series_of(
-        "nearest_neighbour_kept",
-        conditions,
-        observed["kept"].mean(1),
-        "fraction of draws",
-        Claim.ESTIMATE,
-        KEPT,
-        UNDEFINED,
-    )
-    shares = share_of_pairs_within(Cosine(), moved, pairs, groups)
-    quantile = series_of(
-        "universal_quantile", conditions, shares, "fraction of pairs", Claim.ESTIMATE, MOVED, UNDEFINED
-    )
+    draws, unit, claim = observed["kept"].mean(1), "fraction of draws", Claim.ESTIMATE
+    kept = series_of("nearest_neighbour_kept", conditions, draws, unit, claim, KEPT, UNDEFINED)
+    shares, unit = share_of_pairs_within(Cosine(), moved, pairs, groups), "fraction of pairs"
+    quantile = series_of("universal_quantile", conditions, shares, unit, claim, MOVED, UNDEFINED)
     near = shares_within(Cosine(), moved.nanmedian()[None], pairs, groups)[0]
     return [kept, quantile], [
         summarise(kept, "mean", "higher", "nearest_neighbour_accuracy"),

@@ -59,7 +59,7 @@ def check_needs_no_classes(setting: str, value: object) -> None:
     Raises:
         OutOfRange: One of them looks at the classes of a classifier.
     """
-    for search in value if isinstance(value, tuple) else (value,):
+    for search in _listed(value):
         if isinstance(search, Searching) and search.needs_classes:
             fix = "name it in robust-accuracy.attacks, where it attacks probes"
             raise OutOfRange(setting, str(search), "an attack that needs no classes, such as adaptive", fix)
@@ -301,7 +301,7 @@ def key_facts(
         facts["bank_labels"] = bank.labels_fingerprint
     if run.attack_seed not in (None, run.seed):
         facts["attack_seed"] = run.attack_seed
-    values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
+    values = [value for field in fields(what) for value in _listed(getattr(what, field.name))]
     if changes := [versions(value) for value in values if isinstance(value, Transform)]:
         facts["transform_versions"] = changes
     if newer := {str(value): value.version for value in values if isinstance(value, Fit) and value.version > 1}:
@@ -317,10 +317,6 @@ def regards_groups(what: Evaluation | Observation | Fit[Any]) -> bool:
     if isinstance(what, Observation):
         return what.uses_groups or any(fit.uses_groups for fit in what.fits())
     return isinstance(what, Evaluation) or what.uses_groups
-
-
-def _flat(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fields_without: str) -> Measured:
@@ -440,5 +436,5 @@ def _default(evaluation: Evaluation) -> tuple[Change, ...]:
     return _listed(fields_of(type(evaluation))[evaluation.changes].default) if evaluation.changes else ()
 
 
-def _listed(value: Any) -> tuple[Change, ...]:
+def _listed(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)

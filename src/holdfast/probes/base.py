@@ -43,9 +43,9 @@ class FittedProbe:
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         """Return the score of each class; the highest is the answer."""
 
-    @abstractmethod
     def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        """Smooth scores for attacks, shape (b, c); ``scores`` itself if its gradients are useful."""
+        """Smooth scores for attacks, shape (b, c); by default ``scores`` itself, whose gradients are then useful."""
+        return self.scores(codes)
 
     def places(self, labels: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """Return the column that means each label; -1 for labels that the bank does not show."""

@@ -69,9 +69,6 @@ class GroupScores(FittedProbe):
         none = each.new_full((len(each), len(self.classes)), -torch.inf)
         return none.scatter_reduce(1, self.group.expand(len(each), -1), each, "amax")
 
-    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        return self.scores(codes)
-
 
 @final
 @dataclass(frozen=True)

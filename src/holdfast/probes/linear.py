@@ -43,9 +43,6 @@ class LinearScores(FittedProbe):
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         return codes.double() @ self.weight.T + self.bias
 
-    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        return self.scores(codes)
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -67,9 +64,17 @@ RECIPES = {
 }
 
 
+@dataclass(frozen=True)
+class Headed(Probe):
+    """Probe whose fit is a linear head on the embeddings of the measured encoder."""
+
+    def restore(self, population: Population, learned: Observed) -> LinearScores:
+        return linear_scores(population.encoder, learned, population.run.device)
+
+
 @final
 @dataclass(frozen=True)
-class Linear(Probe):
+class Linear(Headed):
     """Linear head: multinomial logistic regression on embeddings."""
 
     recipe: str = "lbfgs"
@@ -92,9 +97,6 @@ class Linear(Probe):
         bank = population.bank
         copies = [bank.codes] if not self.crops else [copy_codes(bank, bank.encode, k) for k in range(self.crops)]
         return head(bank, copies, self.recipe, self.name)
-
-    def restore(self, population: Population, learned: Observed) -> LinearScores:
-        return linear_scores(population.encoder, learned, population.run.device)
 
 
 def check_recipe(name: str, recipe: str, crops: int) -> None:
@@ -142,7 +144,7 @@ def head(bank: Population, copies: Sequence[Codes], recipe: str, name: str) -> O
 
 @final
 @dataclass(frozen=True)
-class Logits(Probe):
+class Logits(Headed):
     """No head: the encoder returns the logits of its own classifier, output c for label c."""
 
     name = "logits"
@@ -161,9 +163,6 @@ class Logits(Probe):
             )
         identity = torch.eye(classes, dtype=torch.float64)
         return {"weight": identity, "bias": torch.zeros_like(identity[0]), "classes": torch.arange(classes)}
-
-    def restore(self, population: Population, learned: Observed) -> LinearScores:
-        return linear_scores(population.encoder, learned, population.run.device)
 
 
 def linear_scores(encoder: Encoder, learned: Observed, device: str, caution: str = "") -> LinearScores:

@@ -118,9 +118,6 @@ class TextScores(FittedProbe):
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         return self.scale * unit(codes.double()) @ self.texts.T
 
-    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        return self.scores(codes)
-
 
 @final
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
@@ -37,6 +38,16 @@ def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
         else:
             chosen += kind.family()[1:]
     return tuple(chosen)
+
+
+def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
+    """Return each family by name and where its edits stand among ``edits``, from mild to severe."""
+    spans, start = [], 0
+    for name, members in groupby(edits, key=lambda edit: edit.name):
+        end = start + len(list(members))
+        spans.append((name, slice(start, end)))
+        start = end
+    return spans
 
 
 def graded(kind: type[Transform]) -> bool:

@@ -44,25 +44,21 @@ def read_model(
     """
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
-    logging = transformers.utils.logging
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # its table of missing weights becomes one error of ours
     try:
-        model, report = getattr(transformers, kind).from_pretrained(
-            repository,
-            revision=revision,
-            use_safetensors=True,
-            trust_remote_code=options.trust_remote_code,
-            output_loading_info=True,
-            dtype=torch.float32,
-        )
+        with _silent():  # its table of missing weights becomes one error of ours
+            model, report = getattr(transformers, kind).from_pretrained(
+                repository,
+                revision=revision,
+                use_safetensors=True,
+                trust_remote_code=options.trust_remote_code,
+                output_loading_info=True,
+                dtype=torch.float32,
+            )
     except Exception as error:  # the hub's clients raise errors of many libraries
         advice = "check the name, the network and that it holds model.safetensors"
         if "trust_remote_code" in str(error):
             advice = "it runs code of its own: read that code, then pass --trust-remote-code"
         raise HoldfastError(f"cannot load {repository!r}: {first_line(error)}; {advice}") from error
-    finally:
-        logging.set_verbosity(before)
     for part in model.modules():
         if hasattr(part, "name_or_path"):  # else the folder would be part of the fingerprint
             part.name_or_path = part.config._name_or_path = ""
@@ -184,7 +180,7 @@ def _listed(value: Any) -> list[float]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep transformers from printing advice about processors."""
+    """Keep transformers from printing advice and tables."""
     logging = require("transformers", "huggingface").utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity_error()

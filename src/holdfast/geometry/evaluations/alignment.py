@@ -31,21 +31,8 @@ from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 
-VIEWS = tuple(
-    map(
-        Transform.read,
-        (
-            "crop:0.2",
-            "rotation:10",
-            "brightness:0.2",
-            "contrast:0.6",
-            "hue-saturation:0.2",
-            "gamma:0.6",
-            "blur:0.02",
-            "noise:0.1",
-        ),
-    )
-)
+EDITS = "crop:0.2 rotation:10 brightness:0.2 contrast:0.6 hue-saturation:0.2 gamma:0.6 blur:0.02 noise:0.1"
+VIEWS = tuple(map(Transform.read, EDITS.split()))
 ONE = "all images have one embedding, so there is no distance to compare with"
 
 
