@@ -31,10 +31,9 @@ def compared_edges(scores: Spade, case: Conditions, seed: int) -> list[Estimate]
         f"{count} random": np.random.default_rng(seed).choice(len(edges), count, replace=False),
     }
     return [
-        _whole(
-            "edge_hops", {**case, "edges": name}, float(hops(scores.graphs.outputs, edges[rows]).mean()), scores, "hops"
-        )
+        _estimate("edge_hops", {**case, "edges": name}, float(found.mean()), scores.inputs.n, "hops")
         for name, rows in chosen.items()
+        for found in [hops(scores.graphs.outputs, edges[rows])]
     ]
 
 
@@ -47,7 +46,7 @@ def reverse_score(scores: Spade, seed: int) -> float:
 
 def reversed_map(scores: Spade, case: Conditions, seed: int) -> list[Estimate]:
     """Return the score of the map from outputs to inputs as an estimate."""
-    return [_whole("reverse_spade_score", case, reverse_score(scores, seed), scores, "stretch")]
+    return [_estimate("reverse_spade_score", case, reverse_score(scores, seed), scores.inputs.n, "stretch")]
 
 
 def over_k(
@@ -142,7 +141,7 @@ def of_normalised(scores: Spade, case: Conditions, seed: int) -> list[Estimate]:
     values = normalised(scores.inputs, scores.graphs.outputs, TOP, seed)
     numbers = {"spade_score": (float(values[0]), "stretch"), "riemannian_distance": (riemannian(values), "log stretch")}
     case = {**case, "laplacian": "normalised"}
-    return [_whole(name, case, value, scores, unit) for name, (value, unit) in numbers.items()]
+    return [_estimate(name, case, value, scores.inputs.n, unit) for name, (value, unit) in numbers.items()]
 
 
 def of_one_graph(graph: Graph, seed: int = 0) -> Float[np.ndarray, "n 2"] | None:
@@ -170,10 +169,6 @@ OF = {
     "spade_score": "largest stretch of neighbourhoods",
     "riemannian_distance": "Riemannian distance of the graphs over the ten largest eigenvalues",
 }
-
-
-def _whole(name: str, case: Conditions, value: float, scores: Spade, unit: str) -> Estimate:
-    return _estimate(name, case, value, scores.inputs.n, unit)
 
 
 def _estimate(name: str, case: Conditions, value: float, n: int, unit: str) -> Estimate:

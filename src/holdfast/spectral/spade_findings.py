@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isinf, nan
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
-from holdfast.core.statistics.summaries import summarise
+from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.spectral.analysis import RANKS, TOP, Spade
 from holdfast.spectral.stability import DRAWS, Numbers, Subsets, node_score
 
@@ -34,15 +36,7 @@ def per_sample(scores: Spade, base: Conditions) -> list[Series]:
 
 
 def _series(name: str, case: Conditions, values: Float[np.ndarray, "n"], unit: str, of: str, scores: Spade) -> Series:
-    return Series(
-        quantity=name,
-        conditions=case,
-        values=tuple(values.tolist()),
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=of,
-        reasons={row: _missing(scores, row) for row in np.flatnonzero(np.isnan(values)).tolist()},
-    )
+    return series_of(name, case, torch.from_numpy(values), unit, Claim.ESTIMATE, of, partial(_missing, scores))
 
 
 def _missing(scores: Spade, row: int) -> str:

@@ -5,6 +5,7 @@ All averages of the library are taken here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import hypot, inf, isfinite, isnan, nan
 from typing import Literal, NamedTuple
 
@@ -205,7 +206,13 @@ def _mean(values: Values, limits: Limits | None) -> Summary:
 
 
 def series_of(
-    quantity: str, conditions: Conditions, values: Shaped[Tensor, "n"], unit: str, claim: Claim, of: str, reason: str
+    quantity: str,
+    conditions: Conditions,
+    values: Shaped[Tensor, "n"],
+    unit: str,
+    claim: Claim,
+    of: str,
+    reason: str | Callable[[int], str],
 ) -> Series:
     """Turn one value per sample into a series; nan values are missing for ``reason``.
 
@@ -216,7 +223,7 @@ def series_of(
         unit: Unit of the values.
         claim: Bound type of the values.
         of: Quantity that the values bound or estimate.
-        reason: Why a value may be missing.
+        reason: Why a value may be missing, or a function from its position to that.
 
     Example:
         >>> import torch
@@ -231,7 +238,7 @@ def series_of(
         unit=unit,
         claim=claim,
         of=of,
-        reasons={position: reason for position, value in enumerate(numbers) if isnan(value)},
+        reasons={k: reason(k) if callable(reason) else reason for k, value in enumerate(numbers) if isnan(value)},
     )
 
 

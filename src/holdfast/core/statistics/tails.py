@@ -180,10 +180,8 @@ def lowest_mean(fractions: Values, share: float) -> float:
     return float(np.clip(score.mean() if score[0] < score[-1] else score[0], 0, 1))
 
 
-def lowest_interval(
-    fractions: Values, share: float, effect: float = 1.0, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Interval of the mean of the lowest ``share`` of fractions, by Gaffke's bounds.
+def lowest_interval(fractions: Values, share: float, effect: float = 1.0) -> tuple[float, float]:
+    """95% interval of the mean of the lowest ``share`` of fractions, by Gaffke's bounds.
 
     Args:
         effect: Samples that count for one, because they depend on each other; 1 or more.
@@ -197,7 +195,7 @@ def lowest_interval(
     weights = random_weights(n) if effect <= 1 else _dependent_weights(n, effect)
     rest = np.maximum(1 - weights.sum(1, dtype=np.float64), 0)
     ends = []
-    for limit, quantile in ((0.0, (1 - confidence) / 2), (1.0, (1 + confidence) / 2)):
+    for limit, quantile in ((0.0, (1 - 0.95) / 2), (1.0, (1 + 0.95) / 2)):
         first = rest if limit == 0 else np.zeros(len(weights))
         filled = np.cumsum(weights, axis=1, dtype=np.float64)
         filled += first[:, None]
@@ -235,9 +233,7 @@ def design_effect(scores: Values, moves: Values, groups: Groups) -> float:
     return effect * student if effect * student > 1 + SLACK else 1.0
 
 
-def worst_group(
-    series: Series, names: Sequence[str], quantity: str, better: Better = "higher", effect: float = 1.0
-) -> Estimate | None:
+def worst_group(series: Series, names: Sequence[str], quantity: str, effect: float = 1.0) -> Estimate | None:
     """Mean of the group with the lowest mean, with an interval for the lowest mean among all such groups.
 
     The means of all groups have intervals that hold together with the confidence asked for (Bonferroni). The least of their
@@ -276,7 +272,7 @@ def worst_group(
         unit=series.unit,
         claim=series.claim,
         of=f"{series.of}: the worst group",
-        better=better,
+        better="higher",
         reason=f"the worst of {len(large)} groups is {worst!r} with {len(large[worst])} samples{left_out}",
     )
 
