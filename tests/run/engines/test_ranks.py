@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 from time import monotonic, sleep
 
 import numpy as np
@@ -129,8 +129,8 @@ def test_what_a_living_rank_holds_is_left_to_it(tmp_path: Path, quickly: None) -
 
 def test_a_unit_that_a_slow_rank_holds_is_computed_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "SOONEST", 0.05)
-    results, mine, held = dict[int, object](), dict[int, list[int]](), ranks.Event()
-    others = [ranks.Event(), ranks.Event()]
+    results, mine, held = dict[int, object](), dict[int, list[int]](), Event()
+    others = [Event(), Event()]
 
     def held_up(given: int, unit: int) -> int:
         held.set()
