@@ -76,12 +76,6 @@ def normalised(inputs: Graph, outputs: Graph, r: int = TOP, seed: int = 0) -> Fl
     ``N = D^-1/2 L D^-1/2``. The vectors of zero energy of the two differ, so the largest ratio over all vectors would be
     infinite; the pseudo-inverse leaves out those of ``N_Y``. The authors' later program takes these Laplacians.
 
-    Args:
-        inputs: G_X.
-        outputs: G_Y.
-        r: how many.
-        seed: of the start vector.
-
     Raises:
         HoldfastError: there are too many samples to factorise.
     """

@@ -261,10 +261,7 @@ def draw(
 
     Args:
         x, y: inputs and outputs, from ``checked``.
-        k: neighbours of each sample.
-        manifold: which graph is drawn from them.
         repair: what to do about an infinite score: ``none``, ``increase_k``, ``largest`` or ``mst``.
-        seed: of the approximate search, above the size that is searched exactly.
         near: the nearest ``k`` of each input, if they are known: of distinct ones, and for graphs without repair.
 
     Raises:

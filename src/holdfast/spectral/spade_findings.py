@@ -166,12 +166,8 @@ def assembled(
     """Return everything known of one map.
 
     Args:
-        ids: of the samples.
-        scores: of the map.
-        subsets: the numbers of random subsets.
         baselines: the numbers of untrained maps, draw by draw.
         groups: samples by label or cluster.
-        others: scores of inner layers, by name.
         kind: what the groups are, ``label`` or ``cluster``.
     """
     base = conditions(scores)
