@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import isnan, nan
+from math import isnan
 from typing import Any, final
 
 import numpy as np
@@ -23,7 +23,7 @@ from holdfast.core.noise import Noise, hashed
 from holdfast.core.points.counting import Groups, share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Conditions, Estimate, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.summaries import over_references, ratio_of_means, series_of, summarise
+from holdfast.core.statistics.summaries import over_references, ratio_of_means, series_of, summarise, without_interval
 from holdfast.corruptions.edits import change, check_range, kept_nearest, ready
 from holdfast.measure.observation import Observation, entries, joined
 from holdfast.measure.population import Fit, Population
@@ -193,7 +193,7 @@ def drops(original: Float[Tensor, "n"], corrupted: Float[Tensor, "n"]) -> Float[
 
 def deviation(values: Sequence[float], conditions: Conditions) -> Estimate:
     """Return the standard deviation of the drop over permutations."""
-    return _without_interval(
+    return without_interval(
         "permutation_deviation",
         conditions,
         float(np.std(values, ddof=1)),
@@ -213,25 +213,7 @@ def rank_correlation(drop: Sequence[float], lost: Sequence[float], conditions: C
     of = "agreement of harm with and without labels"
     method = f"Spearman's over {len(drop)} corruptions, which are no sample of anything: no interval"
     value = float(spearmanr(drop, lost).statistic)
-    return [_without_interval("rank_correlation", conditions, value, len(drop), method, "correlation", of)]
-
-
-def _without_interval(
-    quantity: str, conditions: Conditions, value: float, n: int, method: str, unit: str, of: str
-) -> Estimate:
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions,
-        value=value,
-        low=nan,
-        high=nan,
-        n=n,
-        method=method,
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=of,
-        better="neither",
-    )
+    return [without_interval("rank_correlation", conditions, value, len(drop), method, "correlation", of)]
 
 
 KEPT = "corrupted images closer to their own original than to any image of the bank"

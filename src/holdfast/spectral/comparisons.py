@@ -10,7 +10,8 @@ from jaxtyping import Float
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points.points import Points
-from holdfast.core.records import Claim, Conditions, Curve, Estimate
+from holdfast.core.records import Conditions, Curve, Estimate
+from holdfast.core.statistics.summaries import without_interval
 from holdfast.spectral.analysis import TOP, Spade, riemannian
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graph import Graph, split
@@ -166,17 +167,5 @@ OF = {
 
 
 def _estimate(name: str, case: Conditions, value: float, n: int, unit: str) -> Estimate:
-    return Estimate(
-        quantity=name,
-        conditions=case,
-        value=value,
-        low=np.nan,
-        high=np.nan,
-        n=n,
-        method="no interval: one number of two whole graphs",
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=OF[name],
-        better="neither",
-        statistic="other",
-    )
+    method = "no interval: one number of two whole graphs"
+    return without_interval(name, case, value, n, method, unit, OF[name])

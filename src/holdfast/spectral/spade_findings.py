@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import isinf, nan
+from math import isinf
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
-from holdfast.core.statistics.summaries import series_of, summarise
+from holdfast.core.statistics.summaries import series_of, summarise, without_interval
 from holdfast.spectral.analysis import RANKS, TOP, Spade
 from holdfast.spectral.stability import DRAWS, Numbers, Subsets, node_score
 
@@ -74,21 +74,8 @@ def group_means(spade: Spade, case: Conditions, groups: Mapping[str, Sequence[in
         values = values[np.isfinite(values)]
         if not len(values):
             continue
-        records.append(
-            Estimate(
-                quantity=f"{kind}_score",
-                conditions={**case, kind: name},
-                value=float(values.mean()),
-                low=nan,
-                high=nan,
-                n=len(values),
-                method=RELATED,
-                unit="squared stretch",
-                claim=Claim.ESTIMATE,
-                of=f"mean stretch around the samples of the {kind}",
-                better="neither",
-            )
-        )
+        where, mean, of = {**case, kind: name}, float(values.mean()), f"mean stretch around the samples of the {kind}"
+        records.append(without_interval(f"{kind}_score", where, mean, len(values), RELATED, "squared stretch", of))
     return records
 
 

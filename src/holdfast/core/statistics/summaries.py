@@ -242,6 +242,34 @@ def series_of(
     )
 
 
+def without_interval(
+    quantity: str,
+    conditions: Conditions,
+    value: float,
+    n: int,
+    method: str,
+    unit: str,
+    of: str,
+    better: Better = "neither",
+    reason: str | None = None,
+) -> Estimate:
+    """Number that has no interval; ``method`` says why."""
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=value,
+        low=nan,
+        high=nan,
+        n=n,
+        method=method,
+        unit=unit,
+        claim=Claim.ESTIMATE,
+        of=of,
+        better=better,
+        reason=reason,
+    )
+
+
 def ratio_of_means(top: Float[Tensor, "n"], bottom: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     """Values whose mean is ``mean(top) / mean(bottom)``: the ratio plus each influence.
 
