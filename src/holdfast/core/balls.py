@@ -282,27 +282,6 @@ class L1(Ball):
 BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
 
 
-def in_print(norm: str) -> tuple[float, str]:
-    """Factor and suffix with which a radius is printed: ℓ∞ in 1/255.
-
-    Example:
-        >>> in_print("linf"), in_print("l2")
-        ((255.0, '/255'), (1.0, ''))
-    """
-    return (255.0, "/255") if norm == Linf.name else (1.0, "")
-
-
-def radius_in_print(norm: str, radius: float) -> str:
-    """Format a radius with three digits, as in a caption.
-
-    Example:
-        >>> radius_in_print("linf", 0.0005), radius_in_print("l2", 0.25)
-        ('0.128/255', '0.25')
-    """
-    times, behind = in_print(norm)
-    return f"{times * radius:.3g}{behind}"
-
-
 def read_ball(ball: str | Ball) -> Ball:
     """Return the ball that a text spells, or the ball itself."""
     if not isinstance(ball, str | Ball):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -48,18 +47,6 @@ def check_dense(values: object, name: str) -> None:
         raise OutOfRange(name, values.dtype, "real numbers", fix="its dequantize() makes floats")
     if values.is_complex():
         raise OutOfRange(name, values.dtype, "real numbers", fix="take its abs(), its real or its imag part")
-
-
-def check_whole(value: object, name: str) -> None:
-    """Check that ``value`` is a whole number.
-
-    Example:
-        >>> check_whole(0.5, "seed")
-        Traceback (most recent call last):
-        holdfast.core.errors.OutOfRange: seed must be a whole number, got 0.5.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise OutOfRange(name, value, "a whole number")
 
 
 def check_labels(labels: object, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import ClassVar, cast
 
 LONGEST = 240
@@ -313,3 +314,22 @@ def check_not_empty(setting: str, value: object, default: object) -> None:
     """
     if isinstance(value, (list, tuple)) and not value and default:
         raise HoldfastError(f"{setting} needs at least one entry, got none; leave it out for its default")
+
+
+def check_whole(value: object, name: str) -> None:
+    """Check that ``value`` is a whole number.
+
+    Args:
+        value: Object to check.
+        name: Name of the object in errors.
+
+    Raises:
+        OutOfRange: It is no whole number.
+
+    Example:
+        >>> check_whole(0.5, "seed")
+        Traceback (most recent call last):
+        holdfast.core.errors.OutOfRange: seed must be a whole number, got 0.5.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise OutOfRange(name, value, "a whole number")

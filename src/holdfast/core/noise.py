@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.core.files import hashed
+
 
 def _signed(bits: int) -> int:
     return bits - (1 << 64) if bits >= 1 << 63 else bits
@@ -39,12 +41,6 @@ def _mix(bits: Tensor) -> Tensor:
     bits = _shift(bits, 30).bitwise_xor_(bits).mul_(MULTIPLIERS[0])
     bits = _shift(bits, 27).bitwise_xor_(bits).mul_(MULTIPLIERS[1])
     return _shift(bits, 31).bitwise_xor_(bits)
-
-
-def hashed(*parts: object) -> int:
-    """Signed 64-bit hash, the same in every process and on every machine."""
-    text = "\x1f".join(map(str, parts))
-    return _signed(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
 
 
 def hashed_each(parts: Sequence[object], names: Sequence[str]) -> Int[np.ndarray, "n"]:

@@ -19,7 +19,8 @@ from torch import Tensor
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
-from holdfast.core.noise import Noise, hashed
+from holdfast.core.files import hashed
+from holdfast.core.noise import Noise
 from holdfast.core.points.counting import Groups, share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Conditions, Estimate, Series
 from holdfast.core.run_settings import Observed

@@ -15,13 +15,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.checks import check_whole
 from holdfast.core.discovery import OldName
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
+from holdfast.core.errors import (
+    Described,
+    HoldfastError,
+    HoldfastWarning,
+    OutOfRange,
+    Unreadable,
+    check_whole,
+    did_you_mean,
+)
+from holdfast.core.files import hashed
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import Images
-from holdfast.core.noise import hashed
 from holdfast.data.reading.scan_cache import ScanCache
 
 

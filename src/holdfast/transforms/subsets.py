@@ -24,8 +24,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.files import hashed
 from holdfast.core.images import Images
-from holdfast.core.noise import hashed
 from holdfast.core.settings import TextSettings, check_positive, read
 
 PROFILES = ("pareto", "exponential")

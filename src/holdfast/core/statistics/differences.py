@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
 from holdfast.core.statistics.groups import (
     Groups,

@@ -8,7 +8,7 @@ from math import exp, inf, isfinite, nan, sqrt
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Findings, Series
 from holdfast.core.statistics.intervals import (
     Limits,

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 
 MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
 Values = Float[np.ndarray, "n"]

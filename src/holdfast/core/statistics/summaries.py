@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import hypot, inf, isfinite, isnan, nan
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Series
@@ -208,7 +207,7 @@ def _mean(values: Values, limits: Limits | None) -> Summary:
 def series_of(
     quantity: str,
     conditions: Conditions,
-    values: Shaped[Tensor, "n"],
+    values: Shaped[Any, "n"],
     unit: str,
     claim: Claim,
     of: str,
@@ -219,7 +218,7 @@ def series_of(
     Args:
         quantity: Name of the metric.
         conditions: Conditions of the measurement, by name.
-        values: One value per sample, shape (n,).
+        values: One value per sample, tensor or array of shape (n,).
         unit: Unit of the values.
         claim: Bound type of the values.
         of: Quantity that the values bound or estimate.
@@ -230,7 +229,7 @@ def series_of(
         >>> series_of("risk", {}, torch.tensor([0.5, torch.nan]), "share", Claim.ESTIMATE, "risk", "a zero code").reasons
         {1: 'a zero code'}
     """
-    numbers = values.double().cpu().tolist()
+    numbers = [float(value) for value in values.tolist()]
     return Series(
         quantity=quantity,
         conditions=conditions,
@@ -270,7 +269,7 @@ def without_interval(
     )
 
 
-def ratio_of_means(top: Float[Tensor, "n"], bottom: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def ratio_of_means(top: Float[Any, "n"], bottom: Float[Any, "n"]) -> Float[Any, "n"]:
     """Values whose mean is ``mean(top) / mean(bottom)``: the ratio plus each influence.
 
     So its interval and its paired comparisons are those of a mean, and allow for the chance in both means (the delta
@@ -281,6 +280,7 @@ def ratio_of_means(top: Float[Tensor, "n"], bottom: Float[Tensor, "n"]) -> Float
         >>> ratio_of_means(torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])).mean()
         tensor(0.6667)
     """
-    mean = bottom.mean()
+    if (mean := bottom.mean()) == 0:
+        return top * nan
     ratio = top.mean() / mean
-    return (ratio + (top - ratio * bottom) / mean).where(mean != 0, nan)
+    return ratio + (top - ratio * bottom) / mean

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Series
 from holdfast.core.statistics.groups import GROUPED, Groups, group_mean_interval, numbered
 from holdfast.core.statistics.intervals import Values, bounded_interval, draws_for, random_weights

@@ -7,8 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")

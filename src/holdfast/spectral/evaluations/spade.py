@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
 from holdfast.core.pictures import ends, row
 from holdfast.core.points.points import Points, points
 from holdfast.core.records import Curve, Findings, Picture, Question, Warned
