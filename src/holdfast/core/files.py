@@ -14,10 +14,6 @@ def write_whole(path: Path, content: bytes) -> None:
 
     Folders are created as needed.
 
-    Args:
-        path: File to write.
-        content: Contents of the file.
-
     Raises:
         OSError: The file cannot be written; its old contents stay.
     """

@@ -46,13 +46,6 @@ def _mix(bits: Tensor) -> Tensor:
 def hashed_each(parts: Sequence[object], names: Sequence[str]) -> Int[np.ndarray, "n"]:
     """``hashed(*parts, name)`` of many names, a million in a second.
 
-    Args:
-        parts: Values that all hashes share.
-        names: Last value of each hash.
-
-    Returns:
-        Hashes, shape (n,).
-
     Example:
         >>> int(hashed_each((0, "order"), ["a"])[0]) == hashed(0, "order", "a")
         True

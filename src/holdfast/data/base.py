@@ -106,10 +106,7 @@ def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0
     Labels that the reference does not name are left out with a warning.
 
     Args:
-        values: Labels as read.
-        count: Number of images.
         named: True if the reference names the labels.
-        where: Place of the labels, for the error.
         classes: Number of classes, or 0 if unknown.
 
     Raises:
@@ -132,11 +129,6 @@ def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0
 
 def evenly(images: Images, count: int, seed: int) -> list[int]:
     """Choose ``count`` rows of each class, ascending; the choice does not depend on the order of ids.
-
-    Args:
-        images: Labelled images.
-        count: Images per class, 1 or more.
-        seed: Seed of the choice.
 
     Raises:
         HoldfastError: The images have no labels, or a class has fewer of them.
@@ -164,7 +156,6 @@ def groups_of(ids: Sequence[str], grouping: str) -> tuple[str, ...]:
     """Return the name of the group of each image.
 
     Args:
-        ids: of the images, for files their relative paths.
         grouping: ``prefix``, ``folders``, or a CSV file.
 
     Raises:

@@ -397,14 +397,11 @@ def provenance(run: RunSettings, started: datetime) -> dict[str, str]:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of everything that computes."""
-    import numpy
-    import torch
-
     return {
         "holdfast": VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "numpy": numpy.__version__,
+        "numpy": np.__version__,
         "platform": platform.platform(),
     }
 

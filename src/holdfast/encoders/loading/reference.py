@@ -54,10 +54,6 @@ def named(reference: str) -> tuple[str, str]:
 def stamp(reference: str, options: Options) -> str:
     """Reference and options of an encoder as one types them, for the record.
 
-    Args:
-        reference: Reference of the encoder.
-        options: Options of the caller.
-
     Example:
         >>> stamp("hf:a/b", Options(size=64, trust_remote_code=True))
         'hf:a/b --size 64 --trust-remote-code'
