@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
@@ -24,10 +25,6 @@ SEVERITIES = (1, 3, 5)
 def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
     """Edits of each family from mild to severe, without the identity.
 
-    Args:
-        evaluation: Name of the evaluation in errors.
-        names: Names of families of edits or of common corruptions.
-
     Raises:
         HoldfastError: A name is unknown.
     """
@@ -43,19 +40,23 @@ def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
     return tuple(chosen)
 
 
+def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
+    """Return each family by name and where its edits stand among ``edits``, from mild to severe."""
+    spans, start = [], 0
+    for name, members in groupby(edits, key=lambda edit: edit.name):
+        end = start + len(list(members))
+        spans.append((name, slice(start, end)))
+        start = end
+    return spans
+
+
 def graded(kind: type[Transform]) -> bool:
     """Return whether a transform comes in strengths."""
     return bool(kind.severities) or issubclass(kind, CommonCorruption)
 
 
 def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
-    """Edited images; None if the inputs are no images in [0, 1], or too small.
-
-    Args:
-        edit: Transform to apply.
-        pixels: Inputs, shape (b, *pixels).
-        noise: Random streams, one per image.
-    """
+    """Edited images; None if the inputs are no images in [0, 1], or too small."""
     try:
         return edit(pixels, noise)
     except HoldfastError:
