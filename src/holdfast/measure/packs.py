@@ -16,7 +16,7 @@ from safetensors import deserialize
 
 from holdfast.core.files import checksum, checksum_of, sealed, unsealed, write_whole
 
-if TYPE_CHECKING:  # what a stored run holds is told without loading torch
+if TYPE_CHECKING:  # what a stored run holds can be listed without loading torch
     from torch import Tensor
 
     from holdfast.core.run_settings import Observed
