@@ -12,6 +12,7 @@ from types import ModuleType
 _TABLE = """
 attacks.adaptive: attacks.together
 attacks.adversarial: commands.attack.observation commands.attack.record
+attacks.attack_files: attacks.files commands.attack.files
 attacks.attacked_codes: evaluations.attacked.observations evaluations.attacked.pictures evaluations.attacked.sizes
 attacks.black_box: attacks.decisions attacks.nes attacks.square
 attacks.evaluations.attack_radius: evaluations.attacked.attack_radius
@@ -25,12 +26,11 @@ attacks.evaluations.query_only: evaluations.attacked.query_only
 attacks.evaluations.transfer: evaluations.attacked.transfer
 attacks.evaluations.universal: evaluations.attacked.universal evaluations.attacked.universal_perturbation
 attacks.events: evaluations.attacked.events evaluations.attacked.searched
-attacks.files: commands.attack.files
 attacks.objectives.contrast: objectives.contrast
 attacks.objectives.simple: objectives.away objectives.crossing objectives.misclassification objectives.toward
 attacks.objectives.simple: objectives.views
-attacks.pairs: attacks.two_images attacks.unit_ball
-attacks.radius: attacks.minimum_norm
+attacks.pair_attacks: attacks.pairs attacks.two_images attacks.unit_ball
+attacks.radius_search: attacks.radius attacks.minimum_norm
 bounds.certificates: commands.certify.counterexamples commands.certify.files commands.certify.observation
 bounds.certificates: commands.certify.record
 bounds.evaluations.certified_breakaway: evaluations.certified.certified_breakaway
@@ -100,13 +100,13 @@ core.syntax: core.fingerprint.syntax
 core.text_tower: core.texts
 corruptions.corrupted_codes: evaluations.corrupted.accuracies evaluations.corrupted.kinds
 corruptions.corrupted_codes: evaluations.corrupted.observations evaluations.corrupted.retrieval
+corruptions.edit_findings: corruptions.findings evaluations.corrupted.findings evaluations.corrupted.pictures
 corruptions.edits: evaluations.corrupted.edits evaluations.corrupted.enclosing
 corruptions.evaluations.common_corruptions: evaluations.corrupted.common_corruptions
 corruptions.evaluations.common_perturbations: evaluations.corrupted.common_perturbations
 corruptions.evaluations.corruption_error: evaluations.corrupted.corruption_error
 corruptions.evaluations.under_corruption: evaluations.corrupted.corruption_test
-corruptions.files: commands.corrupt.files
-corruptions.findings: evaluations.corrupted.findings evaluations.corrupted.pictures
+corruptions.transformed_files: corruptions.files commands.corrupt.files
 data.base: data.reading.groups
 data.huggingface: data.huggingface.streamed
 data.reading.decode: data.reading.content

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from holdfast.attacks.attacked_codes import UNDEFINED
 from holdfast.attacks.base import Attack
 from holdfast.attacks.events import EVENTS, Search, Threat
-from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_found, search_forwards
+from holdfast.attacks.radius_search import Nearest, fixed_forwards, nearest_found, search_forwards
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.points.counting import nearest_rows

@@ -55,7 +55,8 @@ def command(
     _print(answer)
     for failure in answer.failures:
         print(f"{failure.encoder} has no result: {failure.reason}", file=sys.stderr)
-    if adapter and any(_is_mapped(result) for result in answer.results):
+    verdicts = [verdict for result in answer.results for verdict in result.findings.verdicts]
+    if adapter and any(verdict.witness.get("map", "none") != "none" for verdict in verdicts):  # a map was written
         print(f"Adapter: {adapter}")
     if answer.page:
         print(f"Report: {answer.page}")
@@ -71,7 +72,9 @@ def _print(answer: Parity) -> None:
     from holdfast.cli.terminal import console, show
     from holdfast.report.text import words
 
-    compared = [result for result in answer.results if result.encoder.name in answer.verdicts and _is_parity(result)]
+    compared = [
+        result for result in answer.results if result.encoder.name in answer.verdicts and result.evaluation == "parity"
+    ]
     grid = Table(box=box.SIMPLE_HEAD)
     columns = [name for name in COLUMNS if any(_number(result, name) for result in compared)]
     for head in ("candidate", "verdict", *map(words, columns)):
@@ -90,11 +93,6 @@ def _print(answer: Parity) -> None:
                 console().print(Text(f"{result.encoder.name}: warning: {warning}"))
 
 
-def _is_mapped(result: Result) -> bool:
-    """Return whether a map was written: it kept more neighbours than the old index as it is."""
-    return any(verdict.witness.get("map", "none") != "none" for verdict in result.findings.verdicts)
-
-
 def _low_end(result: Result) -> str:
     """Return in one line what the mean of neighbours kept hides."""
     groups = next((e.reason for e in result.estimates if e.quantity == "neighbours_kept_worst_group"), None)
@@ -103,10 +101,6 @@ def _low_end(result: Result) -> str:
         f"kept by the lowest 10%: {_number(result, 'neighbours_kept_worst_10')}"
         f"{f' ({groups})' if groups else ''}"
     )
-
-
-def _is_parity(result: Result) -> bool:
-    return result.evaluation == "parity"
 
 
 def _number(result: Result, quantity: str) -> str:

@@ -199,27 +199,14 @@ def harden(
     """
     out, seed, device = options["out"], options["seed"], options["device"]
     check_cluster("harden", options["cluster"], out)
-    if certified and noise is not None:
-        raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
-    _check_goals(agreement, certified, noise, edits)
     families = names_of(edits, "edits")
-    if families:
-        CommonPerturbations(edits=tuple(families))  # refuses names that could not be measured after the training
+    _check_goals(agreement, certified, noise, families)
     left = partial(_left, budget_start(), None if options["budget"] is None else seconds(options["budget"]))
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
     _check_engine(devices)
     RunSettings(device=device)  # refuses what torch does not see
-    scan_cache = ScanCache()
-    if out is not None:
-        check_trainable(Path(out))
-        scan_cache = ScanCache.at(Path(out) / FILE)
-    original = load_encoder(encoder, loading_of(options)).to("cpu", torch.float32)
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
-    if resisted is not None:
-        resisted.check(original.domain)
-    selected = select(images, original.domain, original.geometry, scan_cache=scan_cache)
-    taught, held_out = parted(selected, options["limit"], seed)
-    _check_gradients(original, taught)
+    original, taught, held_out = _read(encoder, images, resisted, options)
     watch = agreement_of(original, held_out, device)
     if agreement is not None:  # what chooses the epoch is neither trained on nor measured with in the end
         taught, validation = parted(taught, None, seed)
@@ -272,22 +259,43 @@ def harden(
     module = hardened.to(device, torch.float32).module
     promise = None if agreement is None else promise_of(agreement, original, held_out, device)(module)
     if promise is not None and out is not None:
-        content = {**asdict(promise), "status": promise.status}
-        write_whole(Path(out) / AGREEMENT, json.dumps(content, indent=1).encode())
+        _write(promise, Path(out))
     return Hardened(hardened, agreement_of(original, held_out, device)(module), run, promise, unfinished)
 
 
-def _check_goals(agreement: float | None, certified: bool, noise: float | None, edits: str | Sequence[str]) -> None:
-    """Raise if goals exclude each other, or the floor is none.
-
-    Raises:
-        HoldfastError: so it is.
-    """
+def _check_goals(agreement: float | None, certified: bool, noise: float | None, edits: Sequence[str]) -> None:
+    """Raise if goals exclude each other, the floor is none, or edits could not be measured after the training."""
+    if certified and noise is not None:
+        raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     if agreement is not None and not 0 < agreement < 1:
         raise OutOfRange("agreement", agreement, "between 0 and 1", fix="try 0.9")
     if (certified or noise is not None) and (agreement is not None or edits):
         other = "certified" if certified else "noise"
         raise Conflict("harden", f"{other} with {'agreement' if agreement is not None else 'edits'}", "one of the two")
+    if edits:
+        CommonPerturbations(edits=tuple(edits))
+
+
+def _read(
+    encoder: NamedEncoder, images: NamedImages, ball: Ball | None, options: HardenOptions
+) -> tuple[Encoder, Images, Images]:
+    """Return the encoder, the images to train on and those kept from it."""
+    out = None if options["out"] is None else Path(options["out"])
+    if out is not None:
+        check_trainable(out)
+    original = load_encoder(encoder, loading_of(options)).to("cpu", torch.float32)
+    if ball is not None:
+        ball.check(original.domain)
+    scan_cache = ScanCache.at(None if out is None else out / FILE)
+    selected = select(images, original.domain, original.geometry, scan_cache=scan_cache)
+    taught, held_out = parted(selected, options["limit"], options["seed"])
+    _check_gradients(original, taught)
+    return original, taught, held_out
+
+
+def _write(promise: Promise, folder: Path) -> None:
+    content = {**asdict(promise), "status": promise.status}
+    write_whole(folder / AGREEMENT, json.dumps(content, indent=1).encode())
 
 
 def _left(began: float, budget: float | None, share: float = 1.0) -> float | None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.attacks.pairs import UnitBallModule
+from holdfast.attacks.pair_attacks import UnitBallModule
 from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
 from holdfast.bounds.findings import CrossCheck, label_share, verdict

@@ -20,8 +20,8 @@ from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.errors import OutOfRange, UnknownName
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
+from holdfast.corruptions.edit_findings import Ladders, Words, concluded, pictures
 from holdfast.corruptions.edits import Edited
-from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
 from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
 from holdfast.transforms.base import transforms

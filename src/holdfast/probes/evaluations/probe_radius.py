@@ -20,7 +20,7 @@ import torch
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives import simple as misclassification
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_found, search_forwards
+from holdfast.attacks.radius_search import Goal, Nearest, fixed_forwards, nearest_found, search_forwards
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
