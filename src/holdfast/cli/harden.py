@@ -77,7 +77,9 @@ def command(
     edits: Annotated[
         str | None,
         typer.Option(
-            help="Train under the worst of these edits, as in jpeg,blur.", metavar="NAMES", rich_help_panel=MEASURED
+            help="Train under the worst of these edits, as in jpeg,gamma:0.5.",
+            metavar="NAMES",
+            rich_help_panel=MEASURED,
         ),
     ] = None,
     bank: flags.TrainingBank = None,

@@ -22,6 +22,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
+from holdfast.transforms.severity import family_of
 
 # The divergence radius: how wide a ball must be to hold the unit codes of one image under a whole family of edits.
 #
@@ -134,7 +135,7 @@ def check_range(encoder: Encoder) -> None:
 def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
     """Return each family by name and where its edits stand among ``edits``, from mild to severe."""
     spans, start = [], 0
-    for name, members in groupby(edits, key=lambda edit: edit.name):
+    for name, members in groupby(edits, key=family_of):
         end = start + len(list(members))
         spans.append((name, slice(start, end)))
         start = end
