@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import final
 
 import torch
@@ -22,7 +22,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
-from holdfast.transforms.severity import family_of
+from holdfast.transforms.severity import families
 
 # The divergence radius: how wide a ball must be to hold the unit codes of one image under a whole family of edits.
 #
@@ -130,16 +130,6 @@ def check_range(encoder: Encoder) -> None:
             f"edits and corruptions change images in [0, 1], but {encoder.name} takes [{low:g}, {high:g}]; "
             "put the scaling into the encoder"
         )
-
-
-def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
-    """Return each family by name and where its edits stand among ``edits``, from mild to severe."""
-    spans, start = [], 0
-    for name, members in groupby(edits, key=family_of):
-        end = start + len(list(members))
-        spans.append((name, slice(start, end)))
-        start = end
-    return spans
 
 
 @final

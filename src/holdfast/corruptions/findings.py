@@ -22,11 +22,11 @@ from holdfast.core.settings import number
 from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.core.statistics.tails import AT_LEAST, tails, tails_of, worst_group
-from holdfast.corruptions.edits import Edited, families, ready
+from holdfast.corruptions.edits import Edited, ready
 from holdfast.measure.observation import population_warnings
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
-from holdfast.transforms.severity import family_of
+from holdfast.transforms.severity import families, family_of
 
 FEW = "or fewer other images than neighbours"
 Shares = Float[np.ndarray, "_"]

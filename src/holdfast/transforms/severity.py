@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
@@ -45,8 +46,8 @@ def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
         else:
             chosen += kind.family()[1:]
     once = dict.fromkeys(chosen)
-    families = list(dict.fromkeys(map(family_of, once)))
-    return tuple(sorted(once, key=lambda edit: families.index(family_of(edit))))
+    order = list(dict.fromkeys(map(family_of, once)))
+    return tuple(sorted(once, key=lambda edit: order.index(family_of(edit))))
 
 
 def edit_names(texts: str | Sequence[str]) -> tuple[str, ...]:
@@ -74,6 +75,20 @@ def family_of(edit: Transform) -> str:
         ('rotation', 'jpeg:30 + gamma:0.5')
     """
     return edit.name if isinstance(edit, CommonCorruption) or edit in edit.family() else str(edit)
+
+
+def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
+    """Each family by name and where its edits stand among ``edits``, from mild to severe.
+
+    Args:
+        edits: Edits, those of a family one after the other.
+    """
+    spans, start = [], 0
+    for name, members in groupby(edits, key=family_of):
+        end = start + len(list(members))
+        spans.append((name, slice(start, end)))
+        start = end
+    return spans
 
 
 def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
