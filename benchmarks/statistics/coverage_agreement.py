@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from holdfast.training.harden_recipe import recipe_for
 ENCODER, IMAGES = "builtin:digits-contrastive", "builtin:digits-train"
 TAUGHT, POOL, GROUP = 200, 1000, 4
 SIZES = (20, 60, 200)
-TRAININGS = {
+TRAININGS: dict[str, dict[str, Any]] = {
     "ε = .1": {"ball": Linf(0.1), "rate": 1e-3, "epochs": 30},
     "ε = .3": {"ball": Linf(0.3), "rate": 3e-3, "epochs": 40},
     "rotation and blur": {"ball": Linf(0.1), "edits": ("rotation", "blur"), "rate": 1e-3, "epochs": 30},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import gc
 import re
@@ -55,18 +54,6 @@ def test_every_evaluation_attack_ball_and_divergence_is_a_public_name() -> None:
             if kind.__module__.startswith("holdfast."):
                 assert getattr(hf, kind.__name__) is kind
                 assert kind.__name__ in dir(hf)
-
-
-def test_type_checkers_see_the_public_names() -> None:
-    tree = ast.parse(Path(str(hf.__file__)).read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
-        alias.asname: str(node.module).removeprefix("holdfast.")
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert seen == hf._HOMES
 
 
 def test_errors_that_public_functions_name_can_be_caught_from_holdfast() -> None:

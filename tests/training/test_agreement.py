@@ -263,6 +263,7 @@ def test_the_edits_that_are_trained_on_choose_the_epoch_and_are_measured(
 
     monkeypatch.setattr(harden, "evaluate", measure)
     monkeypatch.setattr(harden, "watch_of", watching)
+    monkeypatch.setattr("holdfast.cli.harden._compare", lambda *_: None)
     monkeypatch.setattr(EvaluatedRun, "report", lambda _: tmp_path)
     ending = ["--images", "builtin:digits-train", "--limit", "60", "--epochs", "1", "--agreement", "0.9"]
     assert run(["harden", "builtin:digits-contrastive", *ending, *words.split(), "--out", str(tmp_path / "made")]) == 0

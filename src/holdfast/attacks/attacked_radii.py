@@ -111,9 +111,6 @@ class Radii(Observation):
     uses_bank = True
     uses_groups = True
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def forward_passes(self, population: Population) -> int:
         # Half of the images are those of pairs; of these, two collide.
         share = {"retrieval": 1.0, "impersonation": 0.5, "overlap": 1.0}[self.event]

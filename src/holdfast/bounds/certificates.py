@@ -29,9 +29,9 @@ from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.executed import executed_encoder
 from holdfast.bounds.rounding.formats import Format, size
 from holdfast.core.balls import Ball
-from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder, Pixels
-from holdfast.core.noise import hashed
+from holdfast.core.errors import check_whole
+from holdfast.core.files import hashed
 from holdfast.core.pictures import draw
 from holdfast.core.pictures import row as pictured
 from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Record

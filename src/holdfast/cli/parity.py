@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from holdfast.cli import flags
+from holdfast.cli.flags import flag
 from holdfast.cli.terminal import may_warn
 from holdfast.core.options import INPUT, MEASURED, OUTPUT, LocalOptions
 
@@ -23,41 +24,18 @@ COLUMNS = ("neighbours_kept", "neighbours_kept_mixed", "distance", "cka", "attac
 
 @flags.options(LocalOptions, "parity")
 def command(
-    reference: Annotated[
-        str, typer.Argument(help="Encoder as source:name, or a file of embeddings.", metavar="REFERENCE")
-    ],
-    candidates: Annotated[
-        list[str],
-        typer.Argument(
-            help="Encoders or files, precisions of REFERENCE (float16), or forms (?stored=binary).",
-            metavar="CANDIDATES...",
-        ),
-    ],
+    reference: str = typer.Argument(..., help="Encoder as source:name, or a file of embeddings.", metavar="REFERENCE"),
+    candidates: list[str] = typer.Argument(
+        ...,
+        help="Encoders or files, precisions of REFERENCE (float16), or forms (?stored=binary).",
+        metavar="CANDIDATES...",
+    ),
     images: flags.Images[str | None] = None,
-    bank: Annotated[
-        str | None,
-        typer.Option(
-            help="Search neighbours in these images (default: the images).", metavar="DIR", rich_help_panel=INPUT
-        ),
-    ] = None,
-    k: Annotated[int, typer.Option(help="Compare the K nearest images.", metavar="K", rich_help_panel=MEASURED)] = 10,
-    divergence: Annotated[
-        str, typer.Option(help="Measure distances by cosine or l2.", metavar="DISTANCE", rich_help_panel=MEASURED)
-    ] = "cosine",
-    radii: Annotated[
-        int,
-        typer.Option(
-            help="Attack N images per encoder and compare attack radii.", metavar="N", rich_help_panel=MEASURED
-        ),
-    ] = 0,
-    adapter: Annotated[
-        str | None,
-        typer.Option(
-            help="Write a map from the old embeddings to the new space here.",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    bank: str | None = flag(None, "Search neighbours in these images (default: the images).", INPUT, "DIR"),
+    k: int = flag(10, "Compare the K nearest images.", MEASURED, "K"),
+    divergence: str = flag("cosine", "Measure distances by cosine or l2.", MEASURED, "DISTANCE"),
+    radii: int = flag(0, "Attack N images per encoder and compare attack radii.", MEASURED, "N"),
+    adapter: str | None = flag(None, "Write a map from the old embeddings to the new space here.", OUTPUT, "FILE"),
     *,
     options: LocalOptions,
     black_box: flags.BlackBox[bool] = False,
@@ -66,24 +44,14 @@ def command(
 
     holdfast parity timm:resnet50 float16 onnx:resnet50.onnx --images photos/
     """
+    given = flags.keywords(locals())
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning
     from holdfast.commands.parity import parity
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingResultsWarning)  # what is missing is said below, one by one
-        answer = parity(
-            reference,
-            candidates,
-            images,
-            bank=bank,
-            k=k,
-            divergence=divergence,
-            radii=radii,
-            black_box=black_box,
-            adapter=adapter,
-            **options,
-        )
+        answer = parity(**given)
     _print(answer)
     for failure in answer.failures:
         print(f"{failure.encoder} has no result: {failure.reason}", file=sys.stderr)

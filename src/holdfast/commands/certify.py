@@ -29,8 +29,7 @@ from holdfast.bounds.queries import check_queries, check_query_encoder, write_qu
 from holdfast.bounds.rounding.executed import executes
 from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import L2, Ball
-from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName, check_whole
 from holdfast.core.options import CertifyOptions, takes
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import pairs

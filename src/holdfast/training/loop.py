@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, Described, HoldfastError, OutOfRange
+from holdfast.core.files import hashed
 from holdfast.core.images import Images
-from holdfast.core.noise import Noise, hashed
+from holdfast.core.noise import Noise
 from holdfast.encoders.architectures.base import LoadedEncoder
 from holdfast.training import health as checkpoints
 from holdfast.training.feed import Feed

@@ -92,13 +92,7 @@ def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
 
 
 def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
-    """Edited images; None if the inputs are no images in [0, 1], or too small.
-
-    Args:
-        edit: Transform to apply.
-        pixels: Inputs, shape (b, *pixels).
-        noise: Random streams, one per image.
-    """
+    """Edited images; None if the inputs are no images in [0, 1], or too small."""
     try:
         return edit(pixels, noise)
     except HoldfastError:

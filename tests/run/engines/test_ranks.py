@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 from time import monotonic, sleep
 
 import numpy as np
@@ -125,6 +125,31 @@ def test_what_a_living_rank_holds_is_left_to_it(tmp_path: Path, quickly: None) -
 
     side_by_side(lambda: work(0), lambda: work(1))
     assert sorted(mine[0] + mine[1]) == [*range(12)]
+
+
+def test_a_unit_that_a_slow_rank_holds_is_computed_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "SOONEST", 0.05)
+    results, mine, held = dict[int, object](), dict[int, list[int]](), Event()
+    others = [Event(), Event()]
+
+    def held_up(given: int, unit: int) -> int:
+        held.set()
+        assert all(other.wait(15) for other in others)
+        return given**unit
+
+    def healthy(rank: int) -> None:
+        held.wait(15)
+        mine[rank] = shared(Ranks(rank, 3, tmp_path), results, slow_power)
+        others[rank].set()
+
+    def slow() -> None:
+        mine[2] = shared(Ranks(2, 3, tmp_path), results, held_up)
+
+    side_by_side(slow, lambda: healthy(0), lambda: healthy(1))
+    assert results == {k: 2**k for k in range(12)}
+    assert len(mine[2]) == 1
+    assert sorted(mine[0] + mine[1]) == [*range(12)]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -118,12 +118,8 @@ class PatchRetrieval(Evaluation):
         for ball, attack, (key, where) in product(self.balls, self.attacks, among.items()):
             part = self._attacked(ball)
             shares = part.of_attack(attack, self.observation().of(part, observed))[key]
-            conditions = {
-                "ball": str(ball),
-                "attack": label(attack),
-                "divergence": str(self.divergence),
-                "among": where,
-            }
+            distance = str(self.divergence)
+            conditions = {"ball": str(ball), "attack": label(attack), "divergence": distance, "among": where}
             attacked.append(_series("patches_found", conditions, shares, Claim.UPPER))
         series = (*attacked, *kept, *clean)
         return Findings(
@@ -139,11 +135,8 @@ class PatchRetrieval(Evaluation):
         """Show the images that lost fewest and most patches under the last attack, and which ones."""
         ball, attack = max(self.balls, key=lambda each: each.radius), self.attacks[-1]
         conditions = {"ball": str(ball), "attack": label(attack), "among": ALL}
-        values = next(
-            s.values
-            for s in findings.series
-            if s.quantity == "patches_found" and conditions.items() <= s.conditions.items()
-        )
+        found = [series for series in findings.series if series.quantity == "patches_found"]
+        values = next(series.values for series in found if conditions.items() <= series.conditions.items())
         positions, domain = ends(values), population.encoder.domain
         shown = [rows[position] for position in positions]
         if not shown or len(domain.shape) != 3:

@@ -2,8 +2,9 @@
 
 Each takes the units of work whose hash is its own, then units that no other process has begun. A process claims a unit by a
 lease: a file that only one process can create and whose time the owner renews while it computes. If a lease is no longer
-renewed, its process has died and another one takes it over. Leases only save work: two processes compute the same values,
-and the store accepts both.
+renewed, its process has died and another one takes it over. A process without work computes again what a slow one holds
+for much longer than units take here. Leases only save work: two processes compute the same values, and the store accepts
+both.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ BEAT = 2.0
 """Seconds after which a lease is renewed."""
 STALE = 20.0
 """Seconds without renewal after which a lease is taken over: several beats and what a shared folder may lag behind."""
+LATE = 2.0
+"""A unit is late if another rank holds it for this many times the longest that a unit took here ..."""
+SOONEST = 5.0
+"""... and for so many seconds: a shorter wait costs less than computing it again."""
+AGAIN = ".again"
+"""Ends the name of the lease of a late unit, so that only one rank computes it again."""
 PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between two looks at what others do: few at first, then more."""
@@ -63,8 +70,8 @@ class Ranks:
     rank: int
     count: int
     folder: Path
-    _watched: dict[Path, tuple[float, tuple[int, int]]] = field(default_factory=dict, init=False, compare=False)
-    """When each lease of others was first seen with the renewal it still has."""
+    _watched: dict[Path, tuple[float, float, tuple[int, int]]] = field(default_factory=dict, init=False, compare=False)
+    """When each lease of others was first seen, when with the renewal it still has, and its file and renewal."""
 
     def map(
         self, task: Callable[[Context, Unit], Output], context: Context, shards: Iterable[Unit]
@@ -91,18 +98,25 @@ class Ranks:
             HoldfastError: the folder cannot be written.
         """
         waiting, pause = {name: units[name] for name in self._in_turn(list(units))}, PAUSE
+        longest, idle = 0.0, False
         while waiting:
             before = len(waiting)
             for name in list(waiting):
                 if not patient():
                     return
-                if (lease := self._claim(name)) is not None:
+                late = idle and longest > 0 and self._held(name) > max(SOONEST, LATE * longest)
+                if (lease := self._claim(f"{name}{AGAIN}" if late else name)) is not None:
                     with _renewed(lease):
-                        shard = waiting.pop(name)
+                        shard, began = waiting.pop(name), monotonic()
                         if is_kept(shard):
                             yield shard, None
                         elif begin(shard):
-                            yield shard, task(context, shard)
+                            outcome = task(context, shard)
+                            longest = max(longest, monotonic() - began)
+                            yield shard, outcome
+                    if late:
+                        break  # others may have ended meanwhile
+            idle = len(waiting) == before
             pause = PAUSE if len(waiting) < before else min(2 * pause, LONGEST_PAUSE)
             if waiting:
                 sleep(pause)
@@ -152,9 +166,15 @@ class Ranks:
             self._watched.pop(path, None)
             return False
         now, renewal = monotonic(), (status.st_ino, status.st_mtime_ns)
-        since, known = self._watched.get(path, (now, renewal))
-        self._watched[path] = (since if known == renewal else now), renewal
+        held, since, known = self._watched.get(path, (now, now, renewal))
+        same = known[0] == renewal[0]
+        self._watched[path] = (held if same else now), (since if known == renewal else now), renewal
         return known == renewal and now - since > STALE
+
+    def _held(self, name: str) -> float:
+        """Return for how many seconds another rank has been seen to hold a unit."""
+        held, *_ = self._watched.get(self.folder / name, (monotonic(),))
+        return monotonic() - held
 
 
 @contextmanager
