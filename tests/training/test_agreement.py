@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.statistics import coverage_agreement
 from scipy import stats
 from torch import Tensor, nn
 
@@ -329,3 +330,11 @@ def test_hardening_against_an_edit_raises_accuracy_under_it() -> None:
     difference = kept[1] - kept[0]
     low, _ = stats.t.interval(0.95, len(held) - 1, difference.mean(), stats.sem(difference))
     assert low > 0, f"{kept[0].mean()} before, {kept[1].mean()} after"
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_interval_covers_the_mean_of_skewed_cosines(grouped: bool) -> None:
+    skewed = 1 - np.random.default_rng(1).beta(0.7, 12, 1000)  # most near 1, few far, as those of digits
+    found = coverage_agreement.row("skewed", skewed, 60, grouped, 1000)
+    assert 0.93 <= found.covered < 0.99
+    assert found.kept_wrongly < 0.06
