@@ -397,6 +397,8 @@ def provenance(run: RunSettings, started: datetime) -> dict[str, str]:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of everything that computes."""
+    import torch  # loaded here, because the records of a run are read without it
+
     return {
         "holdfast": VERSION,
         "python": platform.python_version(),
