@@ -38,9 +38,12 @@ def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
     graded = [name for name, kind in known.items() if kind.severities or issubclass(kind, CommonCorruption)]
     for name in names:
         if name not in graded:
-            if name not in known and not re.search("[:+]", name):
-                raise UnknownName(f"{evaluation}.edits", name, graded)
-            chosen.append(Transform.read(name))
+            try:
+                chosen.append(Transform.read(name))
+            except HoldfastError as error:
+                if re.search("[:+]", name):  # its settings are wrong, and the sentence says which
+                    raise
+                raise UnknownName(f"{evaluation}.edits", name, graded) from error
         elif issubclass(kind := known[name], CommonCorruption):
             chosen += [kind(severity) for severity in SEVERITIES]
         else:
