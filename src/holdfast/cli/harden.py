@@ -42,7 +42,7 @@ def command(
     agreement: float | None = flag(
         None, "Keep the mean cosine similarity to the original at A or above.", MEASURED, "A"
     ),
-    edits: str | None = flag(None, "Train under the worst of these edits, as in jpeg,blur.", MEASURED, "NAMES"),
+    edits: str | None = flag(None, "Train under the worst of these edits, as in jpeg,gamma:0.5.", MEASURED, "NAMES"),
     bank: flags.TrainingBank = None,
     settings: flags.RecipeSettings = None,
     *,

@@ -26,7 +26,7 @@ from holdfast.corruptions.edits import Edited, ready
 from holdfast.measure.observation import population_warnings
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
-from holdfast.transforms.severity import families
+from holdfast.transforms.severity import families, family_of
 
 Shares = Float[np.ndarray, "_"]
 Score = Callable[[np.ndarray], np.ndarray]
@@ -87,14 +87,14 @@ def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
 
 
 def rung(edit: Transform) -> str:
-    """Return the value of the one parameter of ``edit``.
+    """Return the value of the one parameter of ``edit``; the first severity is the only one of a single transform.
 
     Example:
         >>> from holdfast.transforms.base import transforms
         >>> rung(transforms()["jpeg"].family()[1])
         '90'
     """
-    return spelled(getattr(edit, fields(edit)[0].name))
+    return "1" if family_of(edit) == str(edit) else spelled(getattr(edit, fields(edit)[0].name))
 
 
 def spelled(value: Any) -> str:
@@ -136,7 +136,7 @@ class Ladders:
 
     def _by_edit(self, values: Float[Tensor, "n m"]) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
         for edit, column in zip(self.edits, values.unbind(1), strict=True):
-            yield {self.words.singular: edit.name, self.words.strength: rung(edit)}, column
+            yield {self.words.singular: family_of(edit), self.words.strength: rung(edit)}, column
 
     @property
     def retrieval(self) -> Conditions:
@@ -362,8 +362,8 @@ def pictures(
         farthest = max(of, key=lambda edit: of[edit][position])[0]
         parts, alone = {"original": pixels[place]}, slice(place, place + 1)
         for edit in observation.edits:
-            if edit.name == farthest:
-                quantile = of[edit.name, rung(edit)][position]
+            if family_of(edit) == farthest:
+                quantile = of[farthest, rung(edit)][position]
                 parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[alone], noise[alone])[0]
         chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
         parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]
