@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from scripts import site_reference
 from scripts.site_reference import MARKED, PARTS, defaults, families, rows_of, written
 
 from holdfast.cli.app import application
@@ -27,6 +28,7 @@ def _made_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, part in PARTS.items():
             patch.setitem(PARTS, name, cache(part))
+        patch.setattr(site_reference, "meanings", cache(site_reference.meanings))
         yield
 
 
