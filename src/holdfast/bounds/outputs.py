@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.bounds.certified_pairs import CertifiedEncoder
 from holdfast.bounds.methods.base import Method, vacuous_unless_finite
-from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.pairs import CertifiedEncoder
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistance

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack, gain_and_gradient
 from holdfast.attacks.objectives.simple import Toward
-from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch, vacuous_unless_finite
-from holdfast.bounds.methods.lipschitz import Lipschitz
-from holdfast.bounds.pairs import (
+from holdfast.bounds.certified_pairs import (
     AttackResult,
     CertifiedEncoder,
     PairAttack,
@@ -28,7 +26,9 @@ from holdfast.bounds.pairs import (
     published_attack,
     unit_ball,
 )
-from holdfast.bounds.radius import search_radii
+from holdfast.bounds.certified_search import search_radii
+from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch, vacuous_unless_finite
+from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.bounds.rounding.executed import check_arithmetic, executes, stated

@@ -22,11 +22,11 @@ from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES
 from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.bounds.findings import CONTRADICTIONS, CrossCheck, findings, point_witness
+from holdfast.bounds.bound_findings import CONTRADICTIONS, CrossCheck, findings, point_witness
+from holdfast.bounds.certified_pairs import PairAttack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import INSIDE, Certification, arithmetic_of, cross_check
-from holdfast.bounds.pairs import PairAttack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Pixels

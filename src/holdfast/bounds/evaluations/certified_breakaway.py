@@ -23,10 +23,10 @@ from holdfast.attacks.attacked_codes import Pairwise, Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.events import Searched
 from holdfast.attacks.presets import NAMED
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.certified_pairs import PairAttack
 from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import Certification, cross_check
-from holdfast.bounds.pairs import PairAttack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels

@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Away
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.outputs import OutputBounds
 from holdfast.bounds.pair_bounds import Certification
 from holdfast.core.balls import Ball

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from holdfast.attacks.attacked_codes import Targeted
 from holdfast.attacks.objectives.simple import Toward
+from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.evaluations.certified_displacement import exceeds, farthest_attacked
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.outputs import ALIKE, OutputBounds
 from holdfast.bounds.pair_bounds import Certification
 from holdfast.core.balls import Ball

@@ -17,9 +17,19 @@ from torch.nn.functional import linear
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.findings import CONTRADICTIONS, SIZES, CrossCheck, findings, point_witness, series, survival_curves
+from holdfast.bounds.bound_findings import (
+    CONTRADICTIONS,
+    SIZES,
+    CrossCheck,
+    findings,
+    point_witness,
+    series,
+    survival_curves,
+)
+from holdfast.bounds.certified_pairs import AttackResult, CertifiedEncoder, PairAttack, Pairs, unit_ball
+from holdfast.bounds.certified_search import bracket_radii
 from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
-from holdfast.bounds.network.graph import General, Graph, Node
+from holdfast.bounds.network.network_graph import General, Graph, Node
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.pair_bounds import (
     INSIDE,
@@ -29,8 +39,6 @@ from holdfast.bounds.pair_bounds import (
     cross_check,
     nearest_confusion,
 )
-from holdfast.bounds.pairs import AttackResult, CertifiedEncoder, PairAttack, Pairs, unit_ball
-from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.bounds.rounding.executed import ExecutedEncoder

@@ -19,12 +19,12 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import shifted
+from holdfast.bounds.bound_findings import CONTRADICTIONS, SIZES, CrossCheck, findings, radius_witness, series
+from holdfast.bounds.certified_pairs import PairAttack, image_pairs, unit_ball
 from holdfast.bounds.evaluations.certified_radius import refuted
 from holdfast.bounds.evaluations.linear_radius import HeadRadii
-from holdfast.bounds.findings import CONTRADICTIONS, SIZES, CrossCheck, findings, radius_witness, series
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import Certification, arithmetic_of, radius_bounds
-from holdfast.bounds.pairs import PairAttack, image_pairs, unit_ball
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
