@@ -34,6 +34,7 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.pair_bounds import (
     INSIDE,
     Certification,
+    CertifiedObservation,
     arithmetic_of,
     certified_radii,
     cross_check,
@@ -50,7 +51,6 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.linear import logistic_regression
 
@@ -230,13 +230,12 @@ UNLABELLED = "no labels, or fewer than two classes among the images left to trai
 
 @final
 @dataclass(frozen=True)
-class HeadRadii(Observation):
+class HeadRadii(CertifiedObservation):
     """For each image: whether the head is right, the radius certified jointly and separately, the attacked one.
 
     Radii are nan where the head is wrong. ``refuted`` says whether an attack succeeds inside the certified radius.
     """
 
-    certification: Certification
     norm: str
     rivals: int
     tolerance: float
@@ -247,9 +246,6 @@ class HeadRadii(Observation):
 
     def fits(self) -> tuple[LinearHead]:
         return (LinearHead(self.certification.samples),)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.rivals * self.certification.attack.forward_passes
