@@ -19,7 +19,7 @@ from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import Bounder, NetworkRelaxation, RelaxationParameters, minimise, relax
 from holdfast.bounds.methods.lipschitz import EnclosingBall, bounds_by_norms, enclosing_balls
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import RULES, Graph
+from holdfast.bounds.network.network_graph import RULES, Graph
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, LinearRelaxation, offset
 

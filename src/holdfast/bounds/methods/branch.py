@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.alpha import ascend, ascend_in_balls
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius, vacuous_unless_finite
@@ -23,8 +24,7 @@ from holdfast.bounds.methods.branch_and_bound import BranchAndBound
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.methods.lipschitz import enclosing_balls
 from holdfast.bounds.network.forms import Shape, Windows, dense_form, gather
-from holdfast.bounds.network.graph import RULES, Affine, Convolution, Diagonal, Graph, Node
-from holdfast.bounds.radius import bisect_radii
+from holdfast.bounds.network.network_graph import RULES, Affine, Convolution, Diagonal, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, Rule
 from holdfast.core.balls import L2, Linf

@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.bounds.methods.base import vacuous_unless_finite
 from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, chunk_size, minimise
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import RULES, Graph, Node
+from holdfast.bounds.network.network_graph import RULES, Graph, Node
 from holdfast.bounds.relaxations import Box, LinearRelaxation, Rule
 from holdfast.core.balls import column
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.bounds.methods.interval import node_box
 from holdfast.bounds.network.forms import Form, dense_form, identity
-from holdfast.bounds.network.graph import Convolution, Diagonal, Graph
+from holdfast.bounds.network.network_graph import Convolution, Diagonal, Graph
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, LinearRelaxation, Rule
 from holdfast.core.balls import Linf

@@ -24,7 +24,7 @@ from holdfast.bounds.methods.alpha import ascend_specifications
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
 from holdfast.bounds.methods.branch import relax_and_refine
 from holdfast.bounds.methods.crown import NetworkRelaxation
-from holdfast.bounds.network.graph import RULES, Affine, Graph, Node
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph, Node
 from holdfast.bounds.regions import Region, check_box
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.formats import size

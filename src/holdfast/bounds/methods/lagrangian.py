@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods.lipschitz import EnclosingBall
-from holdfast.bounds.network.graph import RULES, Affine, Graph, Node
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph, Node
 from holdfast.bounds.network.operations import cast
 from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import column

@@ -16,7 +16,7 @@ from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import NetworkRelaxation, output_bounds, relax
 from holdfast.bounds.network.forms import Form
-from holdfast.bounds.network.graph import RULES, Affine, Graph
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.network.norms import spectral_norms
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, offset

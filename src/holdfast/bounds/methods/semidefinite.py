@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods.alpha import BallSlopes, ascend_in_balls, ascend_slopes, ascend_specifications
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
 from holdfast.bounds.methods.branch import relax_and_refine
@@ -23,9 +24,8 @@ from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameter
 from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Ascent, Lagrangian, Multipliers
 from holdfast.bounds.methods.lipschitz import EnclosingBall, enclosing_balls
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import RULES, Affine, Graph
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.network.norms import spectral_norms
-from holdfast.bounds.radius import bisect_radii
 from holdfast.bounds.regions import Region, l2_multiplier
 from holdfast.bounds.relaxations import Box, LinearRelaxation, best_multiplier
 from holdfast.core.balls import L2, Linf, column
