@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods.alpha import (
     ALPHA_RATE,
     RATE,
