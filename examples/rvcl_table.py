@@ -20,9 +20,9 @@ from time import perf_counter, process_time
 from holdfast import Encoder, Images, Linf, RunSettings, data
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import read_method
+from holdfast.bounds.certified_pairs import image_pairs
 from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
 from holdfast.bounds.pair_bounds import certified_radii
-from holdfast.bounds.pairs import image_pairs
 from holdfast.encoders import Options, load
 from holdfast.measure.population import Population
 

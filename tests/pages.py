@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def sections(page: Path) -> Iterator[tuple[str, str]]:
     return zip(parts[1::2], parts[2::2], strict=True)
 
 
+@cache  # hundreds of tests look into one page, which none of them changes
 def section(page: Path, title: str) -> str:
     return next(body for heading, body in sections(page) if heading == title)
 

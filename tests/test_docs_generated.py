@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+from scripts import site_reference
 from scripts.site_reference import MARKED, PARTS, defaults, families, rows_of, written
 
 from holdfast.cli.app import application
@@ -18,6 +21,15 @@ from tests.pages import DOCS, section
 COMMANDS = application().commands
 GENERATED = [path for path in sorted(DOCS.rglob("*.md")) if "<!-- generated: " in path.read_text()]
 FLAGS = [(name, parameter) for name, command in COMMANDS.items() for parameter in command.params]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _made_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, part in PARTS.items():
+            patch.setitem(PARTS, name, cache(part))
+        patch.setattr(site_reference, "meanings", cache(site_reference.meanings))
+        yield
 
 
 @pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.stem)

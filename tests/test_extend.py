@@ -36,4 +36,4 @@ def test_nothing_is_loaded_before_it_is_used():
 
 def test_other_names_are_refused():
     with pytest.raises(AttributeError, match="Evaluatoin"):
-        _ = extend.Evaluatoin
+        _ = extend.Evaluatoin  # type: ignore[attr-defined]

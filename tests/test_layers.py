@@ -76,4 +76,4 @@ def test_every_public_name_exists():
         assert getattr(holdfast, name) is not None
     assert {*dir(holdfast), "__version__"} == set(holdfast.__all__)
     with pytest.raises(AttributeError, match="encoder_"):
-        _ = holdfast.encoder_
+        _ = holdfast.encoder_  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,25 +41,27 @@ def sentences(path: Path) -> Iterator[tuple[str, str, str]]:
                 yield f"{path.relative_to(SRC)}:{node.lineno}", name, text
 
 
-SENTENCES = [found for path in sorted(SRC.rglob("*.py")) for found in sentences(path)]
+@cache  # and not while tests are collected, which each process does
+def everywhere() -> list[tuple[str, str, str]]:
+    return [found for path in sorted(SRC.rglob("*.py")) for found in sentences(path)]
 
 
 def test_the_search_finds_them() -> None:
-    assert len(SENTENCES) > 800
+    assert len(everywhere()) > 800
 
 
 def test_no_sentence_is_longer_than_a_reader_reads() -> None:
-    assert [(place, len(text)) for place, _, text in SENTENCES if len(text) > LONGEST] == []
+    assert [(place, len(text)) for place, _, text in everywhere() if len(text) > LONGEST] == []
 
 
 def test_a_value_out_of_range_is_an_error_with_its_facts() -> None:
     """A program reads argument, value and demand from ``OutOfRange``; of a plain error it has the sentence alone."""
-    plain = [(place, text) for place, name, text in SENTENCES if name == "HoldfastError"]
+    plain = [(place, text) for place, name, text in everywhere() if name == "HoldfastError"]
     assert len(plain) > 500, "vacuous: plain errors are not found"
     assert [(place, text) for place, text in plain if DEMAND.search(text)] == []
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in SRC.iterdir() if path.is_dir()))
 def test_no_sentence_has_a_word_that_the_glossary_replaces(folder: str) -> None:
-    found = [(place, text) for place, _, text in SENTENCES if place.startswith(f"{folder}/") and OLD.search(text)]
+    found = [(place, text) for place, _, text in everywhere() if place.startswith(f"{folder}/") and OLD.search(text)]
     assert found == []

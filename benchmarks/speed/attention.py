@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.bounds import Crown, certified_radius
-from holdfast.bounds.network import graph as graphs
-from holdfast.bounds.network.graph import Builder, Var
+from holdfast.bounds.network import network_graph as graphs
+from holdfast.bounds.network.network_graph import Builder, Var
 from holdfast.bounds.relaxations import Rule
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder

@@ -19,7 +19,7 @@ from benchmarks import published
 from benchmarks.measure import arguments, ratio, seconds
 from holdfast.bounds import Crown, certified_radius
 from holdfast.bounds.methods.crown import relax
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import Region, region
 from holdfast.core.balls import Linf

@@ -14,9 +14,9 @@ from benchmarks import published
 from holdfast.bounds import read_method
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.proofs.checking import check
-from holdfast.bounds.proofs.files import packed
 from holdfast.bounds.proofs.making import choices, plain_network
 from holdfast.bounds.proofs.proof import Proof
+from holdfast.bounds.proofs.proof_files import packed
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Linf
 

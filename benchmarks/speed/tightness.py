@@ -16,9 +16,9 @@ import torch
 from benchmarks import published
 from holdfast import data
 from holdfast.bounds import read_method
+from holdfast.bounds.certified_pairs import PairAttack, image_pairs, unit_ball
 from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.bounds.pair_bounds import radius_bounds
-from holdfast.bounds.pairs import PairAttack, image_pairs, unit_ball
 from holdfast.core.encoder import Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings

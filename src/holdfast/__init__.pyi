@@ -117,3 +117,4 @@ from .transforms.base import Transform as Transform
 from .transforms.base import transformed as transformed
 
 __version__: str
+__all__: list[str]

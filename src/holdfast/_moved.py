@@ -12,6 +12,7 @@ from types import ModuleType
 _TABLE = """
 attacks.adaptive: attacks.together
 attacks.adversarial: commands.attack.observation commands.attack.record
+attacks.attack_files: attacks.files commands.attack.files
 attacks.attacked_codes: evaluations.attacked.observations evaluations.attacked.pictures evaluations.attacked.sizes
 attacks.black_box: attacks.decisions attacks.nes attacks.square
 attacks.evaluations.attack_radius: evaluations.attacked.attack_radius
@@ -25,14 +26,18 @@ attacks.evaluations.query_only: evaluations.attacked.query_only
 attacks.evaluations.transfer: evaluations.attacked.transfer
 attacks.evaluations.universal: evaluations.attacked.universal evaluations.attacked.universal_perturbation
 attacks.events: evaluations.attacked.events evaluations.attacked.searched
-attacks.files: commands.attack.files
 attacks.objectives.contrast: objectives.contrast
 attacks.objectives.simple: objectives.away objectives.crossing objectives.misclassification objectives.toward
 attacks.objectives.simple: objectives.views
-attacks.pairs: attacks.two_images attacks.unit_ball
-attacks.radius: attacks.minimum_norm
+attacks.pair_attacks: attacks.pairs attacks.two_images attacks.unit_ball
+attacks.radius_search: attacks.radius attacks.minimum_norm
+bounds.bound_findings: evaluations.certified.brackets evaluations.certified.findings evaluations.certified.sizes
+bounds.bound_findings: evaluations.certified.witness bounds.findings
 bounds.certificates: commands.certify.counterexamples commands.certify.files commands.certify.observation
 bounds.certificates: commands.certify.record
+bounds.certified_pairs: evaluations.certified.pairwise.negatives evaluations.certified.pairwise.pair_attack
+bounds.certified_pairs: evaluations.certified.pairwise.pairs bounds.pairs
+bounds.certified_search: bounds.radii.bisection bounds.radii.bracketing bounds.radii.search bounds.radius
 bounds.evaluations.certified_breakaway: evaluations.certified.certified_breakaway
 bounds.evaluations.certified_displacement: evaluations.certified.certified_displacement
 bounds.evaluations.certified_overlap: evaluations.certified.certified_overlap
@@ -41,8 +46,6 @@ bounds.evaluations.instance_accuracy: evaluations.certified.instance_accuracy
 bounds.evaluations.linear_radius: evaluations.certified.linear_head evaluations.certified.linear_radius
 bounds.evaluations.margin_distribution: evaluations.certified.margin_distribution evaluations.certified.tail_fits
 bounds.evaluations.margin_distribution: evaluations.certified.theorems
-bounds.findings: evaluations.certified.brackets evaluations.certified.findings evaluations.certified.sizes
-bounds.findings: evaluations.certified.witness
 bounds.methods.alpha: bounds.methods.sdp_crown
 bounds.methods.branch: bounds.subdomains.receptive_fields
 bounds.methods.branch_and_bound: bounds.subdomains.branch_and_bound
@@ -50,21 +53,18 @@ bounds.methods.exact: bounds.methods.mixed_integer bounds.methods.silence
 bounds.methods.lagrangian: bounds.methods.multiplier_ascent
 bounds.methods.lipschitz: bounds.methods.enclosing_balls
 bounds.methods.semidefinite: bounds.methods.ball_multipliers
-bounds.network.graph: bounds.network.affine
+bounds.network.network_graph: bounds.network.affine bounds.network.graph
 bounds.network.operations: bounds.network.casting
 bounds.network.tracing: bounds.network.calls
 bounds.outputs: evaluations.certified.outputs.bisector_hyperplanes evaluations.certified.outputs.linear_bounds
 bounds.outputs: evaluations.certified.outputs.output_bounds
 bounds.pair_bounds: evaluations.certified.certification evaluations.certified.pairwise.pair_bounds
 bounds.pair_bounds: evaluations.certified.pairwise.radius_bounds
-bounds.pairs: evaluations.certified.pairwise.negatives evaluations.certified.pairwise.pair_attack
-bounds.pairs: evaluations.certified.pairwise.pairs
 bounds.problem: commands.certify.problem
-bounds.proofs.files: commands.certify.proofs
 bounds.proofs.making: bounds.proofs.lowering
 bounds.proofs.proof: bounds.proofs.float64 bounds.proofs.network
+bounds.proofs.proof_files: commands.certify.proofs bounds.proofs.files
 bounds.queries: commands.certify.queries commands.certify.vnnlib
-bounds.radius: bounds.radii.bisection bounds.radii.bracketing bounds.radii.search
 bounds.relaxations: bounds.relaxations.averages bounds.relaxations.ball_offset bounds.relaxations.curves
 bounds.relaxations: bounds.relaxations.rules
 bounds.rounding.errors: bounds.rounding.catalogue bounds.rounding.functions bounds.rounding.sums
@@ -100,13 +100,13 @@ core.syntax: core.fingerprint.syntax
 core.text_tower: core.texts
 corruptions.corrupted_codes: evaluations.corrupted.accuracies evaluations.corrupted.kinds
 corruptions.corrupted_codes: evaluations.corrupted.observations evaluations.corrupted.retrieval
+corruptions.edit_findings: corruptions.findings evaluations.corrupted.findings evaluations.corrupted.pictures
 corruptions.edits: evaluations.corrupted.edits evaluations.corrupted.enclosing
 corruptions.evaluations.common_corruptions: evaluations.corrupted.common_corruptions
 corruptions.evaluations.common_perturbations: evaluations.corrupted.common_perturbations
 corruptions.evaluations.corruption_error: evaluations.corrupted.corruption_error
 corruptions.evaluations.under_corruption: evaluations.corrupted.corruption_test
-corruptions.files: commands.corrupt.files
-corruptions.findings: evaluations.corrupted.findings evaluations.corrupted.pictures
+corruptions.transformed_files: corruptions.files commands.corrupt.files
 data.base: data.reading.groups
 data.huggingface: data.huggingface.streamed
 data.reading.decode: data.reading.content

@@ -53,3 +53,5 @@ from .training.learner import check_two_images as check_two_images
 from .training.processes import gathered as gathered
 from .transforms.base import ImagePixels as ImagePixels
 from .transforms.base import Transform as Transform
+
+__all__: list[str]

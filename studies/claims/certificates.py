@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import read_method
+from holdfast.bounds.certified_pairs import PairAttack, Pairs, image_pairs, unit_ball
 from holdfast.bounds.pair_bounds import certified_radii, nearest_confusion
-from holdfast.bounds.pairs import PairAttack, Pairs, image_pairs, unit_ball
 from holdfast.bounds.regions import region
 from holdfast.core.files import write_whole
 from holdfast.measure.population import Population

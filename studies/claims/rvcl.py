@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast.attacks.objectives.simple import margin_of_logits as margin
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import Interval, certified_radius, lower_bound
-from holdfast.bounds.pairs import image_pairs
+from holdfast.bounds.certified_pairs import image_pairs
 from holdfast.core.divergences import Cosine
 from holdfast.core.points.counting import nearest_rows
 from holdfast.measure.population import Population

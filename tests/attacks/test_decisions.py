@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from holdfast.attacks.black_box import radii_by_decisions
-from holdfast.attacks.radius import Goal
+from holdfast.attacks.radius_search import Goal
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

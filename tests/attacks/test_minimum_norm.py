@@ -8,7 +8,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.attacks.black_box import SquareAttack
-from holdfast.attacks.radius import Goal, minimum_norm, nearest_events
+from holdfast.attacks.radius_search import Goal, minimum_norm, nearest_events
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Series

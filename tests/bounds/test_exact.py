@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound, regions
+from holdfast.bounds.certified_pairs import PairAttack, image_pairs
 from holdfast.bounds.methods.exact import encode, silent
 from holdfast.bounds.methods.interval import intermediate_bounds
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.pair_bounds import certify_and_attack
-from holdfast.bounds.pairs import PairAttack, image_pairs
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

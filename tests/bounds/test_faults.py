@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from holdfast.bounds import Alpha, Branch, Crown, Interval, Method, lower_bound, regions
 from holdfast.bounds.methods import branch as receptive_fields
 from holdfast.bounds.methods import branch_and_bound, crown
-from holdfast.bounds.network import graph, tracing
-from holdfast.bounds.network import graph as affine
+from holdfast.bounds.network import network_graph as affine
+from holdfast.bounds.network import tracing
 from holdfast.bounds.network.forms import Form, Windows, gather
 from holdfast.bounds.relaxations import Box, LinearRelaxation
 from holdfast.core.balls import L1, L2, Ball, Linf
@@ -120,8 +120,8 @@ def outside(encoder: Encoder, x: Tensor) -> Iterator[str]:
 
 def rule(name: str, patch: pytest.MonkeyPatch, change: Callable[..., LinearRelaxation]) -> None:
     """Replace what a rule relaxes to by a change of it."""
-    true = graph.RULES[name]
-    patch.setitem(graph.RULES, name, replace(true, relax=lambda *boxes: change(true.relax(*boxes), *boxes)))
+    true = affine.RULES[name]
+    patch.setitem(affine.RULES, name, replace(true, relax=lambda *boxes: change(true.relax(*boxes), *boxes)))
 
 
 def _wrong_chord(relaxation: LinearRelaxation, box: Box) -> LinearRelaxation:
@@ -148,8 +148,8 @@ TRUE_THROUGH = crown.propagate_nonlinear
 
 
 def _patched_interval(patch: pytest.MonkeyPatch, name: str, change: Callable[[Box], Box]) -> None:
-    true = graph.RULES[name]
-    patch.setitem(graph.RULES, name, replace(true, interval=lambda *boxes: change(true.interval(*boxes))))
+    true = affine.RULES[name]
+    patch.setitem(affine.RULES, name, replace(true, interval=lambda *boxes: change(true.interval(*boxes))))
 
 
 def _no_bias(patch: pytest.MonkeyPatch) -> None:

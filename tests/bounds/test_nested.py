@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds import Crown, certified_radius, lower_bound
+from holdfast.bounds.certified_search import bracket_radii
 from holdfast.bounds.methods.crown import (
     NetworkRelaxation,
     interval_exact_nodes,
@@ -17,9 +18,8 @@ from holdfast.bounds.methods.crown import (
     tighten,
 )
 from holdfast.bounds.methods.interval import node_box
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.relaxations import Rule
 from holdfast.core.balls import L2, Ball, Linf

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.bounds import Alpha, Crown, Method, certified_radius, lower_bound
+from holdfast.bounds.certified_search import bracket_radii
 from holdfast.bounds.methods.base import methods
 from holdfast.bounds.network.forms import Form, Windows, gather, identity
-from holdfast.bounds.network.graph import RULES, Convolution
-from holdfast.bounds.radius import bracket_radii
+from holdfast.bounds.network.network_graph import RULES, Convolution
 from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import L1, L2, Ball, Linf

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Branch, Exact, lower_bound
+from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods.branch import _branch_and_bound, receptive_field, refine_node, relax_and_refine
 from holdfast.bounds.methods.branch_and_bound import Subdomains
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.radius import bisect_radii
 from holdfast.bounds.regions import Region, region
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder

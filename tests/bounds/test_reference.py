@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds import Alpha, Crown, Interval, Method, Semidefinite
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.certified_search import bracket_radii
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import Region
 from holdfast.core.balls import Linf
 from tests.marks import rest_slow

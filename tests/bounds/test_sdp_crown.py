@@ -13,7 +13,7 @@ from holdfast.bounds import Alpha, SdpCrown, certified_radius, lower_bound
 from holdfast.bounds.methods import alpha as sdp_crown
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.methods.lipschitz import EnclosingBall, enclosing_balls
-from holdfast.bounds.network.graph import Affine, Convolution
+from holdfast.bounds.network.network_graph import Affine, Convolution
 from holdfast.bounds.network.norms import matrix, spectral_norms
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.bounds import Crown, Interval, Method, lower_bound, read_method
-from holdfast.bounds.network.graph import Affine, Graph
+from holdfast.bounds.network.network_graph import Affine, Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations import Rule
 from holdfast.core.balls import Linf

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.bounds import pairs
+from holdfast.bounds import certified_pairs
+from holdfast.bounds.certified_pairs import traced
 from holdfast.bounds.network.size import nonlinear_entries
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.pairs import traced
 from holdfast.bounds.relaxations import Rule
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
@@ -60,7 +60,7 @@ def test_a_network_too_large_is_refused_before_it_is_traced(monkeypatch: pytest.
     def slow(*args: object) -> None:
         raise AssertionError("traced")
 
-    monkeypatch.setattr(pairs, "trace", slow)
+    monkeypatch.setattr(certified_pairs, "trace", slow)
     said = r"at least 192 nonlinear entries, more than the 191 .*--method smoothing.*raise the setting neurons"
     with pytest.raises(HoldfastError, match=said):
         traced(builtin(), 191, "cpu")

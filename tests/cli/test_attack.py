@@ -91,7 +91,7 @@ def test_an_objective_brings_the_views_it_needs():
 
 def test_a_failed_check_is_said_and_is_the_status(monkeypatch, capsys):
     bad = Replay(in_range=True, in_ball=True, largest_norm=0.05, code_difference=0.1, same_codes=False)
-    monkeypatch.setattr("holdfast.attacks.files.replay", lambda *_: bad)
+    monkeypatch.setattr("holdfast.attacks.attack_files.replay", lambda *_: bad)
     assert run([*ATTACK, *SHORT]) == 1
     assert says(capsys.readouterr().err, "their check")
 

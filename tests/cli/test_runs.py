@@ -1,12 +1,44 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
 
 from holdfast.cli.app import run
+from holdfast.measure.store import Key, Store
 from tests.cli.stored import breakaway, failure, run_of
 from tests.commands.test_inventory import fill
 from tests.facts import says
+from tests.pages import ROOT
 from tests.tiny import Mean
+
+
+def test_stored_runs_are_read_without_torch(tmp_path: Path) -> None:
+    asked = ("builtin:one", "builtin:two", "builtin:three")
+    folder = run_of(
+        tmp_path / "run", [breakaway("one"), breakaway("two", fingerprint="two")], [failure("three")], asked
+    )
+    key = Key(kind="codes", version=1, settings={}, encoder="one", images="digits", seed=0, precision="float32")
+    Store(Path(folder)).keep(key, ["image"], {"codes": torch.zeros(1, 2)})
+    commands = (["runs", folder], ["check", folder, "--require", "breakaway_risk@linf:0.1<=1"], ["compare", folder])
+    code = (
+        "import sys; from holdfast.cli.app import run; status = run(sys.argv[1:])\n"
+        "assert status < 2 and 'holdfast.measure.store' in sys.modules, status\n"
+        "loaded = {'torch', 'scipy.stats'} & set(sys.modules); assert not loaded, loaded\n"
+    )
+    for command in (*commands, ["compare", folder, "--full", "--html", str(tmp_path / "page.html")]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "one" in done.stdout
 
 
 def test_runs_says_what_there_is(tmp_path, capsys):

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial, even
 from holdfast.attacks.aims import rivals_of
+from holdfast.attacks.attack_files import replay, write_attack
 from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.black_box import SquareAttack
-from holdfast.attacks.files import replay, write_attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.objectives.contrast import Queue
 from holdfast.attacks.objectives.simple import Away, Misretrieval, Toward

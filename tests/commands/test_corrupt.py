@@ -23,7 +23,7 @@ from holdfast.commands.corrupt import corrupt
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.corruptions.files import Manifest
+from holdfast.corruptions.transformed_files import Manifest
 from holdfast.run.engines.base import Engine
 from holdfast.run.engines.processes import Processes
 from holdfast.transforms.base import Transform, transformed

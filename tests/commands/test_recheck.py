@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.bounds.proofs.files import packed, unpacked
 from holdfast.bounds.proofs.proof import PlainNetwork, Proof, Step
+from holdfast.bounds.proofs.proof_files import packed, unpacked
 from holdfast.cli.app import run as command
 from holdfast.core.encoder import Domain
 from tests.cli.modules import linear, weights

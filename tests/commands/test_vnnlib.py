@@ -15,7 +15,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.bounds.certificates import UNCERTAIN
-from holdfast.bounds.pairs import Pairs, image_pairs
+from holdfast.bounds.certified_pairs import Pairs, image_pairs
 from holdfast.bounds.queries import Disjunct, _answers, decimal, onnx_network, read, write
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.verify import Answer, _Folder

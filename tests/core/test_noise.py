@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from holdfast.core.noise import Noise, hashed
+from holdfast.core.files import hashed
+from holdfast.core.noise import Noise
 
 DRAWS = ("bits", "uniform", "normal", "gaussian", "signs")
 IDS = [f"image-{k}" for k in range(7)]

@@ -58,7 +58,7 @@ def test_a_selection_gives_its_cache_by_the_old_name() -> None:
         assert selection.remembered is selection.scan_cache
 
 
-@pytest.mark.parametrize(("old", "new"), holdfast.extend._OLD.items())
+@pytest.mark.parametrize(("old", "new"), vars(holdfast.extend)["_OLD"].items())
 def test_extensions_import_by_old_names(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=new):
         assert getattr(holdfast.extend, old) is getattr(holdfast.extend, new)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.attacks.base import Attack
-from holdfast.attacks.pairs import EachOfTwo
+from holdfast.attacks.pair_attacks import EachOfTwo
 from holdfast.bounds import Method
 from holdfast.core.balls import BALLS, L2, Ball, Linf
 from holdfast.core.divergences import Divergence

@@ -15,10 +15,9 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.geometry import Geometry
 from holdfast.core.records import ImagesInfo
-from holdfast.encoders import Options, load
 from holdfast.encoders.architectures.base import Architecture
+from holdfast.encoders.by_name import Options, load, references
 from holdfast.encoders.trained import Card, architecture_of, read_card, write, write_epoch
-from holdfast.run.request import Request, references
 from tests import facts
 from tests.encoders import factories
 
@@ -146,9 +145,9 @@ def test_arch_goes_to_those_that_need_it(tmp_path: Path) -> None:
     written(tmp_path / "own", Encoder(factories.plain().eval(), "mine", DOMAIN), None)
     written(tmp_path / "known")
     encoders = (f"short=trained:{tmp_path}/own?epoch=2", f"trained:{tmp_path}/known", f"trained:{tmp_path}/none")
-    asked = Request(encoders=encoders, arch=("tests.encoders.factories:plain",))
-    assert [options.arch is not None for _, options in references(asked)] == [True, False, False]
-    assert load(*references(asked)[0]).name == "short"
+    asked = references(encoders, ("tests.encoders.factories:plain",), Options())
+    assert [options.arch is not None for _, options in asked] == [True, False, False]
+    assert load(*asked[0]).name == "short"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.bounds.findings import CONTRADICTIONS
+from holdfast.bounds.bound_findings import CONTRADICTIONS
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Failure, Result, Warned
 from holdfast.core.statistics.intervals import share_interval

@@ -295,10 +295,9 @@ def test_settings_of_what_does_not_run_are_named(tmp_path):
 
 def test_a_source_that_takes_arch_says_so_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new adapter is one file: whether ``--arch`` belongs to it is read there."""
-    from holdfast.encoders import sources
-    from holdfast.run.request import Request, references
+    from holdfast.encoders.by_name import Options, references, sources
 
-    asked = Request(encoders=("onnx:a.onnx", "checkpoint:b.pt"), arch=("mine:encoder",))
-    assert [options.arch for _, options in references(asked)] == [None, "mine:encoder"]
+    asked = ("onnx:a.onnx", "checkpoint:b.pt"), ("mine:encoder",), Options()
+    assert [options.arch for _, options in references(*asked)] == [None, "mine:encoder"]
     monkeypatch.setattr(sources()["onnx"], "TAKES_ARCH", True, raising=False)
-    assert [options.arch for _, options in references(asked)] == ["mine:encoder", "mine:encoder"]
+    assert [options.arch for _, options in references(*asked)] == ["mine:encoder", "mine:encoder"]

@@ -133,7 +133,10 @@ def test_the_score_is_correlated_with_probe_accuracy_over_encoders() -> None:
         bank="builtin:digits-train",
         suite="ko2022",
         only=["synbench", "probe-accuracy"],
-        settings={"synbench": {"samples": 64, "encodings": 10_000}, "probe-accuracy": {"probes": ["linear"]}},
+        settings={
+            "synbench": {"samples": 64, "encodings": 10_000, "scales": [0.5, 1.5, 2.5, 3.5]},
+            "probe-accuracy": {"probes": ["linear"]},
+        },
         limit=40,
     )
     assert "Pearson" not in paper_table(run.results, "ko2022"), "two encoders say nothing about agreement"

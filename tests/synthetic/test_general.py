@@ -54,9 +54,12 @@ def test_the_best_rule_is_right_as_often_whatever_the_colour(kind: str) -> None:
         assert gain.item() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("kind", DIRECTIONS)
-@pytest.mark.parametrize("prior", [0.5, 0.3])
-@pytest.mark.parametrize(("spectrum", "norm"), [(0.0, "l2"), (2.0, "l2"), (0.0, "linf")])
+WAYS = [(0.0, "l2"), (2.0, "l2"), (0.0, "linf")]
+MIXTURES = [(kind, (0.5, 0.3)[(k + j) % 2], *way) for k, kind in enumerate(DIRECTIONS) for j, way in enumerate(WAYS)]
+"""Every direction in every way, and every two of prior, way and direction somewhere."""
+
+
+@pytest.mark.parametrize(("kind", "prior", "spectrum", "norm"), MIXTURES)
 def test_what_is_allowed_is_what_the_best_rules_reach_on_samples(
     kind: str, prior: float, spectrum: float, norm: str
 ) -> None:

@@ -16,7 +16,7 @@ from holdfast.attacks.aims import read_loss, rivals_of
 from holdfast.attacks.base import GRADIENT, Attack, gain_and_gradient
 from holdfast.attacks.gradient import random_start
 from holdfast.attacks.objectives.simple import Away, Crossing, Misretrieval, Toward
-from holdfast.attacks.pairs import between_classes
+from holdfast.attacks.pair_attacks import between_classes
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
@@ -130,9 +130,6 @@ class Untargeted(Observation):
     """Loss that attacks maximise instead of the distance; empty for the distance."""
     name = "untargeted"
     version = 4
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
@@ -269,9 +266,6 @@ class Pairwise(Observation):
     uses_bank = True
     uses_groups = True
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def forward_passes(self, population: Population) -> int:
         return 3 * (self.attack.forward_passes + 1) // 2  # every other image is half of a pair
 
@@ -364,9 +358,6 @@ class CodesUnderNoise(Observation):
     name = "noise"
     version = 1
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         context, domain = population.context(rows), population.encoder.domain
         drawn = context.noise.fork("noise").normal(domain.shape, context.pixels.dtype)
@@ -394,9 +385,6 @@ class Displacements(Observation):
     """Images to attack, chosen at random; 1 or more."""
     name = "probes"
     version = 4
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.attack.forward_passes + self.blind.forward_passes + GRADIENT

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from holdfast.attacks.attacked_codes import UNDEFINED
 from holdfast.attacks.base import Attack
 from holdfast.attacks.events import EVENTS, Search, Threat
-from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_found, search_forwards
+from holdfast.attacks.radius_search import Nearest, fixed_forwards, nearest_found, search_forwards
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.points.counting import nearest_rows
@@ -110,9 +110,6 @@ class Radii(Observation):
     version = 1
     uses_bank = True
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         # Half of the images are those of pairs; of these, two collide.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack, Gain, better
 from holdfast.attacks.gradient import random_start, stepped
-from holdfast.attacks.radius import Goal
+from holdfast.attacks.radius_search import Goal
 from holdfast.core.balls import Ball, Linf, column
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError, OutOfRange

@@ -15,8 +15,8 @@ from torch import Tensor
 from holdfast.attacks.attacked_codes import Pairwise, Targeted, Untargeted, differentiable, facing_neighbours
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Misretrieval, margin
-from holdfast.attacks.pairs import EachOfTwo, codes_of_both, pair_encoder, side_by_side
-from holdfast.attacks.radius import Goal
+from holdfast.attacks.pair_attacks import EachOfTwo, codes_of_both, pair_encoder, side_by_side
+from holdfast.attacks.radius_search import Goal
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels

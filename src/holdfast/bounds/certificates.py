@@ -19,19 +19,19 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import read_attack
+from holdfast.bounds.bound_findings import replay
+from holdfast.bounds.certified_pairs import AttackResult, PairAttack
 from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
-from holdfast.bounds.findings import replay
 from holdfast.bounds.lower_bounds import read_method
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.pair_bounds import PairBounds, arithmetic_of
-from holdfast.bounds.pairs import AttackResult, PairAttack
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.executed import executed_encoder
 from holdfast.bounds.rounding.formats import Format, size
 from holdfast.core.balls import Ball
-from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder, Pixels
-from holdfast.core.noise import hashed
+from holdfast.core.errors import check_whole
+from holdfast.core.files import hashed
 from holdfast.core.pictures import draw
 from holdfast.core.pictures import row as pictured
 from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Record

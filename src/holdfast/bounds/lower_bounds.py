@@ -6,15 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.bounds.certified_search import SMALLEST_TOLERANCE, search_radii
 from holdfast.bounds.methods.alpha import Alpha, SdpCrown
 from holdfast.bounds.methods.base import Crown, Interval, Method, read_method, vacuous_unless_finite
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
 from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.methods.semidefinite import Semidefinite
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import EXACT, precision_of, trace
-from holdfast.bounds.radius import SMALLEST_TOLERANCE, search_radii
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.bounds.rounding.executed import executed_encoder, executes

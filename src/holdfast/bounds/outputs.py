@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.bounds.certified_pairs import CertifiedEncoder, directions
 from holdfast.bounds.methods.base import Method, vacuous_unless_finite
-from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.pairs import CertifiedEncoder
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistance
@@ -225,11 +225,6 @@ class OutputBounds:
 def unsupported(divergence: Divergence) -> HoldfastError:
     """Return the error for a divergence that linear bounds do not bound."""
     return HoldfastError(f"no certificates are known under {divergence}; use the divergences l2, linf and cosine")
-
-
-def directions(codes: Codes) -> Codes:
-    """Return embeddings scaled to norm one; nan for zero ones."""
-    return codes / codes.norm(dim=1, keepdim=True)
 
 
 def one_minus_cosine(t: Float[Tensor, "b"], q: Float[Tensor, "b"]) -> Float[Tensor, "b"]:

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.attacks.events import Searched
+from holdfast.bounds.certified_pairs import CertifiedEncoder, Pairs
+from holdfast.bounds.certified_search import bracket_radii
 from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite
 from holdfast.bounds.outputs import AT_ONCE, BisectorHyperplanes, bisector_hyperplanes
-from holdfast.bounds.pairs import CertifiedEncoder, Pairs
-from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence

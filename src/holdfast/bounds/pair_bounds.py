@@ -15,9 +15,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack, gain_and_gradient
 from holdfast.attacks.objectives.simple import Toward
-from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch, vacuous_unless_finite
-from holdfast.bounds.methods.lipschitz import Lipschitz
-from holdfast.bounds.pairs import (
+from holdfast.bounds.certified_pairs import (
     AttackResult,
     CertifiedEncoder,
     PairAttack,
@@ -28,7 +26,9 @@ from holdfast.bounds.pairs import (
     published_attack,
     unit_ball,
 )
-from holdfast.bounds.radius import search_radii
+from holdfast.bounds.certified_search import search_radii
+from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch, vacuous_unless_finite
+from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.bounds.rounding.executed import check_arithmetic, executes, stated
@@ -77,6 +77,16 @@ class Certification(SharedSettings):
         return {"ball": norm, "attack": str(self.attack)}
 
 
+@dataclass(frozen=True)
+class CertifiedObservation(Observation):
+    """Observation of the images that ``certification`` chooses."""
+
+    certification: Certification
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.certification.samples)
+
+
 # The robust radius of each pair between a certified and an attacked radius, and attacks on each certificate.
 #
 # ``certified <= robust radius <= attacked``: below the first a bound proves that no perturbation is mistaken for the
@@ -94,19 +104,15 @@ INSIDE = 1 - 1e-9
 
 @final
 @dataclass(frozen=True)
-class RadiusBounds(Observation):
+class RadiusBounds(CertifiedObservation):
     """Per anchor and negative (b, k): certified and attacked radius, and the lowest ``W f`` inside the certificate."""
 
-    certification: Certification
     norm: str
     negatives: int
     tolerance: float
     name = "bracket"
     version = 7
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.negatives * self.certification.attack.forward_passes
@@ -259,10 +265,9 @@ def cross_check(pair_attack: PairAttack, certified: Float[Tensor, "b k"]) -> Att
 
 @final
 @dataclass(frozen=True)
-class PairBounds(Observation):
+class PairBounds(CertifiedObservation):
     """Per anchor and negative (b, k): the bound of ``W f`` over ``ball``, and ``W f`` at the end of each attack."""
 
-    certification: Certification
     ball: Ball
     negatives: int
     generate: Ball | None
@@ -271,9 +276,6 @@ class PairBounds(Observation):
     name = "told"
     version = 6
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         published = self.at_negative(population.encoder.domain).forward_passes

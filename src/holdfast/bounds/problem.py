@@ -25,10 +25,10 @@ from torch.overrides import TorchFunctionMode
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.certificates import UNCERTAIN, codes_in_float32, highest
+from holdfast.bounds.certified_pairs import traced
 from holdfast.bounds.lower_bounds import Method, read_method
 from holdfast.bounds.methods.base import vacuous_unless_finite
-from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.pairs import traced
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.queries import Disjunct, inside
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box

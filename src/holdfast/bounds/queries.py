@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.bounds.certificates import UNCERTAIN, Certificates, codes_in_float32, file_stem, highest
+from holdfast.bounds.certified_pairs import Pairs
 from holdfast.bounds.methods.interval import intermediate_bounds
 from holdfast.bounds.network.tracing import precision_of
-from holdfast.bounds.pairs import Pairs
 from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import Ball, Linf

@@ -25,9 +25,8 @@ from holdfast.attacks.presets import read_attack
 from holdfast.bounds.lower_bounds import Method, read_method
 from holdfast.bounds.problem import Answer, Problem, WithOne
 from holdfast.bounds.queries import counterexample_text, read
-from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, check_no_blanks
+from holdfast.core.errors import HoldfastError, check_no_blanks, check_whole
 from holdfast.encoders import onnx
 from holdfast.encoders.by_name import Options
 from holdfast.encoders.loading.reference import existing, first_line

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.cli.flags import flag, like
 from holdfast.core.options import MEASURED, OUTPUT, RunOptions
 
 if TYPE_CHECKING:
@@ -23,36 +22,13 @@ STOPPED = flags.CONTINUES
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Write the adversarial examples here; rerun to continue.", metavar="DIR", rich_help_panel=OUTPUT
-        ),
-    ],
-    preset: Annotated[
-        str,
-        typer.Option(help="Use a published attack (holdfast list presets).", metavar="NAME", rich_help_panel=MEASURED),
-    ] = "adaptive",
-    eps: Annotated[str | None, flags.like(flags.Eps, show_default="the preset's")] = None,
-    ball: Annotated[str | None, flags.like(flags.Ball)] = None,
-    attack: Annotated[
-        str | None,
-        typer.Option(
-            help="Replace the preset's search, as in pgd:steps=40.", metavar="ATTACK", rich_help_panel=MEASURED
-        ),
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="Replace the preset's objective, as in away or toward.", metavar="OBJECTIVE", rich_help_panel=MEASURED
-        ),
-    ] = None,
-    divergence: Annotated[
-        str | None,
-        typer.Option(
-            help="Measure the objective by this distance, as in cosine.", metavar="DISTANCE", rich_help_panel=MEASURED
-        ),
-    ] = None,
+    out: Path = flag(..., "Write the adversarial examples here; rerun to continue.", OUTPUT, "DIR"),
+    preset: str = flag("adaptive", "Use a published attack (holdfast list presets).", MEASURED, "NAME"),
+    eps: str | None = like(flags.Eps, show_default="the preset's"),
+    ball: flags.Ball = None,
+    attack: str | None = flag(None, "Replace the preset's search, as in pgd:steps=40.", MEASURED, "ATTACK"),
+    objective: str | None = flag(None, "Replace the preset's objective, as in away or toward.", MEASURED, "OBJECTIVE"),
+    divergence: str | None = flag(None, "Measure the objective by this distance, as in cosine.", MEASURED, "DISTANCE"),
     *,
     options: RunOptions,
 ) -> int:
@@ -60,20 +36,10 @@ def command(
 
     holdfast attack builtin:digits-random --images builtin:digits --out attacked
     """
+    given = flags.keywords(locals())
     from holdfast.commands.attack import attack as run  # loaded here, because it needs torch
 
-    options["out"], options["cluster"] = out, cluster_of(options["cluster"], options["workers"], out)
-    adversarial = run(
-        encoder,
-        images,
-        ball,
-        eps=eps,
-        preset=preset,
-        attack=attack,
-        objective=objective,
-        divergence=divergence,
-        **options,
-    )
+    adversarial = run(**{**given, "cluster": cluster_of(options["cluster"], options["workers"], out)})
     return 0 if adversarial.record is None else _print(adversarial.record, out)  # None: another rank writes it
 
 

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from holdfast.cli import flags
+from holdfast.cli.flags import flag, switch
 from holdfast.core.options import INPUT, OUTPUT, CanaryOptions
 
 
 @flags.options(CanaryOptions, "canary")
 def command(
-    action: Annotated[str, typer.Argument(help="make or check.", metavar="ACTION")],
-    subject: Annotated[
-        str, typer.Argument(help="make: the encoder as source:name; check: the canary's file.", metavar="SUBJECT")
-    ],
-    candidate: Annotated[
-        str | None, typer.Argument(help="check: an encoder, or a file of embeddings.", metavar="CANDIDATE")
-    ] = None,
+    action: str = typer.Argument(..., help="make or check.", metavar="ACTION"),
+    subject: str = typer.Argument(
+        ..., help="make: the encoder as source:name; check: the canary's file.", metavar="SUBJECT"
+    ),
+    candidate: str | None = typer.Argument(
+        None, help="check: an encoder, or a file of embeddings.", metavar="CANDIDATE"
+    ),
     images: flags.Images[str | None] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(help="check: post PNG images to this service.", metavar="URL", rich_help_panel=INPUT),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(help="make: write this .safetensors file.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
-    hashes: Annotated[
-        bool, typer.Option("--hashes", help="make: keep hashes instead of images.", rich_help_panel=OUTPUT)
-    ] = False,
+    url: str | None = flag(None, "check: post PNG images to this service.", INPUT, "URL"),
+    out: str | None = flag(None, "make: write this .safetensors file.", OUTPUT, "FILE"),
+    hashes: bool = switch("--hashes", "make: keep hashes instead of images.", OUTPUT),
     *,
     options: CanaryOptions,
 ) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.cli.flags import flag, like, switch
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, CertifyOptions, Limit
 
@@ -27,113 +28,46 @@ TAKEN = {
 
 @flags.options(CertifyOptions, "certify")
 def command(
-    encoder: Annotated[
-        str | None, typer.Argument(help="Encoder as source:name, such as builtin:digits-robust.", metavar="ENCODER")
-    ] = None,
+    encoder: str | None = typer.Argument(
+        None, help="Encoder as source:name, such as builtin:digits-robust.", metavar="ENCODER"
+    ),
     images: flags.Images[str | None] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write certificates and witnesses here; rerun to continue.", metavar="DIR", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    eps: Annotated[str | None, flags.like(flags.Eps)] = None,
-    ball: Annotated[str | None, flags.like(flags.Ball)] = None,
-    negatives: Annotated[
-        int, typer.Option(help="Compare each image with N other images.", metavar="N", min=1, rich_help_panel=MEASURED)
-    ] = 9,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="Prove by this method (holdfast list bounds), or by smoothing.",
-            metavar="METHOD",
-            rich_help_panel=MEASURED,
-        ),
-    ] = "crown",
-    attack: Annotated[
-        str,
-        typer.Option(
-            help="Search counterexamples by this attack, as in adaptive:steps=100.",
-            metavar="ATTACK",
-            rich_help_panel=MEASURED,
-        ),
-    ] = "adaptive",
-    limit: Annotated[int, flags.like(Limit, help="Use at most N images, sampled with --seed.")] = 64,
-    neurons: Annotated[
-        int,
-        typer.Option(
-            help="Refuse encoders with more than N nonlinear units.", metavar="N", min=1, rich_help_panel=ADVANCED
-        ),
-    ] = 50_000,
-    arithmetic: Annotated[
-        str,
-        typer.Option(
-            help="Prove for exact (real) or floating-point (executed) arithmetic.",
-            metavar="NAME",
-            rich_help_panel=MEASURED,
-        ),
-    ] = "real",
+    out: Path | None = flag(None, "Write certificates and witnesses here; rerun to continue.", OUTPUT, "DIR"),
+    eps: flags.Eps = None,
+    ball: flags.Ball = None,
+    negatives: int = flag(9, "Compare each image with N other images.", MEASURED, "N", min=1),
+    method: str = flag("crown", "Prove by this method (holdfast list bounds), or by smoothing.", MEASURED, "METHOD"),
+    attack: str = flag(
+        "adaptive", "Search counterexamples by this attack, as in adaptive:steps=100.", MEASURED, "ATTACK"
+    ),
+    limit: int = like(Limit, default=64, help="Use at most N images, sampled with --seed."),
+    neurons: int = flag(50_000, "Refuse encoders with more than N nonlinear units.", ADVANCED, "N", min=1),
+    arithmetic: str = flag("real", "Prove for exact (real) or floating-point (executed) arithmetic.", MEASURED, "NAME"),
     *,
     options: CertifyOptions,
-    export: Annotated[
-        str | None,
-        typer.Option(
-            help="Also write queries for other verifiers; format: vnnlib.", metavar="FORMAT", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    proofs: Annotated[
-        bool,
-        typer.Option("--proofs", help="Also write proofs that --recheck can check.", rich_help_panel=OUTPUT),
-    ] = False,
-    vnnlib: Annotated[
-        Path | None,
-        typer.Option(
-            help="Answer VNN-LIB queries of this instance list instead.", metavar="CSV", rich_help_panel=INPUT
-        ),
-    ] = None,
-    recheck: Annotated[
-        Path | None,
-        typer.Option(help="Check the stored proofs of a run instead.", metavar="DIR", rich_help_panel=INPUT),
-    ] = None,
+    export: str | None = flag(None, "Also write queries for other verifiers; format: vnnlib.", OUTPUT, "FORMAT"),
+    proofs: bool = switch("--proofs", "Also write proofs that --recheck can check.", OUTPUT),
+    vnnlib: Path | None = flag(None, "Answer VNN-LIB queries of this instance list instead.", INPUT, "CSV"),
+    recheck: Path | None = flag(None, "Check the stored proofs of a run instead.", INPUT, "DIR"),
 ) -> int:
     """Prove for each image that no small change confuses it, or find one that does.
 
     holdfast certify builtin:digits-robust --images builtin:digits --eps 2/255 --out certified
     """
-    values: dict[str, Any] = {**locals(), **options}
+    given = flags.keywords(locals())
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
     if vnnlib is not None:
-        _check_no_idle("vnnlib", values)
+        _check_no_idle("vnnlib", given)
         return _verify(vnnlib, method=method, attack=attack, neurons=neurons, seed=options["seed"], out=out)
     if recheck is not None:
-        _check_no_idle("recheck", values)
+        _check_no_idle("recheck", given)
         return _recheck(
-            recheck,
-            encoder,
-            images,
-            arch=options["arch"],
-            size=options["size"],
-            trust_remote_code=options["trust_remote_code"],
+            recheck, encoder, images, **{name: options[name] for name in ("arch", "size", "trust_remote_code")}
         )
     if encoder is None or images is None or out is None:
         raise typer.BadParameter("certify needs ENCODER, --images and --out, or --vnnlib, or --recheck")
-    options["out"], options["cluster"] = out, cluster_of(options["cluster"], options["workers"], out)
-    record = certify(
-        encoder,
-        images,
-        ball,
-        eps=eps,
-        negatives=negatives,
-        method=method,
-        attack=attack,
-        limit=limit,
-        neurons=neurons,
-        arithmetic=arithmetic,
-        export=export,
-        proofs=proofs,
-        **options,
-    )
+    record = certify(**{**given, "cluster": cluster_of(options["cluster"], options["workers"], out)})
     if not record.certificates:  # another rank has them
         return 0
     _print(record)
@@ -145,11 +79,11 @@ def command(
     return int(record.missing > 0 or record.contradictions > 0)
 
 
-def _check_no_idle(instead: str, values: dict[str, Any]) -> None:
+def _check_no_idle(instead: str, given: dict[str, Any]) -> None:
     """Raise if a flag was given, other than as its default, that changes nothing beside the flag ``instead``."""
-    defaults = signature(command).parameters
+    defaults = {name: getattr(of.default, "default", of.default) for name, of in signature(command).parameters.items()}
     others = [name for name in defaults if name not in {instead, *TAKEN[instead]}]
-    if idle := [_spelled(name) for name in others if values[name] != defaults[name].default]:
+    if idle := [_spelled(name) for name in others if given.get(name) != defaults[name]]:
         taken = ", ".join(map(_spelled, TAKEN[instead]))
         raise HoldfastError(
             f"{_spelled(instead)}: {', '.join(idle)} would have no effect. Leave it out; only {taken} are allowed."

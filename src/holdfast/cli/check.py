@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from holdfast.cli import flags
+from holdfast.cli.flags import flag, switch
 from holdfast.core.options import MEASURED, OUTPUT
 
 
 def command(
     runs: flags.StoredRuns,
-    require: Annotated[
-        list[str],
-        typer.Option(
-            help="Require a threshold of every encoder, as in 'breakaway_risk@8/255<=0.05'; repeatable.",
-            metavar="GATE",
-            rich_help_panel=MEASURED,
-        ),
-    ],
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Require the whole interval to meet the threshold.", rich_help_panel=MEASURED),
-    ] = False,
-    allow_partial: Annotated[
-        bool,
-        typer.Option(
-            "--allow-partial", help="Accept partial results; without this flag they fail.", rich_help_panel=MEASURED
-        ),
-    ] = False,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(help="Also write a Markdown table, failures first.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
-    junit: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write JUnit XML, one test per gate and encoder.", metavar="FILE", rich_help_panel=OUTPUT
-        ),
-    ] = None,
+    require: list[str] = flag(
+        ..., "Require a threshold of every encoder, as in 'breakaway_risk@8/255<=0.05'; repeatable.", MEASURED, "GATE"
+    ),
+    strict: bool = switch("--strict", "Require the whole interval to meet the threshold.", MEASURED),
+    allow_partial: bool = switch("--allow-partial", "Accept partial results; without this flag they fail.", MEASURED),
+    markdown: Path | None = flag(None, "Also write a Markdown table, failures first.", OUTPUT, "FILE"),
+    junit: Path | None = flag(None, "Also write JUnit XML, one test per gate and encoder.", OUTPUT, "FILE"),
 ) -> int:
     """Check a run against thresholds; exit 1 if one is violated (for CI).
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
 from holdfast.cli import flags
+from holdfast.cli.flags import switch
 from holdfast.core.options import ADVANCED
 
 
 def command(
     folder: flags.StoredRun,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.", rich_help_panel=ADVANCED)] = False,
+    yes: bool = switch("--yes", "Delete without asking.", ADVANCED),
 ) -> int:
     """Delete intermediate files of a run; results stay.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from holdfast.cli import flags
+from holdfast.cli.flags import flag, switch
 from holdfast.core.errors import UnknownName
 from holdfast.core.options import MEASURED, OUTPUT
 from holdfast.core.settings import names_of
@@ -28,29 +27,14 @@ FORMATS = ("table", "markdown", "csv", "latex", "json")
 
 def command(
     runs: flags.StoredRuns,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Also write the comparison as an HTML page.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format", help="Print as table, markdown, csv, latex or json.", metavar="FORMAT", rich_help_panel=OUTPUT
-        ),
-    ] = "table",
+    html: Path | None = flag(None, "Also write the comparison as an HTML page.", OUTPUT, "FILE"),
+    format_: str = flag("table", "Print as table, markdown, csv, latex or json.", OUTPUT, "FORMAT", name="--format"),
     only: flags.Only = None,
     where: flags.Where = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print all tables and paired differences, not only the first screen.")
-    ] = False,
-    relative_to: Annotated[
-        str | None,
-        typer.Option(
-            help="Scale corruption errors by this encoder's (default: baseline, or first).",
-            metavar="ENCODER",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
+    full: bool = switch("--full", "Print all tables and paired differences, not only the first screen."),
+    relative_to: str | None = flag(
+        None, "Scale corruption errors by this encoder's (default: baseline, or first).", MEASURED, "ENCODER"
+    ),
 ) -> int:
     """Compare encoders from stored runs.
 
@@ -58,20 +42,26 @@ def command(
     """
     if format_ not in FORMATS:
         raise UnknownName("--format", format_, FORMATS)
-    # Loaded here, because these need torch.
+    # Loaded here, because it needs torch.
     from holdfast.commands.compare import compare
-    from holdfast.report.comparison.compare import incomparable
-    from holdfast.report.overview.alerts import missing_sentences
 
     comparison = compare(runs, only=names_of(only or (), "--only"), where=where or (), relative_to=relative_to)
     if html:
         comparison.page(html)
-    _print(format_, comparison, full)
+    show(comparison, format_, full)
+    return 0
+
+
+def show(comparison: ComparedRuns, form: str = "table", full: bool = False) -> None:
+    """Print a comparison, and what it leaves out."""
+    from holdfast.report.comparison.compare import incomparable
+    from holdfast.report.overview.alerts import missing_sentences
+
+    _print(form, comparison, full)
     for sentence in incomparable(comparison.refusals):
         print(f"not compared: {sentence}", file=sys.stderr)
     for sentence in missing_sentences(comparison.failures):
         print(sentence, file=sys.stderr)
-    return 0
 
 
 def _print(form: str, comparison: ComparedRuns, full: bool) -> None:

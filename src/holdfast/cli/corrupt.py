@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.cli.flags import flag
 from holdfast.core.options import INPUT, MEASURED, OUTPUT, CorruptOptions
 
 STOPPED = "images written so far are kept; run the same command again to continue"
@@ -17,24 +17,12 @@ STOPPED = "images written so far are kept; run the same command again to continu
 
 @flags.options(CorruptOptions, "corrupt")
 def command(
-    images: Annotated[
-        str, typer.Argument(help="Folder, array file, tar shards, URL or source:name.", metavar="IMAGES")
-    ],
-    transform: Annotated[
-        list[str],
-        typer.Option(
-            help="Apply fog-c:3, jpeg:30+gamma:0.5 ... (holdfast list transforms); repeatable.",
-            metavar="TRANSFORM",
-            rich_help_panel=MEASURED,
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(help="Write the images here, one subfolder per transform.", metavar="DIR", rich_help_panel=OUTPUT),
-    ],
-    size: Annotated[
-        int, typer.Option(help="Resize images to N × N pixels first.", metavar="N", min=1, rich_help_panel=INPUT)
-    ] = 224,
+    images: str = typer.Argument(..., help="Folder, array file, tar shards, URL or source:name.", metavar="IMAGES"),
+    transform: list[str] = flag(
+        ..., "Apply fog-c:3, jpeg:30+gamma:0.5 ... (holdfast list transforms); repeatable.", MEASURED, "TRANSFORM"
+    ),
+    out: Path = flag(..., "Write the images here, one subfolder per transform.", OUTPUT, "DIR"),
+    size: int = flag(224, "Resize images to N × N pixels first.", INPUT, "N", min=1),
     channels: flags.Channels[int] = 3,
     *,
     options: CorruptOptions,
@@ -48,14 +36,7 @@ def command(
     from holdfast.commands.corrupt import corrupt  # loaded here, because it needs torch
 
     options["cluster"] = cluster_of(options["cluster"], options["workers"], out)
-    manifests = corrupt(
-        images,
-        transform,
-        out,
-        size=size,
-        channels=channels,
-        **options,
-    )
+    manifests = corrupt(images, transform, out, size=size, channels=channels, **options)
     for manifest in manifests:
         print(
             f"{manifest.transform}: {len(manifest.files):,} images in {out / manifest.folder}, "

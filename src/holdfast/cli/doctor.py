@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from holdfast.cli import flags
+from holdfast.cli.flags import like
 from holdfast.core.options import DoctorOptions
 
 
 @flags.options(DoctorOptions, "doctor")
 def command(
     encoder: flags.Encoder,
-    images: Annotated[
-        str | None,
-        flags.like(
-            flags.Images,
-            help="Check these images: pixels of 1,000, embeddings of 4.",
-            show_default="noise",
-        ),
-    ] = None,
+    images: str | None = like(
+        flags.Images, help="Check these images: pixels of 1,000, embeddings of 4.", show_default="noise"
+    ),
     *,
     options: DoctorOptions,
 ) -> int:
@@ -36,11 +30,7 @@ def command(
     announce(f"loading and checking {encoder}")
     from holdfast.commands.doctor import doctor  # loaded here, because it needs torch
 
-    checks = doctor(
-        encoder,
-        images,
-        **options,
-    )
+    checks = doctor(encoder, images, **options)
     table = Table.grid(padding=(0, 2))
     colours = {"ok": "green", "warning": "yellow", "failed": "red"}
     for check in checks:

@@ -6,12 +6,13 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
+from holdfast.cli.flags import flag, like, switch
 from holdfast.cli.terminal import may_warn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.options import ADVANCED, INPUT, MEASURED, OUTPUT, Arch, EvaluateOptions, Limit, Out
@@ -27,99 +28,47 @@ STOPPED = flags.CONTINUES
 
 @flags.options(EvaluateOptions, "evaluate", optional=True)
 def command(
-    encoders: Annotated[
-        list[str] | None,
-        typer.Argument(help="One or more as source:name (default: four built-in encoders).", metavar="ENCODERS..."),
-    ] = None,
-    images: Annotated[
-        list[str] | None,
-        flags.like(flags.Images, help="Read a folder, array file, tar shards, URL or source:name; repeatable."),
-    ] = None,
-    bank: Annotated[
-        str | None,
-        typer.Option(
-            help="Reference set: retrieval searches it, probes train on its labels.",
-            metavar="DIR",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="Run quick (minutes), standard, full, or a paper: wang2022 ...",
-            show_default="quick",
-            metavar="NAME",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        flags.like(flags.Only, help="Run only these evaluations, comma-separated (holdfast list evaluations)."),
-    ] = None,
-    eps: Annotated[
-        list[str] | None,
-        flags.like(
-            flags.Eps,
-            help="Bound perturbations by R in linf, as in 8/255; repeatable.",
-            show_default="from data",
-        ),
-    ] = None,
-    ball: Annotated[
-        list[str] | None, flags.like(flags.Ball, help="Bound perturbations in another norm, as in l2:0.5; repeatable.")
-    ] = None,
-    baselines: Annotated[
-        str | None,
-        typer.Option(
-            help="Add reference encoders, comma-separated: pixels, random.", metavar="NAMES", rich_help_panel=MEASURED
-        ),
-    ] = None,
-    bank_limit: Annotated[
-        int | None,
-        flags.like(
-            Limit, help="Use at most N reference images, sampled with --seed (default: all).", rich_help_panel=ADVANCED
-        ),
-    ] = None,
-    attack_seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Seed attacks with N; images stay the same (default: --seed).", metavar="N", rich_help_panel=ADVANCED
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Override a setting, as in breakaway.samples=500; repeat for a list.",
-            metavar="NAME.KEY=V",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
-    arch: Annotated[
-        list[str] | None,
-        flags.like(Arch, help="Build checkpoint modules by one factory, or one each; repeatable."),
-    ] = None,
-    black_box: Annotated[bool | None, flags.like(flags.BlackBox)] = None,
+    encoders: list[str] | None = typer.Argument(
+        None, help="One or more as source:name (default: four built-in encoders).", metavar="ENCODERS..."
+    ),
+    images: list[str] | None = like(
+        flags.Images, help="Read a folder, array file, tar shards, URL or source:name; repeatable."
+    ),
+    bank: str | None = flag(None, "Reference set: retrieval searches it, probes train on its labels.", INPUT, "DIR"),
+    suite: str | None = flag(
+        None, "Run quick (minutes), standard, full, or a paper: wang2022 ...", MEASURED, "NAME", show_default="quick"
+    ),
+    only: str | None = like(
+        flags.Only, help="Run only these evaluations, comma-separated (holdfast list evaluations)."
+    ),
+    eps: list[str] | None = like(
+        flags.Eps, help="Bound perturbations by R in linf, as in 8/255; repeatable.", show_default="from data"
+    ),
+    ball: list[str] | None = like(flags.Ball, help="Bound perturbations in another norm, as in l2:0.5; repeatable."),
+    baselines: str | None = flag(None, "Add reference encoders, comma-separated: pixels, random.", MEASURED, "NAMES"),
+    bank_limit: int | None = like(
+        Limit, help="Use at most N reference images, sampled with --seed (default: all).", rich_help_panel=ADVANCED
+    ),
+    attack_seed: int | None = flag(None, "Seed attacks with N; images stay the same (default: --seed).", ADVANCED, "N"),
+    settings: list[str] | None = flag(
+        None,
+        "Override a setting, as in breakaway.samples=500; repeat for a list.",
+        MEASURED,
+        "NAME.KEY=V",
+        name="--set",
+    ),
+    arch: list[str] | None = like(Arch, help="Build checkpoint modules by one factory, or one each; repeatable."),
+    black_box: bool | None = like(flags.BlackBox),
     *,
     options: EvaluateOptions,
-    rehash: Annotated[
-        bool | None,
-        typer.Option("--rehash", help="Read all image files again, even unchanged ones.", rich_help_panel=ADVANCED),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Read flags as keys and a table per evaluation from TOML.", metavar="FILE", rich_help_panel=ADVANCED
-        ),
-    ] = None,
-    out: Annotated[Path | None, flags.like(Out, show_default="runs/IMAGES-SUITE")] = None,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Also log to mlflow, wandb, tensorboard or trackio; repeatable.",
-            metavar="TRACKER",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    rehash: bool | None = switch(
+        "--rehash", "Read all image files again, even unchanged ones.", ADVANCED, default=None
+    ),
+    config: Path | None = flag(None, "Read flags as keys and a table per evaluation from TOML.", ADVANCED, "FILE"),
+    out: Path | None = like(Out, show_default="runs/IMAGES-SUITE"),
+    log: list[str] | None = flag(
+        None, "Also log to mlflow, wandb, tensorboard or trackio; repeatable.", OUTPUT, "TRACKER"
+    ),
 ) -> int:
     """Measure encoders on images and write a report.
 
@@ -127,25 +76,16 @@ def command(
 
     holdfast evaluate timm:resnet50.a1_in1k --images photos/ --eps 8/255 --out runs/photos
     """
-    chosen = flags.chosen(
-        encoders=encoders,
-        images=images,
-        bank=bank,
-        suite=suite,
-        only=names_of(only or (), "--only"),
-        eps=eps,
-        ball=ball,
-        baselines=names_of(baselines or (), "--baselines"),
-        bank_limit=bank_limit,
-        attack_seed=attack_seed,
-        settings=_settings(settings or [], names_of(only or (), "--only")),
-        arch=arch,
-        black_box=black_box,
-        rehash=rehash,
-        out=str(out) if out else None,
-        log=log,
-    )
-    return _evaluate({**chosen, **options}, config)
+    given = flags.keywords(locals())
+    for name in ("only", "baselines"):
+        if name in given:
+            given[name] = names_of(given[name], f"--{name}")
+    if settings:
+        given["settings"] = _settings(settings, given.get("only"))
+    if out:
+        given["out"] = str(out)
+    given.pop("config", None)
+    return _evaluate(given, config)
 
 
 def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import wraps
 from inspect import Parameter, signature
@@ -25,8 +25,19 @@ CHECKPOINTED = "a checkpoint was written; run the same command again to go on fr
 """Texts for ``STOPPED``: what a stopped command leaves on disk."""
 
 
-def like(flag: Any, **changes: Any) -> ParameterInfo:
-    """Return the declaration of ``flag`` with ``changes`` of help, panel or default.
+def flag(default: Any, text: str, panel: str, metavar: str | None = None, name: str = "", **more: Any) -> Any:
+    """Return the declaration of a flag; without a ``name``, it has that of its parameter. ``...``: it must be given."""
+    names = [name] if name else []
+    return typer.Option(default, *names, help=text, rich_help_panel=panel, metavar=metavar, **more)
+
+
+def switch(name: str, text: str, panel: str | None = None, default: Any = False) -> Any:
+    """Return the declaration of a flag without a value, which has no ``--no-``."""
+    return typer.Option(default, name, help=text, rich_help_panel=panel)
+
+
+def like(flag: Any, default: Any = None, **changes: Any) -> Any:
+    """Return the declaration of ``flag`` with a ``default`` and ``changes`` of help or panel.
 
     Example:
         >>> like(Eps, show_default="1/255").help
@@ -35,7 +46,7 @@ def like(flag: Any, **changes: Any) -> ParameterInfo:
     known = flag.__metadata__[0]
     info = _info(known) if isinstance(known, Option) else copy(known)
     assert set(changes) <= set(vars(info)), f"options have no {sorted(set(changes) - set(vars(info)))}"
-    vars(info).update(changes)
+    vars(info).update(changes, default=default)
     return info
 
 
@@ -48,45 +59,24 @@ def _info(option: Option, *names: str) -> ParameterInfo:
 
 # Input.
 Encoder = Annotated[str, typer.Argument(help="Encoder as source:name, such as timm:resnet50.", metavar="ENCODER")]
-Images = Annotated[
-    T,
-    typer.Option(
-        help="Read a folder, array file, tar shards, URL or source:name.", metavar="DIR", rich_help_panel=INPUT
-    ),
-]
-Channels = Annotated[
-    T, typer.Option(help="Read N channels: 3, or 1 for grey images.", metavar="N", rich_help_panel=INPUT)
-]
+Images = Annotated[T, flag(..., "Read a folder, array file, tar shards, URL or source:name.", INPUT, "DIR")]
+Channels = Annotated[T, flag(..., "Read N channels: 3, or 1 for grey images.", INPUT, "N")]
 
 # What to measure.
-Eps = Annotated[
-    str | None,
-    typer.Option(help="Bound perturbations by R in linf, as in 8/255.", metavar="R", rich_help_panel=MEASURED),
-]
-Ball = Annotated[
-    str | None,
-    typer.Option(help="Bound perturbations in another norm, as in l2:0.5.", metavar="NORM:R", rich_help_panel=MEASURED),
-]
+Eps = Annotated[str | None, flag(..., "Bound perturbations by R in linf, as in 8/255.", MEASURED, "R")]
+Ball = Annotated[str | None, flag(..., "Bound perturbations in another norm, as in l2:0.5.", MEASURED, "NORM:R")]
 BlackBox = Annotated[
     T,
-    typer.Option("--black-box", help="Attack without gradients (for quantised models).", rich_help_panel=MEASURED),
+    switch("--black-box", "Attack without gradients (for quantised models).", MEASURED, default=...),
 ]
 
 # Training.
 TrainingBank = Annotated[
-    str | None,
-    typer.Option(
-        help="Check nearest neighbours in these labelled images after each epoch.", metavar="DIR", rich_help_panel=INPUT
-    ),
+    str | None, flag(..., "Check nearest neighbours in these labelled images after each epoch.", INPUT, "DIR")
 ]
 RecipeSettings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        help="Override a setting of the recipe, as in epochs=10; repeatable.",
-        metavar="KEY=V",
-        rich_help_panel=MEASURED,
-    ),
+    flag(..., "Override a setting of the recipe, as in epochs=10; repeatable.", MEASURED, "KEY=V", name="--set"),
 ]
 
 # Stored runs.
@@ -95,18 +85,11 @@ StoredRuns = Annotated[
     list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.", metavar="RUNS...")
 ]
 Only = Annotated[
-    str | None,
-    typer.Option(
-        help="Use only these evaluations, comma-separated (default: all).", metavar="NAMES", rich_help_panel=MEASURED
-    ),
+    str | None, flag(..., "Use only these evaluations, comma-separated (default: all).", MEASURED, "NAMES")
 ]
 Where = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Use only these settings, as in attack=adaptive or linf:8/255; repeatable.",
-        metavar="KEY=V",
-        rich_help_panel=MEASURED,
-    ),
+    flag(..., "Use only these settings, as in attack=adaptive or linf:8/255; repeatable.", MEASURED, "KEY=V"),
 ]
 
 
@@ -177,6 +160,11 @@ def _flag(name: str, of: Any, option: Option, optional: bool) -> dict[str, Any]:
         "default": None if optional else option.default,
         "annotation": Annotated[kind | None if optional else kind, how],
     }
+
+
+def keywords(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the user gave, of the ``locals()`` with which a command begins: each flag names a keyword of the verb."""
+    return chosen(**{name: value for name, value in values.items() if name != "options"}, **values["options"])
 
 
 def chosen(**flags: object) -> dict[str, Any]:

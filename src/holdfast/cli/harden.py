@@ -7,18 +7,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from holdfast.cli import compare, flags
+from holdfast.cli import flags
 from holdfast.cli.cluster import Slurm
+from holdfast.cli.compare import show
+from holdfast.cli.flags import flag, like, switch
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.options import MEASURED, OUTPUT, HardenOptions
 from holdfast.core.settings import pairs
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
+    from holdfast.commands.harden import Hardened
 
 STOPPED = flags.CONTINUES
 
@@ -27,61 +28,23 @@ STOPPED = flags.CONTINUES
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Write encoder and report here; trained:DIR loads the encoder.", metavar="DIR", rich_help_panel=OUTPUT
-        ),
-    ],
-    eps: Annotated[
-        str | None,
-        flags.like(flags.Eps, help="Train against perturbations up to R in linf, as in 8/255.", show_default="1/255"),
-    ] = None,
+    out: Path = flag(..., "Write encoder and report here; trained:DIR loads the encoder.", OUTPUT, "DIR"),
+    eps: str | None = like(
+        flags.Eps, help="Train against perturbations up to R in linf, as in 8/255.", show_default="1/255"
+    ),
     ball: flags.Ball = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            help="Train N epochs (default: 10; more below 1,000 images).", metavar="N", min=1, rich_help_panel=MEASURED
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Set the largest learning rate (default: 3e-4 with batch norm, else 2e-5).",
-            metavar="RATE",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
-    certified: Annotated[
-        bool,
-        typer.Option(
-            "--certified", help="Train with proved bounds, and measure the certified radius.", rich_help_panel=MEASURED
-        ),
-    ] = False,
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            help="Train under Gaussian noise of this std; certify by smoothing.",
-            metavar="STD",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
-    agreement: Annotated[
-        float | None,
-        typer.Option(
-            help="Keep the mean cosine similarity to the original at A or above.",
-            metavar="A",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
-    edits: Annotated[
-        str | None,
-        typer.Option(
-            help="Train under the worst of these edits, as in jpeg,blur.", metavar="NAMES", rich_help_panel=MEASURED
-        ),
-    ] = None,
+    epochs: int | None = flag(None, "Train N epochs (default: 10; more below 1,000 images).", MEASURED, "N", min=1),
+    rate: float | None = flag(
+        None, "Set the largest learning rate (default: 3e-4 with batch norm, else 2e-5).", MEASURED, "RATE"
+    ),
+    certified: bool = switch("--certified", "Train with proved bounds, and measure the certified radius.", MEASURED),
+    noise: float | None = flag(None, "Train under Gaussian noise of this std; certify by smoothing.", MEASURED, "STD"),
+    agreement: float | None = flag(
+        None, "Keep the mean cosine similarity to the original at A or above.", MEASURED, "A"
+    ),
+    edits: str | None = flag(None, "Train under the worst of these edits, as in jpeg,gamma:0.5.", MEASURED, "NAMES"),
     bank: flags.TrainingBank = None,
-    set_: flags.RecipeSettings = None,
+    settings: flags.RecipeSettings = None,
     *,
     options: HardenOptions,
 ) -> int:
@@ -91,13 +54,14 @@ def command(
 
     holdfast harden timm:resnet50.a1_in1k --images photos/ --eps 4/255 --out hardened
     """
+    given = flags.keywords(locals())
+    given["settings"] = pairs(settings or [], "--set: expected setting=value, as in epochs=10")
     from holdfast.cli.terminal import announce
 
     announce(f"loading {encoder} and images")
-    from holdfast.commands.harden import FOLDER, harden
-    from holdfast.report.overview.alerts import SPENT, by_budget
+    from holdfast.commands.harden import harden
 
-    options["out"], cluster = out, options["cluster"]
+    cluster = options["cluster"]
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
         raise HoldfastError(
             "--cluster: harden trains in one process, so it cannot be several Slurm jobs. Use a Ray cluster or --workers."
@@ -105,21 +69,15 @@ def command(
     # This warning is for Python; the command prints the same facts below.
     warnings.filterwarnings("ignore", r"\d+ of \d+ cells ", HoldfastWarning)
     with _stopped_while_measuring(out):
-        hardened = harden(
-            encoder,
-            images,
-            ball=ball,
-            eps=eps,
-            epochs=epochs,
-            rate=rate,
-            certified=certified,
-            noise=noise,
-            agreement=agreement,
-            edits=edits or (),
-            bank=bank,
-            settings=pairs(set_ or [], "--set: expected setting=value, as in epochs=10"),
-            **options,
-        )
+        hardened = harden(**given)
+    return _print(hardened, out)
+
+
+def _print(hardened: Hardened, out: Path) -> int:
+    """Print what hardening gained and cost, and return the exit status."""
+    from holdfast.commands.harden import FOLDER
+    from holdfast.report.overview.alerts import SPENT, by_budget
+
     kept = hardened.agreement
     print(
         f"Clean images: cosine similarity {kept['agreement']:.3f} between embeddings before and after; "
@@ -141,9 +99,11 @@ def command(
 
 def _compare(folder: Path, run: EvaluatedRun) -> None:
     """Print what hardening gained, of all that was measured: a spent budget leaves fewer images, or evaluations."""
+    from holdfast.commands.compare import compare  # loaded here, because it needs torch
+
     try:
         if run.results:
-            compare.command([folder])
+            show(compare([folder]))
     except HoldfastError as error:
         if not (run.failures or run.partial):
             raise

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 
 def command(
-    kind: Annotated[
-        str | None, typer.Argument(help="Kind to list: encoders, attacks, suites ... (default: all).", metavar="KIND")
-    ] = None,
+    kind: str | None = typer.Argument(
+        None, help="Kind to list: encoders, attacks, suites ... (default: all).", metavar="KIND"
+    ),
 ) -> None:
     """List encoders, evaluations, attacks, transforms and their settings.
 

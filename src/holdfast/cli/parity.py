@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from holdfast.cli import flags
+from holdfast.cli.flags import flag
 from holdfast.cli.terminal import may_warn
 from holdfast.core.options import INPUT, MEASURED, OUTPUT, LocalOptions
 
@@ -23,41 +24,18 @@ COLUMNS = ("neighbours_kept", "neighbours_kept_mixed", "distance", "cka", "attac
 
 @flags.options(LocalOptions, "parity")
 def command(
-    reference: Annotated[
-        str, typer.Argument(help="Encoder as source:name, or a file of embeddings.", metavar="REFERENCE")
-    ],
-    candidates: Annotated[
-        list[str],
-        typer.Argument(
-            help="Encoders or files, precisions of REFERENCE (float16), or forms (?stored=binary).",
-            metavar="CANDIDATES...",
-        ),
-    ],
+    reference: str = typer.Argument(..., help="Encoder as source:name, or a file of embeddings.", metavar="REFERENCE"),
+    candidates: list[str] = typer.Argument(
+        ...,
+        help="Encoders or files, precisions of REFERENCE (float16), or forms (?stored=binary).",
+        metavar="CANDIDATES...",
+    ),
     images: flags.Images[str | None] = None,
-    bank: Annotated[
-        str | None,
-        typer.Option(
-            help="Search neighbours in these images (default: the images).", metavar="DIR", rich_help_panel=INPUT
-        ),
-    ] = None,
-    k: Annotated[int, typer.Option(help="Compare the K nearest images.", metavar="K", rich_help_panel=MEASURED)] = 10,
-    divergence: Annotated[
-        str, typer.Option(help="Measure distances by cosine or l2.", metavar="DISTANCE", rich_help_panel=MEASURED)
-    ] = "cosine",
-    radii: Annotated[
-        int,
-        typer.Option(
-            help="Attack N images per encoder and compare attack radii.", metavar="N", rich_help_panel=MEASURED
-        ),
-    ] = 0,
-    adapter: Annotated[
-        str | None,
-        typer.Option(
-            help="Write a map from the old embeddings to the new space here.",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    bank: str | None = flag(None, "Search neighbours in these images (default: the images).", INPUT, "DIR"),
+    k: int = flag(10, "Compare the K nearest images.", MEASURED, "K"),
+    divergence: str = flag("cosine", "Measure distances by cosine or l2.", MEASURED, "DISTANCE"),
+    radii: int = flag(0, "Attack N images per encoder and compare attack radii.", MEASURED, "N"),
+    adapter: str | None = flag(None, "Write a map from the old embeddings to the new space here.", OUTPUT, "FILE"),
     *,
     options: LocalOptions,
     black_box: flags.BlackBox[bool] = False,
@@ -66,28 +44,19 @@ def command(
 
     holdfast parity timm:resnet50 float16 onnx:resnet50.onnx --images photos/
     """
+    given = flags.keywords(locals())
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning
     from holdfast.commands.parity import parity
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingResultsWarning)  # what is missing is said below, one by one
-        answer = parity(
-            reference,
-            candidates,
-            images,
-            bank=bank,
-            k=k,
-            divergence=divergence,
-            radii=radii,
-            black_box=black_box,
-            adapter=adapter,
-            **options,
-        )
+        answer = parity(**given)
     _print(answer)
     for failure in answer.failures:
         print(f"{failure.encoder} has no result: {failure.reason}", file=sys.stderr)
-    if adapter and any(_is_mapped(result) for result in answer.results):
+    verdicts = [verdict for result in answer.results for verdict in result.findings.verdicts]
+    if adapter and any(verdict.witness.get("map", "none") != "none" for verdict in verdicts):  # a map was written
         print(f"Adapter: {adapter}")
     if answer.page:
         print(f"Report: {answer.page}")
@@ -103,7 +72,9 @@ def _print(answer: Parity) -> None:
     from holdfast.cli.terminal import console, show
     from holdfast.report.text import words
 
-    compared = [result for result in answer.results if result.encoder.name in answer.verdicts and _is_parity(result)]
+    compared = [
+        result for result in answer.results if result.encoder.name in answer.verdicts and result.evaluation == "parity"
+    ]
     grid = Table(box=box.SIMPLE_HEAD)
     columns = [name for name in COLUMNS if any(_number(result, name) for result in compared)]
     for head in ("candidate", "verdict", *map(words, columns)):
@@ -122,11 +93,6 @@ def _print(answer: Parity) -> None:
                 console().print(Text(f"{result.encoder.name}: warning: {warning}"))
 
 
-def _is_mapped(result: Result) -> bool:
-    """Return whether a map was written: it kept more neighbours than the old index as it is."""
-    return any(verdict.witness.get("map", "none") != "none" for verdict in result.findings.verdicts)
-
-
 def _low_end(result: Result) -> str:
     """Return in one line what the mean of neighbours kept hides."""
     groups = next((e.reason for e in result.estimates if e.quantity == "neighbours_kept_worst_group"), None)
@@ -135,10 +101,6 @@ def _low_end(result: Result) -> str:
         f"kept by the lowest 10%: {_number(result, 'neighbours_kept_worst_10')}"
         f"{f' ({groups})' if groups else ''}"
     )
-
-
-def _is_parity(result: Result) -> bool:
-    return result.evaluation == "parity"
 
 
 def _number(result: Result, quantity: str) -> str:

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from holdfast.cli import flags
+from holdfast.cli.flags import flag
 from holdfast.core.options import INPUT, MEASURED, OUTPUT
 from holdfast.core.settings import names_of
 
 
 def command(
     run: flags.StoredRun,
-    dataset: Annotated[
-        str, typer.Option(help="Name the benchmark dataset on the hub.", metavar="OWNER/NAME", rich_help_panel=INPUT)
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Write .eval_results/ into this folder, such as a clone.", metavar="DIR", rich_help_panel=OUTPUT
-        ),
-    ],
-    encoder: Annotated[
-        str | None,
-        typer.Option(help="Publish this encoder (default: the only one).", metavar="NAME", rich_help_panel=MEASURED),
-    ] = None,
+    dataset: str = flag(..., "Name the benchmark dataset on the hub.", INPUT, "OWNER/NAME"),
+    out: Path = flag(..., "Write .eval_results/ into this folder, such as a clone.", OUTPUT, "DIR"),
+    encoder: str | None = flag(None, "Publish this encoder (default: the only one).", MEASURED, "NAME"),
     only: flags.Only = None,
     where: flags.Where = None,
-    push: Annotated[
-        str | None,
-        typer.Option(
-            help="Open a pull request at this model on the hub.", metavar="OWNER/NAME", rich_help_panel=OUTPUT
-        ),
-    ] = None,
+    push: str | None = flag(None, "Open a pull request at this model on the hub.", OUTPUT, "OWNER/NAME"),
 ) -> None:
     """Write metrics for a Hugging Face model page."""
     # Loaded here, because these need torch.

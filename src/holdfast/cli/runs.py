@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from holdfast.cli.flags import switch
 from holdfast.core.options import OUTPUT
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="Folder of one run, or folder of several runs.", metavar="FOLDER")],
-    json: Annotated[
-        bool, typer.Option("--json", help="Print as JSON, a list of runs.", rich_help_panel=OUTPUT)
-    ] = False,
+    folder: Path = typer.Argument(..., help="Folder of one run, or folder of several runs.", metavar="FOLDER"),
+    json: bool = switch("--json", "Print as JSON, a list of runs.", OUTPUT),
 ) -> None:
     """Show what stored runs contain.
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from math import isnan
-from typing import Annotated
-
-import typer
 
 from holdfast.cli import flags
+from holdfast.cli.flags import flag, like
 from holdfast.cli.terminal import show_result
 from holdfast.core.options import MEASURED, LocalOptions
 
@@ -16,43 +14,17 @@ from holdfast.core.options import MEASURED, LocalOptions
 def command(
     encoder: flags.Encoder,
     images: flags.Images[str | None] = None,
-    rate: Annotated[
-        float,
-        typer.Option(
-            help="Allow this fraction of pairs of different images to match.", metavar="RATE", rich_help_panel=MEASURED
-        ),
-    ] = 0.001,
-    rates: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Also report this rate (default: 0.01, 0.001, 0.0001); repeatable.",
-            metavar="RATE",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
-    edits: Annotated[
-        str | None,
-        typer.Option(
-            help="Make copies by these edits, comma-separated (holdfast list transforms).",
-            metavar="NAMES",
-            rich_help_panel=MEASURED,
-        ),
-    ] = None,
-    eps: Annotated[
-        str | None,
-        flags.like(
-            flags.Eps,
-            help="Bound the attacker by R in linf, as in 8/255.",
-            show_default="from data",
-        ),
-    ] = None,
+    rate: float = flag(0.001, "Allow this fraction of pairs of different images to match.", MEASURED, "RATE"),
+    rates: list[float] | None = flag(
+        None, "Also report this rate (default: 0.01, 0.001, 0.0001); repeatable.", MEASURED, "RATE"
+    ),
+    edits: str | None = flag(
+        None, "Make copies by these edits, comma-separated (holdfast list transforms).", MEASURED, "NAMES"
+    ),
+    eps: str | None = like(flags.Eps, help="Bound the attacker by R in linf, as in 8/255.", show_default="from data"),
     ball: flags.Ball = None,
-    attack: Annotated[
-        str, typer.Option(help="Search by this attack, as in pgd:steps=40.", metavar="ATTACK", rich_help_panel=MEASURED)
-    ] = "adaptive",
-    samples: Annotated[
-        int, typer.Option(help="Edit and attack N images.", metavar="N", min=1, rich_help_panel=MEASURED)
-    ] = 200,
+    attack: str = flag("adaptive", "Search by this attack, as in pgd:steps=40.", MEASURED, "ATTACK"),
+    samples: int = flag(200, "Edit and attack N images.", MEASURED, "N", min=1),
     *,
     options: LocalOptions,
 ) -> int:
@@ -60,19 +32,10 @@ def command(
 
     The result includes edited copies that the threshold misses, and matches that an attacker can force or break.
     """
+    given = flags.keywords(locals())
     from holdfast.commands.threshold import threshold  # loaded here, because it needs torch
 
-    thresholds = threshold(
-        encoder,
-        images,
-        rate=rate,
-        eps=eps,
-        ball=ball,
-        attack=attack,
-        samples=samples,
-        **options,
-        **flags.chosen(rates=rates, edits=edits),
-    )
+    thresholds = threshold(**given)
     show_result(thresholds.result)
     recommended = thresholds.recommended
     print(f"Recommended threshold: {'none (see above)' if isnan(recommended) else f'{recommended:.4f}'}")

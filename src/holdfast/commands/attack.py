@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Unpack
 
 from holdfast.attacks.adversarial import Adversarial, AdversarialImages, adversarial
+from holdfast.attacks.attack_files import write_attack
 from holdfast.attacks.base import Attack
-from holdfast.attacks.files import write_attack
 from holdfast.attacks.presets import PRESETS, Preset, read_attack
 from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import Ball

@@ -21,16 +21,15 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds.certificates import Certificate, CertificateRecord, Certificates, groups_of, write_certificates
+from holdfast.bounds.certified_pairs import check_few_neurons
 from holdfast.bounds.lower_bounds import Method
 from holdfast.bounds.pair_bounds import arithmetic_of
-from holdfast.bounds.pairs import check_few_neurons
-from holdfast.bounds.proofs.files import check_proofs, check_proofs_fit, write_proofs
+from holdfast.bounds.proofs.proof_files import check_proofs, check_proofs_fit, write_proofs
 from holdfast.bounds.queries import check_queries, check_query_encoder, write_queries
 from holdfast.bounds.rounding.executed import executes
 from holdfast.commands.inputs import ball_of, for_each_encoder
 from holdfast.core.balls import L2, Ball
-from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName, check_whole
 from holdfast.core.options import CertifyOptions, takes
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import pairs

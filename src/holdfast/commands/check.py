@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.commands.inputs import StoredRun, folders_of
+from holdfast.commands.evaluated_run import StoredRun, folders_of
 from holdfast.commands.runs import read_requested
 from holdfast.core.errors import HoldfastError, HoldfastWarning, check_no_blanks, check_not_blank
 from holdfast.core.files import write_whole

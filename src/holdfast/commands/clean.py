@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import time
 
-from holdfast.commands.inputs import StoredRun, folder_of
+from holdfast.commands.evaluated_run import StoredRun, folder_of
 from holdfast.commands.runs import COMPUTED, data_sets, files_of, is_run, kind_of
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.records import Record

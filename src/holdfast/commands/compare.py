@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import PrivateAttr
 
-from holdfast.commands.inputs import StoredRun, folders_of
+from holdfast.commands.evaluated_run import StoredRun, folders_of
 from holdfast.commands.runs import read_requested
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.files import write_whole

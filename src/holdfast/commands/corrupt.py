@@ -20,7 +20,15 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.options import CorruptOptions, takes
 from holdfast.core.settings import listed
-from holdfast.corruptions.files import Batch, CorruptedImage, Folder, Manifest, file_names_of, made_files, plain
+from holdfast.corruptions.transformed_files import (
+    Batch,
+    CorruptedImage,
+    Folder,
+    Manifest,
+    file_names_of,
+    made_files,
+    plain,
+)
 from holdfast.data.folder import find
 from holdfast.measure.store import Store, provenance
 from holdfast.run.engines.ranks import Ranks

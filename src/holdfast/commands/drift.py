@@ -15,13 +15,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Result
-from holdfast.core.settings import names_of, read
+from holdfast.core.settings import read
 from holdfast.encoders.by_name import load
 from holdfast.encoders.embeddings import SOURCE, Embeddings
 from holdfast.run.inputs import NamedEncoder, NamedImages
 from holdfast.service.evaluations.drift import Drift
 from holdfast.service.two_sets import divergences
-from holdfast.transforms.severity import EDITS, FIFTEEN
+from holdfast.transforms.severity import EDITS, FIFTEEN, edit_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ def drift(
                 "sequential": sequential,
                 "divergence": _divergence(divergence),
                 "permutations": permutations,
-                "edits": names_of(edits, "edits"),
+                "edits": edit_names(edits),
             }
         },
         bank_limit=options["limit"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.commands.log import log
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
+from holdfast.core.settings import listed
 from holdfast.measure.store import REQUEST, Store, StoreError
 from holdfast.report import notebook, text, write
 from holdfast.report.comparison.comparable import with_relative_errors
@@ -227,3 +228,21 @@ def write_report(store: Store, folder: Path, state: RunState | None = None) -> P
             f"cannot write the report in {folder}: {error.strerror or error}; all results are kept, "
             "so free some space and run the same command again"
         ) from error
+
+
+StoredRun = str | Path | EvaluatedRun
+"""A run, or the folder of one."""
+
+
+def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
+    """Return the folders of runs."""
+    if not listed(runs):
+        raise HoldfastError("no run was named; expected a folder, or what evaluate returns")
+    return [folder_of(run) for run in listed(runs)]
+
+
+def folder_of(run: StoredRun) -> Path:
+    """Return the folder of a run."""
+    if not isinstance(run, str | Path | EvaluatedRun):
+        raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
+    return run.folder if isinstance(run, EvaluatedRun) else Path(run)

@@ -9,6 +9,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -22,7 +23,7 @@ from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.commands.evaluate import evaluate
-from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.evaluated_run import EvaluatedRun, write_report
 from holdfast.commands.inputs import ball_of
 from holdfast.commands.train import UnfinishedError, check_trainable, train
 from holdfast.core.balls import Ball, Linf
@@ -33,11 +34,14 @@ from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.options import HardenOptions, takes
+from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import names_of, seconds
+from holdfast.core.settings import seconds
 from holdfast.corruptions.evaluations.common_perturbations import CommonPerturbations
 from holdfast.data.reading.scan_cache import FILE, ScanCache
 from holdfast.encoders.trained import ASKED, CHECKPOINT
+from holdfast.measure.population import Population
+from holdfast.measure.store import Cell, Key, Store, provenance
 from holdfast.run.engines.ranks import process_rank
 from holdfast.run.engines.ray import Ray
 from holdfast.run.engines.requested import check_cluster, engine_of
@@ -45,10 +49,13 @@ from holdfast.run.inputs import NamedEncoder, NamedImages, load_encoder, loading
 from holdfast.smoothing.evaluations.feature_smoothing import FeatureSmoothing
 from holdfast.smoothing.evaluations.randomized_smoothing import RandomizedSmoothing
 from holdfast.smoothing.evaluations.smoothed_retrieval import SmoothedRetrieval
+from holdfast.training import agreement as agreed
+from holdfast.training.adversaries.edits import Edits
 from holdfast.training.agreement import Promise, agreement_of, promise_of, watch_of
 from holdfast.training.harden_recipe import LEAST_BATCH, recipe_for
 from holdfast.training.loop import WATCHED
 from holdfast.training.recipe import Recipe
+from holdfast.transforms.severity import edit_names
 
 MARGIN = 0.8
 """Fraction of the time that epochs are planned for: later steps may take longer than the timed one."""
@@ -180,8 +187,8 @@ def harden(
             what is certified of the smoothed encoder. With a ``ball``, as ``"l2:0.25"``, it is attacked in it as well.
         agreement: floor of the mean cosine similarity to the original embeddings, in (0, 1). Training maximises robustness
             above it, and the most robust epoch that keeps it on validation images is the result.
-        edits: families of everyday edits to resist instead of an attack, as ``"jpeg,blur"``; each image is trained on under
-            the worst of them.
+        edits: edits to resist instead of an attack, as ``"jpeg,gamma:0.5"``: families of everyday edits or single
+            transforms; each image is trained on under the worst of them.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
         settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
         budget: seconds for everything. Training has half of them at most, and without ``epochs`` it takes as many as fit. If
@@ -199,32 +206,18 @@ def harden(
     """
     out, seed, device = options["out"], options["seed"], options["device"]
     check_cluster("harden", options["cluster"], out)
-    if certified and noise is not None:
-        raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     _check_goals(agreement, certified, noise, edits)
-    families = names_of(edits, "edits")
-    if families:
-        CommonPerturbations(edits=tuple(families))  # refuses names that could not be measured after the training
+    edits = edit_names(edits)
     left = partial(_left, budget_start(), None if options["budget"] is None else seconds(options["budget"]))
     devices: dict[str, Any] = {name: options[name] for name in ("device", "cluster", "workers")}
     _check_engine(devices)
     RunSettings(device=device)  # refuses what torch does not see
-    scan_cache = ScanCache()
-    if out is not None:
-        check_trainable(Path(out))
-        scan_cache = ScanCache.at(Path(out) / FILE)
-    original = load_encoder(encoder, loading_of(options)).to("cpu", torch.float32)
     resisted = ball_of(eps, ball) or (BALL if noise is None else None)
-    if resisted is not None:
-        resisted.check(original.domain)
-    selected = select(images, original.domain, original.geometry, scan_cache=scan_cache)
-    taught, held_out = parted(selected, options["limit"], seed)
-    _check_gradients(original, taught)
+    original, taught, held_out = _read(encoder, images, resisted, options)
     watch = agreement_of(original, held_out, device)
+    validation = held_out
     if agreement is not None:  # what chooses the epoch is neither trained on nor measured with in the end
         taught, validation = parted(taught, None, seed)
-        assert resisted is not None
-        watch = watch_of(agreement, original, validation, device, resisted, seed)
     recipe_of = partial(
         recipe_for,
         original,
@@ -234,10 +227,18 @@ def harden(
         certified=certified,
         noise=noise,
         agreement=agreement,
-        edits=families,
+        edits=edits,
         seed=seed,
         settings=settings,
     )
+    adversary = recipe_of().adversary
+    tried = adversary.names if isinstance(adversary, Edits) else ()  # of --set, too
+    if tried:
+        CommonPerturbations(edits=tried)  # refuses what could not be measured after the training
+    if agreement is not None:
+        assert resisted is not None
+        resisting = adversary if isinstance(adversary, Edits) else resisted
+        watch = watch_of(agreement, original, validation, device, resisting, seed)
     if epochs is None and "epochs" not in (settings or {}):
         epochs = begun_epochs(out)
         if epochs is None and (available := left(TRAINING_SHARE)) is not None:
@@ -262,7 +263,7 @@ def harden(
     run = evaluate(
         [original, hardened],
         held_out,
-        **_measured(resisted, certified, noise, families, held_out, bank),
+        **_measured(resisted, certified, noise, tried, held_out, bank),
         seed=seed,
         budget=left(),
         out=None if out is None else Path(out) / FOLDER,
@@ -271,23 +272,80 @@ def harden(
     )
     module = hardened.to(device, torch.float32).module
     promise = None if agreement is None else promise_of(agreement, original, held_out, device)(module)
-    if promise is not None and out is not None:
-        content = {**asdict(promise), "status": promise.status}
-        write_whole(Path(out) / AGREEMENT, json.dumps(content, indent=1).encode())
+    if promise is not None:
+        run = _with_promise(run, promise, original, Population(hardened, held_out, RunSettings(seed, device)))
+        if out is not None:
+            _write(promise, Path(out))
     return Hardened(hardened, agreement_of(original, held_out, device)(module), run, promise, unfinished)
 
 
-def _check_goals(agreement: float | None, certified: bool, noise: float | None, edits: str | Sequence[str]) -> None:
-    """Raise if goals exclude each other, or the floor is none.
+def _with_promise(run: EvaluatedRun, promise: Promise, original: Encoder, hardened: Population) -> EvaluatedRun:
+    """Return ``run`` with the promise as one more result, which its folder and its report then have, too."""
+    settings = {"asked": promise.asked, "original": original.fingerprint}
+    result = Result(
+        evaluation=agreed.NAME,
+        version=agreed.VERSION,
+        title="Agreement with the original encoder",
+        meaning="How similar embeddings of clean images are to those before hardening, on images that training did not use.",
+        headline=(agreed.NAME,),
+        robustness=False,
+        encoder=hardened.encoder_info,
+        images=hardened.images_info,
+        settings=settings,
+        findings=promise.findings(hardened.images.ids),
+        provenance=provenance(hardened.run, datetime.now(UTC)),
+    )
+    store, encoder = Store(run.folder), hardened.encoder
+    key = Key(
+        kind=agreed.NAME,
+        version=agreed.VERSION,
+        settings=settings,
+        encoder=encoder.fingerprint,
+        images=hardened.images.fingerprint,
+        seed=hardened.run.seed,
+        precision=hardened.run.precision,
+        name=encoder.name,
+    )
+    store.expect([Cell(evaluation=agreed.NAME, encoder=encoder.name, result=key.stem, made_from=())])
+    store.finish(key, result)
+    if run.page is not None:
+        write_report(store, run.folder)
+    return replace(run, results=(*run.results, result))
 
-    Raises:
-        HoldfastError: so it is.
-    """
+
+def _check_goals(agreement: float | None, certified: bool, noise: float | None, edits: str | Sequence[str]) -> None:
+    """Raise if goals exclude each other, or the floor is none."""
+    if certified and noise is not None:
+        raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     if agreement is not None and not 0 < agreement < 1:
         raise OutOfRange("agreement", agreement, "between 0 and 1", fix="try 0.9")
     if (certified or noise is not None) and (agreement is not None or edits):
         other = "certified" if certified else "noise"
         raise Conflict("harden", f"{other} with {'agreement' if agreement is not None else 'edits'}", "one of the two")
+    if edits:
+        CommonPerturbations(edits=tuple(edits))
+
+
+def _read(
+    encoder: NamedEncoder, images: NamedImages, ball: Ball | None, options: HardenOptions
+) -> tuple[Encoder, Images, Images]:
+    """Return the encoder, the images to train on and those kept from it."""
+    out = None if options["out"] is None else Path(options["out"])
+    if out is not None:
+        check_trainable(out)
+    original = load_encoder(encoder, loading_of(options)).to("cpu", torch.float32)
+    if ball is not None:
+        ball.check(original.domain)
+    scan_cache = ScanCache.at(None if out is None else out / FILE)
+    selected = select(images, original.domain, original.geometry, scan_cache=scan_cache)
+    taught, held_out = parted(selected, options["limit"], options["seed"])
+    _check_gradients(original, taught)
+    return original, taught, held_out
+
+
+def _write(promise: Promise, folder: Path) -> None:
+    content = {**asdict(promise), "status": promise.status}
+    write_whole(folder / AGREEMENT, json.dumps(content, indent=1).encode())
 
 
 def _left(began: float, budget: float | None, share: float = 1.0) -> float | None:

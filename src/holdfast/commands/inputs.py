@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload, runtime_checkable
 
-from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.core.balls import Ball, balls_of
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.options import Loading, Picking, takes
-from holdfast.core.settings import listed
 from holdfast.data import by_name as data
 from holdfast.encoders import by_name as encoders
 from holdfast.run.inputs import NamedEncoder, loading_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-StoredRun = str | Path | EvaluatedRun
-"""A run, or the folder of one."""
 
 
 @runtime_checkable
@@ -46,20 +42,6 @@ def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEach
         return work(encoder, *args, **kwargs)
 
     return several
-
-
-def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
-    """Return the folders of runs."""
-    if not listed(runs):
-        raise HoldfastError("no run was named; expected a folder, or what evaluate returns")
-    return [folder_of(run) for run in listed(runs)]
-
-
-def folder_of(run: StoredRun) -> Path:
-    """Return the folder of a run."""
-    if not isinstance(run, str | Path | EvaluatedRun):
-        raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
-    return run.folder if isinstance(run, EvaluatedRun) else Path(run)
 
 
 def ball_of(eps: str | float | None, ball: str | Ball | None) -> Ball | None:

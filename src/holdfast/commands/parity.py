@@ -19,8 +19,7 @@ from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.parity_adapter import ADAPTER_VERSION, adapted
 from holdfast.commands.parity_preprocessing import preprocessing
 from holdfast.commands.parity_sides import Coded, NamedSide, Side, change, check_time, coded, radii_of, sides_of
-from holdfast.core.checks import check_whole
-from holdfast.core.errors import BudgetSpentError, HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import BudgetSpentError, HoldfastError, OutOfRange, UnknownName, check_whole
 from holdfast.core.noise import hashed_each
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.pictures import SHOWN, row

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.commands.inputs import StoredRun, folder_of
+from holdfast.commands.evaluated_run import StoredRun, folder_of
 from holdfast.commands.runs import read
 from holdfast.core.errors import HoldfastError, check_no_blanks
 from holdfast.core.files import write_whole

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from holdfast.bounds.certificates import Certificate, CertificateRecord
-from holdfast.bounds.pairs import traced
+from holdfast.bounds.certified_pairs import traced
 from holdfast.bounds.proofs.checking import ProofError, check
-from holdfast.bounds.proofs.files import INDEX, NETWORK, unpacked
 from holdfast.bounds.proofs.making import plain_network
 from holdfast.bounds.proofs.proof import Array, PlainNetwork, Proof
+from holdfast.bounds.proofs.proof_files import INDEX, NETWORK, unpacked
 from holdfast.bounds.rounding.executed import executes
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning, Unreadable

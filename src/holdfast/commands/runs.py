@@ -13,22 +13,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel
 
-from holdfast.commands.evaluated_run import SETS
-from holdfast.commands.inputs import StoredRun, folder_of
+from holdfast.commands.evaluated_run import SETS, StoredRun, folder_of
 from holdfast.core.errors import HoldfastError, Unreadable, check_no_blanks
 from holdfast.core.files import checksum_of, unsealed
 from holdfast.core.records import UNFINISHED, Failure, Record, Result
+from holdfast.encoders.by_name import Options, references
 from holdfast.encoders.loading.reference import label, named, stamp
 from holdfast.measure.packs import ShardFolder
-from holdfast.measure.store import RECORDS, REQUEST, Store, load, some
+from holdfast.measure.store import DAMAGED, RECORDS, REPEAT, REQUEST, Store, kept, load
 from holdfast.report.overview.alerts import by_budget
 from holdfast.run.engines.ranks import LEASES
-from holdfast.run.request import Request, references
 
 Records = tuple[list[Result], list[Failure]]
-
-DAMAGED, REPEAT = "damaged, or of another version of holdfast", "repeat the run's holdfast evaluate"
 
 
 def read(folders: Sequence[Path]) -> Records:
@@ -64,7 +62,8 @@ def unfinished(folder: Path, results: Sequence[Result], failures: Sequence[Failu
     known |= {failure.encoder for failure in failures}
     request = _request(folder)
     missing = []
-    for text, options in references(request):
+    loading = Options(None, request.size, request.trust_remote_code)
+    for text, options in references(request.encoders, request.arch, loading):
         short, reference = named(text)
         encoder = stamp(reference, options)
         if not {encoder, short or label(reference.partition(":")[2])} & known:
@@ -80,9 +79,19 @@ def unfinished(folder: Path, results: Sequence[Result], failures: Sequence[Failu
     return missing
 
 
-def _request(folder: Path) -> Request:
+class _Asked(BaseModel):
+    """What the request of a run says of its encoders and images."""
+
+    encoders: tuple[str, ...] = ()
+    images: str | None = None
+    arch: tuple[str, ...] = ()
+    size: int | None = None
+    trust_remote_code: bool = False
+
+
+def _request(folder: Path) -> _Asked:
     try:
-        return Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
+        return _Asked.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
     except (OSError, ValueError) as error:
         raise Unreadable(str(folder / REQUEST), DAMAGED, fix=REPEAT) from error
 
@@ -104,11 +113,7 @@ def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
                 f"{folder}: the run stopped before {', '.join(missing)}. Repeat its holdfast evaluate, or name the folder "
                 "of one data set."
             )
-    runs = {part: load(part) for folder in dict.fromkeys(folders) for part in data_sets(folder)}
-    for folder in runs:
-        if damaged := Store(folder).damaged():
-            raise Unreadable(some(damaged), DAMAGED, fix=f"delete them and {REPEAT}, which computes nothing else again")
-    return runs
+    return {part: load(part) for folder in dict.fromkeys(folders) for part in data_sets(folder)}
 
 
 def _together(runs: Mapping[Path, Records]) -> Records:
@@ -186,7 +191,8 @@ class Inventory(Record):
 def inventory(folder: Path) -> Inventory:
     """Return what the run in ``folder`` holds; nothing is changed, and packs are not read except for their index."""
     store, files = Store(folder), files_of(folder)
-    results, failures, cells = store.results(), store.failures(), store.cells()
+    records, cells = store.records(), store.cells()
+    results, failures = kept(records, Result), kept(records, Failure)
     # An earlier version did not say what was asked for: an encoder without a trace is all that can be known.
     wanted = [(cell.evaluation, cell.encoder) for cell in cells]
     if not cells:
@@ -223,7 +229,10 @@ def inventory(folder: Path) -> Inventory:
         not_measured=_unfinished(not_measured),
         failed=_unfinished(failed),
         bytes=sizes,
-        unreadable=tuple(str(path) for path in _unreadable(folder, files)),
+        unreadable=tuple(
+            str(path)
+            for path in (*(path for path, record in records.items() if record is None), *_unreadable(folder, files))
+        ),
         touched=datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds"),
     )
 
@@ -255,7 +264,6 @@ def kind_of(folder: Path, path: Path) -> str:
 
 
 def _unreadable(folder: Path, files: Sequence[Path]) -> Iterator[Path]:
-    yield from Store(folder).damaged()
     shard_folders = set[Path]()
     for path in files:
         kind = kind_of(folder, path)

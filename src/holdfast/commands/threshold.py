@@ -13,10 +13,10 @@ from holdfast.commands.inputs import ball_of
 from holdfast.core.balls import Ball
 from holdfast.core.options import LocalOptions, takes
 from holdfast.core.records import Result
-from holdfast.core.settings import listed, names_of, number
+from holdfast.core.settings import listed, number
 from holdfast.run.inputs import NamedEncoder, NamedImages
 from holdfast.service.evaluations.threshold import Threshold
-from holdfast.transforms.severity import EDITS
+from holdfast.transforms.severity import EDITS, edit_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def threshold(
             Threshold.name: {
                 "rate": rate,
                 "rates": [float(each) for each in listed(rates)],
-                "edits": names_of(edits, "edits"),
+                "edits": edit_names(edits),
                 "attack": attack,
                 "samples": samples,
             }

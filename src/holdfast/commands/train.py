@@ -422,6 +422,7 @@ def _trained(training: Training, record: TrainingFolder) -> Encoder:
 
     Raises:
         UnfinishedError: the budget ended before.
+        KeyboardInterrupt: training was stopped; with a floor, the folder holds the encoder of the best epoch so far.
         AgreementLostError: codes moved too far; the folder holds the encoder of the last epoch in which they had not.
     """
     try:
@@ -436,6 +437,10 @@ def _trained(training: Training, record: TrainingFolder) -> Encoder:
         if record.inputs.start is not None:  # it was an encoder before the first step
             record.finish(encoder, training.curve, training.started)
         raise UnfinishedError(str(error), encoder) from error
+    except KeyboardInterrupt:
+        if training.curve and training.use_best():  # a floor was promised: the checkpoint goes on from the last epoch
+            record.finish(record.encoder(training.encoder), training.curve, training.started)
+        raise
     except AgreementLostError as error:
         if record.folder is None or not error.epoch or rank() != 0:
             raise

@@ -19,6 +19,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.settings import TextSettings, convert, read
 
 SMALLEST = torch.finfo(torch.float32).tiny
+Flat = Float[Tensor, "b p"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,11 @@ class Ball(TextSettings):
         Raises:
             OutOfRange: The norm has no such projection.
         """
+        signs, weight, room = _entries(slope, rise, low, high)
+        return (signs * self._moved(weight, room, rise.double().abs())).to(slope.dtype).reshape(slope.shape)
+
+    def _moved(self, weight: Flat, room: Flat, rise: Float[Tensor, "b"]) -> Flat:
+        # Of the smallest norm, within the ``room``, whose sum with ``weight`` is ``rise``.
         raise OutOfRange("fab: ball", self.name, "linf, l2 or l1, whose planes it can reach")
 
     @abstractmethod
@@ -128,9 +134,7 @@ class Ball(TextSettings):
         return replace(self, radius=self.radius * share)
 
 
-def _entries(
-    slope: Pixels, rise: Float[Tensor, "b"], low: Pixels, high: Pixels
-) -> tuple[Float[Tensor, "b p"], Float[Tensor, "b p"], Float[Tensor, "b p"]]:
+def _entries(slope: Pixels, rise: Float[Tensor, "b"], low: Pixels, high: Pixels) -> tuple[Flat, Flat, Flat]:
     """Return signs, sizes of the slope and room of each entry along which a linear function nears ``rise``.
 
     All are in double precision, flat.
@@ -141,9 +145,7 @@ def _entries(
     return signs, flat.abs(), room.masked_fill(flat == 0, 0)
 
 
-def _filled(
-    speed: Float[Tensor, "b p"], weight: Float[Tensor, "b p"], room: Float[Tensor, "b p"], total: Float[Tensor, "b"]
-) -> Float[Tensor, "b p"]:
+def _filled(speed: Flat, weight: Flat, room: Flat, total: Float[Tensor, "b"]) -> Flat:
     """Return ``min(t speed, room)`` for the smallest ``t`` at which its sum with ``weight`` is ``total``.
 
     The sum is piecewise linear in ``t``, with a kink where an entry meets its room: sorting finds the piece.
@@ -160,15 +162,7 @@ def _filled(
 
 
 def column(values: Shaped[Tensor, "b"], like: Pixels) -> Tensor:
-    """Shape one value per sample so that it broadcasts against ``like``.
-
-    Args:
-        values: One value per sample, shape (b,).
-        like: Samples, shape (b, ...).
-
-    Returns:
-        Values, shape (b, 1, ...).
-    """
+    """Shape one value per sample so that it broadcasts against ``like``."""
     return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
@@ -191,12 +185,8 @@ class Linf(Ball):
     def project(self, delta: Pixels) -> Pixels:
         return delta.clamp(-self.radius, self.radius)
 
-    def onto_plane(
-        self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
-    ) -> Pixels:
-        signs, weight, room = _entries(slope, rise, low, high)
-        filled = _filled(torch.ones_like(weight), weight, room, rise.double().abs())
-        return (signs * filled).to(slope.dtype).reshape(slope.shape)
+    def _moved(self, weight: Flat, room: Flat, rise: Float[Tensor, "b"]) -> Flat:
+        return _filled(torch.ones_like(weight), weight, room, rise)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         return noise.uniform(shape, dtype).mul_(2).sub_(1).mul_(self.radius)
@@ -225,12 +215,8 @@ class L2(Ball):
     def project(self, delta: Pixels) -> Pixels:
         return delta * column((self.radius / self.norm(delta)).clamp_max(1), delta)
 
-    def onto_plane(
-        self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
-    ) -> Pixels:
-        signs, weight, room = _entries(slope, rise, low, high)
-        filled = _filled(weight, weight, room, rise.double().abs())
-        return (signs * filled).to(slope.dtype).reshape(slope.shape)
+    def _moved(self, weight: Flat, room: Flat, rise: Float[Tensor, "b"]) -> Flat:
+        return _filled(weight, weight, room, rise)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         direction = self.steepest(noise.fork("direction").normal(shape, dtype))
@@ -277,16 +263,12 @@ class L1(Ball):
         level = excess.gather(1, kept - 1).clamp_min(0)
         return (flat.sign() * (size - level).clamp_min(0)).to(delta.dtype).reshape(delta.shape)
 
-    def onto_plane(
-        self, slope: Pixels, rise: Float[Tensor, "b"], low: Float[Tensor, "b ..."], high: Float[Tensor, "b ..."]
-    ) -> Pixels:
-        signs, weight, room = _entries(slope, rise, low, high)
+    def _moved(self, weight: Flat, room: Flat, rise: Float[Tensor, "b"]) -> Flat:
         sorted_weight, order = weight.sort(dim=1, descending=True)
         part = sorted_weight * room.gather(1, order)
-        missing = rise.double().abs()[:, None] - (part.cumsum(1) - part)  # what those with larger slopes leave
+        missing = rise[:, None] - (part.cumsum(1) - part)  # what those with larger slopes leave
         taken = (missing / sorted_weight.clamp_min(SMALLEST)).clamp_min(0)
-        filled = torch.zeros_like(weight).scatter_(1, order, taken).minimum(room)
-        return (signs * filled).to(slope.dtype).reshape(slope.shape)
+        return torch.zeros_like(weight).scatter_(1, order, taken).minimum(room)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         # Normalised exponentials are uniform on the simplex; signs and a power of a uniform spread them over the ball.
@@ -300,31 +282,6 @@ class L1(Ball):
 BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
 
 
-def in_print(norm: str) -> tuple[float, str]:
-    """Factor and suffix with which a radius is printed: ℓ∞ in 1/255.
-
-    Example:
-        >>> in_print("linf"), in_print("l2")
-        ((255.0, '/255'), (1.0, ''))
-    """
-    return (255.0, "/255") if norm == Linf.name else (1.0, "")
-
-
-def radius_in_print(norm: str, radius: float) -> str:
-    """Format a radius with three digits, as in a caption.
-
-    Args:
-        norm: Name of the norm, such as ``linf``.
-        radius: Radius in pixel units.
-
-    Example:
-        >>> radius_in_print("linf", 0.0005), radius_in_print("l2", 0.25)
-        ('0.128/255', '0.25')
-    """
-    times, behind = in_print(norm)
-    return f"{times * radius:.3g}{behind}"
-
-
 def read_ball(ball: str | Ball) -> Ball:
     """Return the ball that a text spells, or the ball itself."""
     if not isinstance(ball, str | Ball):
@@ -334,10 +291,6 @@ def read_ball(ball: str | Ball) -> Ball:
 
 def balls_of(eps: Sequence[str | float], balls: Sequence[str | Ball]) -> list[Ball]:
     """ℓ∞ balls of radii ``eps``, or else ``balls``.
-
-    Args:
-        eps: Radii in pixel units, as numbers or text.
-        balls: Balls or their text.
 
     Raises:
         HoldfastError: Both are given.

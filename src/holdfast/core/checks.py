@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -20,13 +19,6 @@ SHOWN = 8
 
 def check_dense(values: object, name: str) -> None:
     """Check that ``values`` is a dense tensor of real numbers.
-
-    Args:
-        values: Object to check.
-        name: Name of the object in errors.
-
-    Raises:
-        HoldfastError: It is no such tensor.
 
     Example:
         >>> check_dense(torch.zeros(2, device="meta"), "pixels")
@@ -57,35 +49,8 @@ def check_dense(values: object, name: str) -> None:
         raise OutOfRange(name, values.dtype, "real numbers", fix="take its abs(), its real or its imag part")
 
 
-def check_whole(value: object, name: str) -> None:
-    """Check that ``value`` is a whole number.
-
-    Args:
-        value: Object to check.
-        name: Name of the object in errors.
-
-    Raises:
-        OutOfRange: It is no whole number.
-
-    Example:
-        >>> check_whole(0.5, "seed")
-        Traceback (most recent call last):
-        holdfast.core.errors.OutOfRange: seed must be a whole number, got 0.5.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise OutOfRange(name, value, "a whole number")
-
-
 def check_labels(labels: object, name: str) -> None:
-    """Check that ``labels`` is None or a tensor of one whole number per image.
-
-    Args:
-        labels: Object to check.
-        name: Name of the set of images in errors.
-
-    Raises:
-        HoldfastError: It is neither.
-    """
+    """Check that ``labels`` is None or a tensor of one whole number per image."""
     if labels is None:
         return
     check_dense(labels, f"labels of {name}")
@@ -100,11 +65,6 @@ def check_labels(labels: object, name: str) -> None:
 
 def check_module(module: object, name: str, shape: tuple[int, ...]) -> None:
     """Check that ``module`` has weights and takes one tensor of images.
-
-    Args:
-        module: Object to check.
-        name: Name of the encoder in errors.
-        shape: Shape of one image.
 
     Raises:
         HoldfastError: It is no module, has lazy layers or takes something else.
@@ -158,8 +118,6 @@ def check_codes(codes: Any, name: str, count: int) -> None:
 
     Args:
         codes: Object to check; expected is a float tensor (count, d).
-        name: Name of the network in errors.
-        count: Number of images.
 
     Raises:
         HoldfastError: It is something else.

@@ -20,10 +20,6 @@ def copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
     ``copy.deepcopy`` alone leaves functions as they are, so that a hook which closes over the module would go on looking at
     the original, and refuses tensors that were computed with gradients, as the weights of ``torch.nn.utils.weight_norm``.
 
-    Args:
-        module: what is copied; it is not changed.
-        memo: as for ``copy.deepcopy``: copies by the ids of their originals.
-
     Example:
         >>> original = nn.Linear(1, 1, bias=False)
         >>> _ = original.register_forward_hook(lambda part, args, out: out + original.weight)

@@ -28,8 +28,6 @@ def named_classes(home: ModuleType | tuple[ModuleType, ...], base: type[T], grou
     """Classes below ``home``, or of other packages, that extend ``base`` and have a name.
 
     Args:
-        home: Package or packages to search.
-        base: Class to extend.
         group: Entry-point group of other packages; by default the name of ``home``.
 
     Raises:

@@ -99,9 +99,6 @@ class Normalised(nn.Module):
     """``module((x - mean) / std)``: normalisation inside the encoder, applied exactly once.
 
     Args:
-        module: Network that expects normalised inputs.
-        mean: Mean per channel.
-        std: Standard deviation per channel, above 0.
         axes: Axes after the channel axis.
     """
 

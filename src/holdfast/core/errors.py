@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import ClassVar, cast
 
 LONGEST = 240
@@ -196,10 +197,6 @@ class HoldfastWarning(UserWarning):
 def shortened(text: str, most: int = LONGEST_VALUE) -> str:
     """Text of at most ``most`` characters; a path in it is kept whole.
 
-    Args:
-        text: Text of any length.
-        most: Largest number of characters, at least 4, besides the path.
-
     Example:
         >>> shortened("a" * 9, 8), shortened("the size of /data/photos/a.npy as it is now", 16)
         ('aaaaa...', 'the s.../data/photos/a.npy as i...')
@@ -230,8 +227,6 @@ def did_you_mean(name: str, known: list[str], count: int = SHOWN_NAMES, most: in
     """Clause that lists the known names, the nearest ones first if not all fit, and suggests the nearest one.
 
     Args:
-        name: Name that is unknown.
-        known: Known names.
         count: Largest number of names.
         most: Room of the list, in characters.
 
@@ -251,13 +246,6 @@ def did_you_mean(name: str, known: list[str], count: int = SHOWN_NAMES, most: in
 
 def check_not_blank(name: str, value: object) -> None:
     """Check that no text is empty or white space, as an unset variable of a script is.
-
-    Args:
-        name: Name of the argument in errors.
-        value: Text, or several texts.
-
-    Raises:
-        HoldfastError: A text is blank.
 
     Example:
         >>> check_not_blank("--images", "")
@@ -279,11 +267,7 @@ def check_given_once(name: str, values: object) -> None:
     """Check that no value occurs twice in a list.
 
     Args:
-        name: Name of the argument in errors.
         values: Object to check; anything but a list or tuple passes.
-
-    Raises:
-        HoldfastError: A value occurs twice.
 
     Example:
         >>> check_given_once("steps", [1, 2, 1])
@@ -321,12 +305,7 @@ def check_not_empty(setting: str, value: object, default: object) -> None:
     """Check that a list has entries, unless its default has none.
 
     Args:
-        setting: Name of the setting in errors.
         value: Object to check; anything but a list or tuple passes.
-        default: Default of the setting.
-
-    Raises:
-        HoldfastError: The list is empty.
 
     Example:
         >>> check_not_empty("overlap.balls", (), ("linf:0.05",))
@@ -335,3 +314,22 @@ def check_not_empty(setting: str, value: object, default: object) -> None:
     """
     if isinstance(value, (list, tuple)) and not value and default:
         raise HoldfastError(f"{setting} needs at least one entry, got none; leave it out for its default")
+
+
+def check_whole(value: object, name: str) -> None:
+    """Check that ``value`` is a whole number.
+
+    Args:
+        value: Object to check.
+        name: Name of the object in errors.
+
+    Raises:
+        OutOfRange: It is no whole number.
+
+    Example:
+        >>> check_whole(0.5, "seed")
+        Traceback (most recent call last):
+        holdfast.core.errors.OutOfRange: seed must be a whole number, got 0.5.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise OutOfRange(name, value, "a whole number")

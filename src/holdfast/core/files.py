@@ -1,4 +1,4 @@
-"""Writing files completely or not at all, because a process may die at any moment. Records contain their own checksum."""
+"""Writing files completely or not at all, because a process may die at any moment; checksums and hashes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file in one step, so that a reader never sees half of it.
 
     Folders are created as needed.
-
-    Args:
-        path: File to write.
-        content: Contents of the file.
 
     Raises:
         OSError: The file cannot be written; its old contents stay.
@@ -51,6 +47,12 @@ def checksum_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def hashed(*parts: object) -> int:
+    """Signed 64-bit hash, the same in every process and on every machine."""
+    text = "\x1f".join(map(str, parts))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def sealed(record: bytes) -> bytes:

@@ -43,7 +43,6 @@ def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any
     """Code of functions, and the code, defaults, closures and values that it names.
 
     Args:
-        functions: Functions to describe.
         kind: Class of the functions, in which methods are looked up; None without.
 
     Example:
@@ -77,12 +76,7 @@ def named_by(functions: Iterable[Any], kind: type | None = None) -> Iterator[Any
 
 
 def methods(kind: type, name: str) -> Iterator[Any]:
-    """Members of one name in a class and its bases outside torch.
-
-    Args:
-        kind: Class to search.
-        name: Name of the member.
-    """
+    """Members of one name in a class and its bases outside torch."""
     for base in kind.__mro__:
         if base is not object and not base.__module__.startswith("torch.") and name in vars(base):
             yield vars(base)[name]
@@ -171,12 +165,7 @@ _INLINED = re.compile(r"<(?:list|dict|set)comp>\.<locals>\.")
 
 
 def fingerprint(module: nn.Module, *context: object) -> str:
-    """Sixteen hexadecimal digits that differ whenever the module computes something else.
-
-    Args:
-        module: Module to describe.
-        *context: Further values that decide the result.
-    """
+    """Sixteen hexadecimal digits that differ whenever the module computes something else."""
     return _described(module, repr(context), frozenset())
 
 
@@ -213,7 +202,6 @@ def behaviour(part: nn.Module, above: frozenset[int] = frozenset()) -> Iterator[
     """Text that describes what the class of a module does: its code and what that names.
 
     Args:
-        part: Module to describe.
         above: Ids of objects that hold the module.
     """
     kind = type(part)
@@ -271,7 +259,6 @@ def content(value: Any, above: frozenset[int] = frozenset()) -> Iterator[str]:
     """Text that describes a value by its contents.
 
     Args:
-        value: Value to describe.
         above: Ids of objects that hold the value.
 
     Example:

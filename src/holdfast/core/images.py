@@ -98,7 +98,6 @@ def check_unchanged(read: Tensor, expected: Mapping[int, tuple[str, bytes]]) -> 
     """Check that images still have the digests seen before.
 
     Args:
-        read: Images, shape (b, *pixels).
         expected: Name and digest of each image, by its position in ``read``.
 
     Raises:
@@ -292,14 +291,6 @@ def constant_images(domain: Domain, count: int, like: Tensor) -> Pixels:
 
     The value nearest to 0 is used where an end of the range is infinite.
 
-    Args:
-        domain: Shape and range of the images.
-        count: Number of images.
-        like: Tensor whose device and type the result takes.
-
-    Returns:
-        Images, shape (count, *domain.shape).
-
     Example:
         >>> constant_images(Domain((2,), -1.0, 3.0), 1, torch.zeros(()))
         tensor([[1., 1.]])
@@ -315,14 +306,6 @@ def random_images(domain: Domain, noise: Noise, dtype: torch.dtype) -> Pixels:
     """One image per stream of ``noise``, uniform in the range.
 
     Where an end is infinite, values are normal and mirrored at the other end.
-
-    Args:
-        domain: Shape and range of the images.
-        noise: Random streams, one per image.
-        dtype: Floating-point type of the result.
-
-    Returns:
-        Images, shape (b, *domain.shape).
 
     Example:
         >>> images = random_images(Domain((3,), 2.0, float("inf")), Noise.of(0, ["a", "b"]), torch.float32)

@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.core.files import hashed
+
 
 def _signed(bits: int) -> int:
     return bits - (1 << 64) if bits >= 1 << 63 else bits
@@ -41,21 +43,8 @@ def _mix(bits: Tensor) -> Tensor:
     return _shift(bits, 31).bitwise_xor_(bits)
 
 
-def hashed(*parts: object) -> int:
-    """Signed 64-bit hash, the same in every process and on every machine."""
-    text = "\x1f".join(map(str, parts))
-    return _signed(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
-
-
 def hashed_each(parts: Sequence[object], names: Sequence[str]) -> Int[np.ndarray, "n"]:
     """``hashed(*parts, name)`` of many names, a million in a second.
-
-    Args:
-        parts: Values that all hashes share.
-        names: Last value of each hash.
-
-    Returns:
-        Hashes, shape (n,).
 
     Example:
         >>> int(hashed_each((0, "order"), ["a"])[0]) == hashed(0, "order", "a")

@@ -107,13 +107,6 @@ def codes_of(encoder: Encoder, pixels: Pixels) -> Codes:
     """Embeddings without gradients, by the optimised encoder.
 
     On a CPU a large encoder gets few images at a time: activations of many would not fit into the C library's blocks.
-
-    Args:
-        encoder: Encoder to call.
-        pixels: Images, shape (b, *pixels).
-
-    Returns:
-        Embeddings, shape (b, d).
     """
     quick = optimised(encoder)
     if quick is encoder or pixels.device.type != "cpu":
@@ -175,7 +168,6 @@ def fold(module: nn.Module, watch: Watching) -> nn.Module:
 
     Args:
         module: Network in eval mode.
-        watch: Record of one call of the network.
 
     Returns:
         The copy; the module itself if no batch norm can be folded.
@@ -242,12 +234,7 @@ def _pairs(module: nn.Module, watch: Watching) -> list[tuple[str, str]]:
 
 
 def watched(module: nn.Module, pixels: Pixels) -> Watching:
-    """Record of one call of ``module``.
-
-    Args:
-        module: Network to call.
-        pixels: Images, shape (b, *pixels).
-    """
+    """Record of one call of ``module``."""
     watch = Watching()
     with torch.no_grad(), watch:
         module(pixels)

@@ -246,12 +246,7 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 @cache
 def declared(kind: type, verb: str) -> Mapping[str, tuple[Any, Option]]:
-    """Type and declaration of each option, with the changes of one command.
-
-    Args:
-        kind: Class of the options.
-        verb: Name of the command.
-    """
+    """Type and declaration of each option, with the changes of one command."""
     options = {name: get_args(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
     return {name: (of, _changed(option, OWN.get(verb, {}).get(name, {}))) for name, (of, option) in options.items()}
 
@@ -294,12 +289,7 @@ def takes(kind: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def explained(text: str, options: Mapping[str, tuple[Any, Option]]) -> str:
-    """Add entries for ``options`` to a docstring that lists its arguments; old entries stay.
-
-    Args:
-        text: Docstring.
-        options: Type and declaration of each option, by name.
-    """
+    """Add entries for ``options`` to a docstring that lists its arguments; old entries stay."""
     before, args, rest = text.partition("Args:\n")
     block, end, after = rest.partition("\n\n")
     entries = {entry.partition(":")[0].strip(): entry.rstrip() for entry in re.split(r"\n(?= {4}\S)", block)}

@@ -21,10 +21,6 @@ def png(pixels: Tensor, domain: Domain) -> str | None:
 
     Of more than three channels it shows the first three, of two channels the first.
 
-    Args:
-        pixels: Image, shape (channels, height, width).
-        domain: Range of the pixels.
-
     Returns:
         Text of the file; None for inputs that are no image.
     """
@@ -44,13 +40,7 @@ def _shown(channels: int) -> int:
 
 
 def row(caption: str, parts: dict[str, Tensor], domain: Domain) -> Picture | None:
-    """Labelled images as one row of pictures; None if the inputs are no images.
-
-    Args:
-        caption: Caption of the row.
-        parts: Images, shape (channels, height, width), by label.
-        domain: Range of the pixels.
-    """
+    """Labelled images as one row of pictures; None if the inputs are no images."""
     files = {label: png(pixels, domain) for label, pixels in parts.items()}
     shown = {label: file for label, file in files.items() if file is not None}
     channels = max((len(pixels) for pixels in parts.values()), default=0)
@@ -60,12 +50,7 @@ def row(caption: str, parts: dict[str, Tensor], domain: Domain) -> Picture | Non
 
 
 def ends(values: Sequence[float], count: int = SHOWN) -> list[int]:
-    """Positions of the largest and then of the smallest defined values.
-
-    Args:
-        values: Values; nan is undefined.
-        count: Positions at each end, 1 or more.
-    """
+    """Positions of the largest and then of the smallest defined values."""
     defined = [position for position in np.argsort(values).tolist() if values[position] == values[position]]
     worst = defined[::-1][:count]
     return worst + [position for position in defined[:count][::-1] if position not in worst]

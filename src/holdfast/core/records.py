@@ -198,7 +198,6 @@ class Warned(str):
 
     __slots__ = ("kind",)
     kind: WarningKind
-    """Cause of the warning."""
 
     def __new__(cls, sentence: str, kind: WarningKind = "") -> Warned:
         made = super().__new__(cls, sentence)

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName, out_of_memory
+from holdfast.core.errors import HoldfastError, HoldfastWarning, OutOfRange, UnknownName, check_whole, out_of_memory
 from holdfast.core.noise import Noise
 
 

@@ -60,11 +60,6 @@ def to_text(thing: Any) -> str:
 def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
     """Parse the text form of settings.
 
-    Args:
-        text: Text, such as ``l2:0.5``.
-        kinds: Classes by name.
-        what: Name of the kind in errors.
-
     Raises:
         HoldfastError: A name is unknown, a setting is missing or given twice, or a value does not fit.
 
@@ -107,7 +102,6 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
     """Parse texts of the form ``setting=value``.
 
     Args:
-        texts: Texts to parse.
         what: Sentence about the form, with an example, for the error.
 
     Raises:
@@ -128,10 +122,6 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
 
 def names_of(texts: str | Sequence[str], what: str) -> list[str]:
     """Parse names that are given one by one or separated by commas.
-
-    Args:
-        texts: One text or several.
-        what: Name of the argument in errors.
 
     Raises:
         HoldfastError: The texts name nothing.
@@ -186,12 +176,7 @@ def members(kind: Any) -> tuple[Any, ...]:
 
 
 def is_text(kind: Any, base: type = TextSettings) -> Any:
-    """Member of ``kind`` that extends ``base``; None if there is none.
-
-    Args:
-        kind: Type of a field.
-        base: Class to look for.
-    """
+    """Member of ``kind`` that extends ``base``; None if there is none."""
     return next((member for member in members(kind) if isinstance(member, type) and issubclass(member, base)), None)
 
 
@@ -272,13 +257,6 @@ def number(value: float) -> str:
 def check_positive(thing: Any, *settings: str) -> None:
     """Check that settings are positive and finite; None is skipped.
 
-    Args:
-        thing: Object with the settings.
-        *settings: Names of the settings.
-
-    Raises:
-        HoldfastError: A setting is 0, below 0 or infinite.
-
     Example:
         >>> from holdfast.training.objectives.contrastive import SimCLR
         >>> SimCLR(temperature=0.0)
@@ -302,15 +280,7 @@ def check_not_negative(thing: Any, *settings: str) -> None:
 
 
 def check_fraction(thing: Any, *settings: str) -> None:
-    """Check that settings lie in [0, 1].
-
-    Args:
-        thing: Object with the settings.
-        *settings: Names of the settings.
-
-    Raises:
-        HoldfastError: A setting lies outside.
-    """
+    """Check that settings lie in [0, 1]."""
     _require(thing, settings, lambda value: 0 <= value <= 1, "in [0, 1]")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import isnan, nan
+from math import isnan
 from typing import Any, final
 
 import numpy as np
@@ -19,11 +19,12 @@ from torch import Tensor
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
-from holdfast.core.noise import Noise, hashed
+from holdfast.core.files import hashed
+from holdfast.core.noise import Noise
 from holdfast.core.points.counting import Groups, share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Conditions, Estimate, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.summaries import over_references, ratio_of_means, series_of, summarise
+from holdfast.core.statistics.summaries import over_references, ratio_of_means, series_of, summarise, without_interval
 from holdfast.corruptions.edits import change, check_range, kept_nearest, ready
 from holdfast.measure.observation import Observation, entries, joined
 from holdfast.measure.population import Fit, Population
@@ -61,9 +62,7 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
     """Probes taught by the bank under ``corruption``, encoded again; none where it cannot change images of this size."""
 
     probes: tuple[Probe, ...]
-    """Probes to fit."""
     corruption: Transform
-    """Corruption of the reference set."""
     name = "taught-under"
     version = 2
     uses_labels = True
@@ -105,11 +104,8 @@ class CorruptedAnswers(Observation):
     """
 
     probes: tuple[Probe, ...]
-    """Probes to ask."""
     corruptions: tuple[Transform, ...]
-    """Corruptions to apply."""
     samples: int
-    """Images to corrupt, chosen at random."""
     retaught: bool = False
     """True to ask probes fitted on the corrupted reference set as well."""
     name = "corrupted-answers"
@@ -123,9 +119,6 @@ class CorruptedAnswers(Observation):
             *self.probes,
             *(TaughtUnder(self.probes, corruption) for corruption in self.corruptions if self.retaught),
         )
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def inputs(self, population: Population) -> int:
         return max(1, len(self.corruptions))
@@ -166,15 +159,7 @@ class CorruptedAnswers(Observation):
 def right(
     probe: FittedProbe, population: Population, rows: Sequence[int], pixels: Pixels, codes: Codes
 ) -> Float[Tensor, "b"]:
-    """1 where a probe gives the label of an image, else 0.
-
-    Args:
-        probe: Fitted probe.
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        pixels: Corrupted images, shape (b, *pixels).
-        codes: Embeddings of the corrupted images, shape (b, d).
-    """
+    """1 where a probe gives the label of an image, else 0."""
     if probe.encoder is not population.encoder:  # one made from it: fine-tuned, or behind a filter
         with torch.no_grad():
             codes = probe.encoder.forward(pixels)
@@ -209,7 +194,7 @@ def drops(original: Float[Tensor, "n"], corrupted: Float[Tensor, "n"]) -> Float[
 
 def deviation(values: Sequence[float], conditions: Conditions) -> Estimate:
     """Return the standard deviation of the drop over permutations."""
-    return _without_interval(
+    return without_interval(
         "permutation_deviation",
         conditions,
         float(np.std(values, ddof=1)),
@@ -229,25 +214,7 @@ def rank_correlation(drop: Sequence[float], lost: Sequence[float], conditions: C
     of = "agreement of harm with and without labels"
     method = f"Spearman's over {len(drop)} corruptions, which are no sample of anything: no interval"
     value = float(spearmanr(drop, lost).statistic)
-    return [_without_interval("rank_correlation", conditions, value, len(drop), method, "correlation", of)]
-
-
-def _without_interval(
-    quantity: str, conditions: Conditions, value: float, n: int, method: str, unit: str, of: str
-) -> Estimate:
-    return Estimate(
-        quantity=quantity,
-        conditions=conditions,
-        value=value,
-        low=nan,
-        high=nan,
-        n=n,
-        method=method,
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=of,
-        better="neither",
-    )
+    return [without_interval("rank_correlation", conditions, value, len(drop), method, "correlation", of)]
 
 
 KEPT = "corrupted images closer to their own original than to any image of the bank"
@@ -264,19 +231,10 @@ def without_labels(
     of the images whose pairs make the scale, and ``groups`` which of these belong together.
     """
     conditions, moved = {"corruption": corruption, "divergence": "cosine"}, observed["change"].mean(1).to(pairs.device)
-    kept = series_of(
-        "nearest_neighbour_kept",
-        conditions,
-        observed["kept"].mean(1),
-        "fraction of draws",
-        Claim.ESTIMATE,
-        KEPT,
-        UNDEFINED,
-    )
-    shares = share_of_pairs_within(Cosine(), moved, pairs, groups)
-    quantile = series_of(
-        "universal_quantile", conditions, shares, "fraction of pairs", Claim.ESTIMATE, MOVED, UNDEFINED
-    )
+    draws, unit, claim = observed["kept"].mean(1), "fraction of draws", Claim.ESTIMATE
+    kept = series_of("nearest_neighbour_kept", conditions, draws, unit, claim, KEPT, UNDEFINED)
+    shares, unit = share_of_pairs_within(Cosine(), moved, pairs, groups), "fraction of pairs"
+    quantile = series_of("universal_quantile", conditions, shares, unit, claim, MOVED, UNDEFINED)
     near = shares_within(Cosine(), moved.nanmedian()[None], pairs, groups)[0]
     return [kept, quantile], [
         summarise(kept, "mean", "higher", "nearest_neighbour_accuracy"),
@@ -288,15 +246,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def check_kinds(evaluation: str, kinds: Sequence[str]) -> None:
-    """Check the names of common corruptions.
-
-    Args:
-        evaluation: Name of the evaluation in errors.
-        kinds: Names to check.
-
-    Raises:
-        HoldfastError: A name is unknown.
-    """
+    """Check the names of common corruptions."""
     known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
     for name in kinds:
         if name not in known:
@@ -304,12 +254,7 @@ def check_kinds(evaluation: str, kinds: Sequence[str]) -> None:
 
 
 def in_severities(name: str, severities: Sequence[int]) -> tuple[CommonCorruption, ...]:
-    """One common corruption at several severities.
-
-    Args:
-        name: Name of the corruption.
-        severities: Severities, 1 (mild) to 5.
-    """
+    """One common corruption at several severities."""
     kind = transforms()[name]
     assert issubclass(kind, CommonCorruption)
     return tuple(kind(severity) for severity in severities)

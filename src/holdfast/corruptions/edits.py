@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby
+from itertools import combinations
 from typing import final
 
 import torch
@@ -22,6 +22,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.measure.observation import Observation, entries
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
+from holdfast.transforms.severity import families
 
 # The divergence radius: how wide a ball must be to hold the unit codes of one image under a whole family of edits.
 #
@@ -106,10 +107,6 @@ def coordinates(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b n m"]:
 def ready(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
     """Images at ``rows`` and their random streams, as transforms take them.
 
-    Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-
     Raises:
         HoldfastError: The encoder does not take pixels in [0, 1].
     """
@@ -131,16 +128,6 @@ def check_range(encoder: Encoder) -> None:
         )
 
 
-def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
-    """Return each family by name and where its edits stand among ``edits``, from mild to severe."""
-    spans, start = [], 0
-    for name, members in groupby(edits, key=lambda edit: edit.name):
-        end = start + len(list(members))
-        spans.append((name, slice(start, end)))
-        start = end
-    return spans
-
-
 @final
 @dataclass(frozen=True)
 class Edited(Observation):
@@ -157,22 +144,16 @@ class Edited(Observation):
     """
 
     edits: tuple[Transform, ...]
-    """Edits to apply."""
     chained: int
     """Largest number of edits in a row."""
     divergences: tuple[Divergence, ...]
-    """Distances between embeddings."""
     k: int
     """Neighbours whose overlap is measured."""
     samples: int
-    """Images to edit, chosen at random."""
     name = "edited"
     version = 1
     uses_bank = True
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def inputs(self, population: Population) -> int:
         return len(self.edits) + (self.chained - 1) * len(families(self.edits))
@@ -213,20 +194,13 @@ class Edited(Observation):
         }
 
     def changes(self, divergence: Divergence, observed: Observed) -> Float[Tensor, "b edits"]:
-        """Distance that each edit moves embeddings, under one divergence.
-
-        Args:
-            divergence: One of ``divergences``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
-        """
+        """Distance that each edit moves embeddings, under one divergence."""
         return entries(observed, self.divergences.index(divergence))["change"]
 
     def worst(self, population: Population, rows: Sequence[int], chains: Int[Tensor, "b chained"]) -> Pixels:
         """Images at ``rows`` under the worst edits found for each.
 
         Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
             chains: Places of the edits in ``edits``, shape (b, chained); -1 for none.
         """
         pixels, noise = ready(population, rows)

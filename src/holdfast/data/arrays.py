@@ -44,11 +44,6 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
     Values are uint8 (0 to 255, for encoders of pixels in [0, 1]) or floats in the encoder's range. Ids are positions.
 
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
-
     Raises:
         HoldfastError: The file is missing, damaged or does not fit the encoder.
     """
@@ -87,11 +82,6 @@ def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
 
 def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     """Array of a ``.npz`` archive, refused if it would unpack to far more than is on disk.
-
-    Args:
-        path: Archive.
-        file: Open archive.
-        key: Name of the array.
 
     Raises:
         HoldfastError: The array is damaged or too large.
@@ -141,10 +131,6 @@ SUFFIXES = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
 
 def read_numpy(path: Path, read: Callable[[], Any]) -> Any:
     """Call ``read`` and explain files that numpy cannot or must not read.
-
-    Args:
-        path: File, for the error.
-        read: Function that reads.
 
     Raises:
         HoldfastError: The file is damaged or holds pickled objects.
@@ -223,11 +209,6 @@ def as_rows(array: np.ndarray) -> Tensor | MappedRows:
 
 def check_type(dtype: str, shape: tuple[int, ...], name: str) -> None:
     """Check that arrays of this type and shape can hold images.
-
-    Args:
-        dtype: Name of the type.
-        shape: Shape of the array.
-        name: Name of the array in errors.
 
     Raises:
         HoldfastError: The type or shape does not fit.

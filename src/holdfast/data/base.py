@@ -15,13 +15,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.core.checks import check_whole
 from holdfast.core.discovery import OldName
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import Described, HoldfastError, HoldfastWarning, OutOfRange, Unreadable, did_you_mean
+from holdfast.core.errors import (
+    Described,
+    HoldfastError,
+    HoldfastWarning,
+    OutOfRange,
+    Unreadable,
+    check_whole,
+    did_you_mean,
+)
+from holdfast.core.files import hashed
 from holdfast.core.geometry import Geometry, Preprocessing
 from holdfast.core.images import Images
-from holdfast.core.noise import hashed
 from holdfast.data.reading.scan_cache import ScanCache
 
 
@@ -99,10 +106,7 @@ def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0
     Labels that the reference does not name are left out with a warning.
 
     Args:
-        values: Labels as read.
-        count: Number of images.
         named: True if the reference names the labels.
-        where: Place of the labels, for the error.
         classes: Number of classes, or 0 if unknown.
 
     Raises:
@@ -125,11 +129,6 @@ def as_labels(values: Any, count: int, named: bool, where: str, classes: int = 0
 
 def evenly(images: Images, count: int, seed: int) -> list[int]:
     """Choose ``count`` rows of each class, ascending; the choice does not depend on the order of ids.
-
-    Args:
-        images: Labelled images.
-        count: Images per class, 1 or more.
-        seed: Seed of the choice.
 
     Raises:
         HoldfastError: The images have no labels, or a class has fewer of them.
@@ -157,7 +156,6 @@ def groups_of(ids: Sequence[str], grouping: str) -> tuple[str, ...]:
     """Return the name of the group of each image.
 
     Args:
-        ids: of the images, for files their relative paths.
         grouping: ``prefix``, ``folders``, or a CSV file.
 
     Raises:

@@ -22,13 +22,7 @@ def names() -> list[str]:
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Digits of scikit-learn: held-out ``digits``, or ``digits-train`` of the built-in encoders.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
-    """
+    """Digits of scikit-learn: held-out ``digits``, or ``digits-train`` of the built-in encoders."""
     from sklearn.datasets import load_digits
 
     check_settings(settings, [], SOURCE)

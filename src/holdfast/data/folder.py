@@ -33,11 +33,6 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     With ``labels=folders``, the first folder of each path is its class, numbered in sorted order; synsets (``n01440764``)
     are called by the words of a file of ``SYNSET_FILES`` beside or above the folder. ``labels=FILE`` names a file of
     labels instead. Images larger than ``max_pixels`` count as damaged.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
     """
     check_settings(settings, SETTINGS, SOURCE)
     root = Path(name).expanduser()
@@ -53,12 +48,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 
 def labelled(paths: Sequence[str], settings: Mapping[str, str]) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:
-    """Labels and names of classes, if the settings ask for labels.
-
-    Args:
-        paths: Relative paths of the images.
-        settings: Settings of the reference, by name.
-    """
+    """Labels and names of classes, if the settings ask for labels."""
     if "labels" not in settings:
         return None, ()
     if settings["labels"] == "folders":
@@ -85,7 +75,6 @@ def find(root: Path, others: Counter[str] | None = None) -> list[str]:
     Links are followed, and each folder is entered once, so that circles of links do no harm.
 
     Args:
-        root: Folder to search.
         others: Counter of the endings of all other files; None counts nothing.
     """
     paths: list[str] = []

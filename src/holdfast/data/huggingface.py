@@ -38,12 +38,6 @@ CHOOSING = ("config", "split", "image", "label")
 def first_rows(name: str, settings: Mapping[str, str], selection: Selection, start: Callable[[], Any]) -> Any:
     """First rows of a streamed dataset, kept on disk for later runs.
 
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
-        start: Function that begins the stream.
-
     Raises:
         HoldfastError: The number of rows is not given, or the stream has no images.
     """
@@ -72,13 +66,7 @@ def first_rows(name: str, settings: Mapping[str, str], selection: Selection, sta
 
 
 def keep(stream: Any, count: int, folder: Path) -> None:
-    """Write the first rows of a stream to a folder, completely or not at all.
-
-    Args:
-        stream: Dataset to read.
-        count: Number of rows.
-        folder: Folder to write.
-    """
+    """Write the first rows of a stream to a folder, completely or not at all."""
     import datasets
 
     features = stream.features
@@ -128,11 +116,6 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     ``config`` (where a hub dataset has several), the columns ``image`` and ``label``, ``max_pixels`` (larger images
     count as damaged), and ``streaming=true``, which fetches only the first ``take`` rows. Ids are positions in the
     split.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
     """
     check_settings(settings, ["split", "config", "image", "label", "max_pixels", "streaming", "take"], SOURCE)
     dataset = _streamed(name, settings, selection) if _streaming(settings) else _whole(name, settings)

@@ -21,11 +21,6 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
     Images are encoded files (bytes, or a structure with the field ``bytes``) or arrays of numbers: nested lists, lists of
     a fixed size, or tensors. ``max_pixels`` is as for files. Ids are positions.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
     """
     check_settings(settings, ["image", "label", "max_pixels"], SOURCE)
     path = Path(name).expanduser()

@@ -24,13 +24,7 @@ from holdfast.data.reading.stores import SUFFIXES, FileStore, StoredFile, Stored
 
 
 def load_stored(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Inputs from an array file at an address, by the rules of ``arrays``.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
-    """
+    """Inputs from an array file at an address, by the rules of ``arrays``."""
     store, path = FileStore.at(name)
     (file,) = store.expand(path).values()
     if path.lower().endswith(".npy"):
@@ -103,11 +97,6 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Images of a folder, array file or tars at an address, without a copy on this machine.
 
     Settings are those of the same thing on this machine: see ``folder``, ``arrays`` and ``wds``.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
     """
     store, path = FileStore.at(name)
     if store.local:
@@ -131,13 +120,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 
 def local(path: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Images at a path of this machine, given as ``file://``.
-
-    Args:
-        path: Path.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
-    """
+    """Images at a path of this machine, given as ``file://``."""
     from holdfast.data.by_name import kind, loaders
 
     return loaders()[kind(path)](path, settings, selection)

@@ -56,11 +56,6 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     Settings: ``image``, the ending of the images where samples have several (``left.png``); ``label``, a field of the
     samples' ``.json`` (by default their ``.cls``, or else the field ``label``); ``dot``, the dot of a name that ends its key
     (``first``, as in WebDataset, or ``last``); ``max_pixels``. Ids are shard/key.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
     """
     check_settings(settings, ["image", "label", "dot", "max_pixels"], SOURCE)
     dot = settings.get("dot", "first")
@@ -121,12 +116,6 @@ class Members:
 
 def index(tar: StoredFile, image: str, label: str, dot: str) -> Samples:
     """Index of the samples in a tar.
-
-    Args:
-        tar: Tar to read.
-        image: Ending of the images; empty if samples have one image.
-        label: Field of the samples' ``.json`` with the label; empty for the default.
-        dot: Dot of a name that ends its key: ``first`` or ``last``.
 
     Raises:
         HoldfastError: The tar is damaged, or the image of a sample is ambiguous.

@@ -30,12 +30,7 @@ class Settings:
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Trivial encoder ``pixels``: the flattened input, as in ``baseline:pixels?shape=1x8x8``.
-
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-    """
+    """Trivial encoder ``pixels``: the flattened input, as in ``baseline:pixels?shape=1x8x8``."""
     name, settings = split(name, Settings)
     if name == "random":
         raise HoldfastError("the random baseline needs the encoder it imitates: random_init(encoder, seed) in Python")
@@ -70,10 +65,6 @@ def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
     """Copy of ``encoder`` with random weights, by the ``reset_parameters`` of each module.
 
     A module without that method, as the graph of an ONNX file, gets the entries of each of its tensors in random order.
-
-    Args:
-        encoder: Encoder to copy.
-        seed: Seed of the weights.
 
     Raises:
         HoldfastError: The encoder has no weights.

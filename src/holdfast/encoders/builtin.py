@@ -36,10 +36,6 @@ def names() -> list[str]:
 def load(name: str, options: Options | None = None) -> Encoder:
     """Built-in encoder by its name.
 
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-
     Example:
         >>> load("digits-robust").parameters
         3328

@@ -7,15 +7,18 @@ with a constant ``SOURCE`` and a function ``load(name, options)``. Adding the fi
 
 from __future__ import annotations
 
-from typing import Protocol, cast, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from holdfast.core import discovery
-from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.encoders.loading.reference import Options, label, named, stamp
-from holdfast.encoders.stored import apart, stored
 
-__all__ = ["Adapter", "Options", "load", "sources"]
+if TYPE_CHECKING:  # references are read without loading torch
+    from holdfast.core.encoder import Encoder
+
+__all__ = ["Adapter", "Options", "load", "references", "sources"]
 
 
 @runtime_checkable
@@ -67,6 +70,8 @@ def load(reference: str, options: Options | None = None) -> Encoder:
         Traceback (most recent call last):
         holdfast.core.errors.UnknownName: ... Did you mean 'timm'? Known: ...
     """
+    from holdfast.encoders.stored import apart, stored
+
     options = options or Options()
     if not isinstance(reference, str):
         raise HoldfastError(
@@ -93,3 +98,34 @@ def load(reference: str, options: Options | None = None) -> Encoder:
         encoder = stored(encoder, form, name=short or None)
     encoder.source = stamp(reference, options)
     return encoder
+
+
+def references(encoders: Sequence[str], arch: Sequence[str], options: Options) -> list[tuple[str, Options]]:
+    """Return each of ``encoders`` with its options; several ``arch`` belong to checkpoints in their order.
+
+    Trained encoders whose module was written in Python count as checkpoints.
+
+    Raises:
+        HoldfastError: There are several ``arch`` and not one for each checkpoint, or one and no checkpoint.
+    """
+    takes_arch = [bool(arch) and _takes_arch(*named(reference)[1].partition(":")[::2]) for reference in encoders]
+    if arch and not any(takes_arch):
+        raise HoldfastError(f"--arch {arch[0]} changes nothing: no encoder is a checkpoint; leave it out")
+    if len(arch) > 1 and len(arch) != sum(takes_arch):
+        raise HoldfastError(
+            f"{len(arch)} --arch for {sum(takes_arch)} checkpoints; give one for all of them, or one for each in their "
+            "order"
+        )
+    architectures = iter(arch if len(arch) > 1 else [*arch] * sum(takes_arch))
+    return [
+        (reference, replace(options, arch=next(architectures, None) if mine else None))
+        for reference, mine in zip(encoders, takes_arch, strict=True)
+    ]
+
+
+def _takes_arch(source: str, name: str) -> bool:
+    """Return whether ``--arch`` builds the encoder, by its source; also for trained ones with a module in Python."""
+    from holdfast.encoders.trained import written_in_python
+
+    takes_arch = getattr(sources().get(source), "TAKES_ARCH", False)
+    return takes_arch and (source != "trained" or written_in_python(name))

@@ -26,12 +26,7 @@ class Settings(InputSettings, WeightSettings):
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Module that ``options.arch`` builds, with the weights of a file.
-
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-    """
+    """Module that ``options.arch`` builds, with the weights of a file."""
     name, settings = split(name, Settings)
     path = existing(name)
     if options.arch is None:

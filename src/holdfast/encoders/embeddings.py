@@ -129,12 +129,7 @@ class Embeddings(Encoder):
 
 
 def load(name: str, options: Options) -> Embeddings:
-    """Stored embeddings, as in ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``.
-
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-    """
+    """Stored embeddings, as in ``embeddings:codes.npy?ids=ids.txt&labels=labels.txt``."""
     file, settings = split(name, Settings)
     if options.size:
         raise HoldfastError(f"--size {options.size} changes nothing: {file} holds embeddings, not images; leave it out")

@@ -44,12 +44,7 @@ class Settings(PreprocessingSettings):
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Image tower of ``ViT-B-32?pretrained=TAG``, ``hf-hub:owner/name`` or ``local-dir:FOLDER``.
-
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-    """
+    """Image tower of ``ViT-B-32?pretrained=TAG``, ``hf-hub:owner/name`` or ``local-dir:FOLDER``."""
     name, settings = split(name, Settings)
     declare_missing_operators()
     open_clip = require("open_clip", "clip", "open_clip_torch")
@@ -89,13 +84,7 @@ def _config(name: str, settings: Settings, config: dict[str, Any]) -> dict[str, 
 
 
 def recipe_of(open_clip: Any, name: str, config: dict[str, Any]) -> Recipe:
-    """Recipe of OpenCLIP's evaluation transform.
-
-    Args:
-        open_clip: The library.
-        name: Name of the reference in errors.
-        config: Configuration of the preprocessing.
-    """
+    """Recipe of OpenCLIP's evaluation transform."""
     transform = open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(**config), is_train=False)
     numbers = [*config["mean"], *config["std"]]
     return recipe(name, "open_clip", "", config, lambda image: transform(image).numpy(), 3, numbers)

@@ -6,6 +6,8 @@ the constants of the authors' weights.
 
 from __future__ import annotations
 
+from functools import partial
+
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.encoders.architectures.base import Architecture
 from holdfast.encoders.architectures.plain import Base, CnnA, CnnB, Deep
@@ -14,39 +16,17 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.225, 0.225, 0.225)
 MNIST, CIFAR = Domain((1, 28, 28)), Domain((3, 32, 32))
 
 
-def mnist_base() -> Encoder:
-    """Return Base for 1 x 28 x 28 pixels."""
-    return _mnist("mnist_base", Base())
-
-
-def mnist_cnn_a() -> Encoder:
-    """Return CNN-A for 1 x 28 x 28 pixels."""
-    return _mnist("mnist_cnn_a", CnnA())
-
-
-def cifar_base() -> Encoder:
-    """Return Base for 3 x 32 x 32 pixels."""
-    return _cifar("cifar_base", Base())
-
-
-def cifar_cnn_a() -> Encoder:
-    """Return CNN-A for 3 x 32 x 32 pixels."""
-    return _cifar("cifar_cnn_a", CnnA())
-
-
-def cifar_cnn_b() -> Encoder:
-    """Return CNN-B for 3 x 32 x 32 pixels."""
-    return _cifar("cifar_cnn_b", CnnB())
-
-
-def cifar_deep() -> Encoder:
-    """Return Deep for 3 x 32 x 32 pixels."""
-    return _cifar("cifar_deep", Deep())
-
-
 def _mnist(name: str, architecture: Architecture) -> Encoder:
     return Encoder(architecture.build(MNIST).eval(), name, MNIST)
 
 
 def _cifar(name: str, architecture: Architecture) -> Encoder:
     return Encoder(architecture.build(CIFAR).eval(), name, CIFAR, mean=MEAN, std=STD)
+
+
+mnist_base = partial(_mnist, "mnist_base", Base())
+mnist_cnn_a = partial(_mnist, "mnist_cnn_a", CnnA())
+cifar_base = partial(_cifar, "cifar_base", Base())
+cifar_cnn_a = partial(_cifar, "cifar_cnn_a", CnnA())
+cifar_cnn_b = partial(_cifar, "cifar_cnn_b", CnnB())
+cifar_deep = partial(_cifar, "cifar_deep", Deep())

@@ -119,23 +119,13 @@ def _means(codes: Unit, labels: Labels) -> tuple[Float[np.ndarray, "c d"], Int[n
 
 
 def within(codes: Unit, labels: Labels) -> Float[np.ndarray, "n"]:
-    """Mean distance within classes, with the influence of each image.
-
-    Args:
-        codes: Unit embeddings, shape (n, d).
-        labels: Class of each image, shape (n,).
-    """
+    """Mean distance within classes, with the influence of each image."""
     means, member = _means(codes, labels)
     return _moved(codes, member, means, means / len(means), float((2 - 2 * (means**2).sum(1)).mean()))
 
 
 def between(codes: Unit, labels: Labels) -> Float[np.ndarray, "n"]:
-    """Mean distance between classes, with the influence of each image; two classes at least.
-
-    Args:
-        codes: Unit embeddings, shape (n, d).
-        labels: Class of each image, shape (n,).
-    """
+    """Mean distance between classes, with the influence of each image; two classes at least."""
     means, member = _means(codes, labels)
     count, others = len(means), means.sum(0) - means
     value = float(2 - 2 * (means * others).sum() / (count * (count - 1)))
@@ -197,13 +187,7 @@ def group_uniformity(codes: Unit, labels: Labels) -> GroupUniformity:
 
 
 def clusters(codes: Unit, count: int, seed: int) -> Labels:
-    """k-means cluster of each embedding; their order must not depend on that of the images.
-
-    Args:
-        codes: Unit embeddings, shape (n, d).
-        count: Number of clusters.
-        seed: Seed of k-means.
-    """
+    """k-means cluster of each embedding; their order must not depend on that of the images."""
     from sklearn.cluster import KMeans
 
     fitted = KMeans(min(count, len(codes)), n_init=4, random_state=seed % 2**32).fit(codes.cpu().numpy())
@@ -233,9 +217,7 @@ class Margins(Fit[Float[np.ndarray, "n"]]):
     """The margin of each image, in the order of ``Neighbourhoods`` of as many ``samples``; nan where it has none."""
 
     samples: int
-    """Images to measure."""
     tags: Tags
-    """File of tags."""
     name = "margins"
     version = 1
     uses_labels = True

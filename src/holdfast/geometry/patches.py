@@ -132,22 +132,15 @@ class AttackedPatches(Observation):
     """
 
     ball: Ball
-    """Perturbation set."""
     attacks: tuple[Attack, ...]
-    """Attacks to run."""
     divergence: Divergence
-    """Distance between two patch embeddings."""
     searched: int
     """Other images whose patches are searched."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "attacked-patches"
     version = 1
     uses_bank = True
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
@@ -178,20 +171,14 @@ class EditedPatches(Observation):
     """
 
     edits: tuple[Transform, ...]
-    """Edits to apply."""
     divergence: Divergence
-    """Distance between two patch embeddings."""
     searched: int
     """Other images whose patches are searched."""
     samples: int
-    """Images to edit, chosen at random."""
     name = "edited-patches"
     version = 1
     uses_bank = True
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def inputs(self, population: Population) -> int:
         return max(1, len(self.edits))

@@ -80,9 +80,7 @@ class Tags(TextSettings):
     """A file of tags and a hash of its content."""
 
     path: str
-    """Path of the file."""
     content: str
-    """Hash of the content."""
 
     @classmethod
     def read(cls, text: str) -> Tags:
@@ -193,10 +191,6 @@ class Sphere:
 def distinct(population: Population, samples: int) -> list[int]:
     """Random rows without exact copies, in an order that ids alone decide.
 
-    Args:
-        population: Images of the run with their clean embeddings.
-        samples: Largest number of rows, 2 or more.
-
     Raises:
         HoldfastError: There is only one image.
     """
@@ -215,9 +209,7 @@ class Neighbourhoods(Fit[Sphere]):
     """The Gaussian potential of each code among all others, and its ``k`` nearest neighbours, both exact."""
 
     k: int
-    """Neighbours of each image."""
     samples: int
-    """Images to measure, 2 or more."""
     name = "neighbourhoods"
     version = 1
 
@@ -250,10 +242,6 @@ class Neighbourhoods(Fit[Sphere]):
 def directions(population: Population, samples: int) -> tuple[list[int], Float[Tensor, "n d"]]:
     """Rows of distinct images whose embeddings have a direction, and their unit embeddings.
 
-    Args:
-        population: Images of the run with their clean embeddings.
-        samples: Largest number of rows, 2 or more.
-
     Raises:
         HoldfastError: Fewer than two embeddings have a direction.
     """
@@ -276,11 +264,8 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
     """
 
     k: int
-    """Neighbours of each image."""
     samples: int
-    """Images to measure, 2 or more."""
     tags: Tags
-    """File of tags."""
     name = "strangers"
     version = 1
     uses_groups = True

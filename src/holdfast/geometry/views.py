@@ -124,13 +124,7 @@ def changed(population: Population, rows: Sequence[int], transform: Transform, v
 
 
 def moved_back(maps: Map, change: Transform, size: tuple[int, int]) -> Map:
-    """Maps of shuffled images with each place where the original image has it; other maps stay.
-
-    Args:
-        maps: Map of each changed image, shape (b, h, w).
-        change: Edit of the images.
-        size: Height and width of the images in pixels.
-    """
+    """Maps of shuffled images with each place where the original image has it; other maps stay."""
     wide = nn.functional.interpolate(maps[:, None], size, mode="nearest-exact")
     back = change.undone(wide)
     if back is wide:
@@ -144,9 +138,7 @@ class Views(Observation):
     """The codes of each image's ``views``, in their order."""
 
     views: tuple[Transform, ...]
-    """Edits of each image, one view each."""
     samples: int
-    """Images to measure, chosen at random."""
     name = "views"
     version = 1
 
@@ -169,7 +161,6 @@ class Lengths(Observation):
     """Norm (ℓ2) of each embedding."""
 
     samples: int
-    """Images to measure, chosen at random."""
     name = "code-lengths"
     version = 1
 
@@ -189,14 +180,9 @@ class Maps(Observation):
     """The maps of each image and of its changed version, with each place where the original image has it."""
 
     change: Transform
-    """Edit to apply."""
     samples: int
-    """Images to measure, chosen at random."""
     name = "grad-cam-maps"
     version = 3
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         clean, towards = population.pixels(rows), population.codes[list(rows)]

@@ -23,10 +23,6 @@ def apart(bank: Images, images: Images) -> Images:
     A probe that has seen what it is asked, and a search that finds the question itself, measure nothing. Copies are
     equal as stored or, where one set has 8 bits and they are few enough, in 8 bits.
 
-    Args:
-        bank: Reference set.
-        images: Images to measure.
-
     Raises:
         HoldfastError: Nothing is left, or a label is the number of no class.
 
@@ -62,10 +58,6 @@ def alongside(bank: Images, images: Images) -> Images:
 
     A permutation test is exact only if both sets are treated alike. Without the copies, an image that recurs, such as a
     blank frame, would be missing from one set alone.
-
-    Args:
-        bank: Reference set.
-        images: Images to measure.
 
     Raises:
         HoldfastError: Both sets hold the same images, each equally often, so no test could tell them apart.

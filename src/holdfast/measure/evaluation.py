@@ -59,7 +59,7 @@ def check_needs_no_classes(setting: str, value: object) -> None:
     Raises:
         OutOfRange: One of them looks at the classes of a classifier.
     """
-    for search in value if isinstance(value, tuple) else (value,):
+    for search in _listed(value):
         if isinstance(search, Searching) and search.needs_classes:
             fix = "name it in robust-accuracy.attacks, where it attacks probes"
             raise OutOfRange(setting, str(search), "an attack that needs no classes, such as adaptive", fix)
@@ -270,12 +270,7 @@ def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
 
 
 def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
-    """All that decides the numbers of an evaluation except encoder, images and version.
-
-    Args:
-        evaluation: Evaluation.
-        population: Images of the run with their clean embeddings.
-    """
+    """All that decides the numbers of an evaluation except encoder, images and version."""
     run = population.run
     facts: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
     for what in components(evaluation):
@@ -289,12 +284,6 @@ def key_facts(
     """Circumstances beside settings that decide numbers, where they depart from the usual.
 
     Results stored before there were such circumstances keep their keys.
-
-    Args:
-        what: Evaluation, observation or fit.
-        images: Images to measure.
-        run: Seed, device, precision and batch size.
-        bank: Reference set; None without.
     """
     facts: dict[str, Any] = {}
     if what.uses_labels and images.labels_fingerprint:
@@ -312,7 +301,7 @@ def key_facts(
         facts["bank_labels"] = bank.labels_fingerprint
     if run.attack_seed not in (None, run.seed):
         facts["attack_seed"] = run.attack_seed
-    values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
+    values = [value for field in fields(what) for value in _listed(getattr(what, field.name))]
     if changes := [versions(value) for value in values if isinstance(value, Transform)]:
         facts["transform_versions"] = changes
     if newer := {str(value): value.version for value in values if isinstance(value, Fit) and value.version > 1}:
@@ -330,30 +319,15 @@ def regards_groups(what: Evaluation | Observation | Fit[Any]) -> bool:
     return isinstance(what, Evaluation) or what.uses_groups
 
 
-def _flat(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def of_embeddings_alone(evaluation: Measured, encoders: Sequence[Encoder], *fields_without: str) -> Measured:
-    """Evaluation without entries in some fields, if all encoders are stored embeddings.
-
-    Args:
-        evaluation: Evaluation.
-        encoders: Encoders of the run.
-        *fields_without: Fields to empty.
-    """
+    """Evaluation without entries in some fields, if all encoders are stored embeddings."""
     if not encoders or not all(encoder.codes_only for encoder in encoders):
         return evaluation
     return with_settings(evaluation, **dict.fromkeys(fields_without, ()))
 
 
 def with_settings(evaluation: Measured, **values: Any) -> Measured:
-    """Evaluation with other settings, which a run decides on and which may be empty.
-
-    Args:
-        evaluation: Evaluation.
-        **values: New values of its settings.
-    """
+    """Evaluation with other settings, which a run decides on and which may be empty."""
     changed = copy(evaluation)  # not made anew: a user's empty list is a mistake, which is refused
     for name, value in values.items():
         object.__setattr__(changed, name, value)
@@ -396,11 +370,6 @@ def answerable(evaluation: Evaluation, encoder: Encoder, images: Images) -> bool
     """True if ``evaluation`` can be measured on ``encoder``: for stored embeddings, not always.
 
     Stored embeddings answer what reads embeddings alone and, with their inputs, what compares the two.
-
-    Args:
-        evaluation: Evaluation.
-        encoder: Encoder.
-        images: Images to measure.
     """
     looking: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *fits_of(evaluation))
     known = ("codes",) if images.inputs is None else ("codes", "inputs")
@@ -421,22 +390,12 @@ Change = Transform | str
 
 
 def inapplicable(evaluation: Evaluation, encoder: Encoder) -> dict[Change, str]:
-    """Transforms of an evaluation that do not apply to an encoder, with what each needs.
-
-    Args:
-        evaluation: Evaluation with transforms.
-        encoder: Encoder to measure.
-    """
+    """Transforms of an evaluation that do not apply to an encoder, with what each needs."""
     return _unmet(evaluation, _chosen(evaluation), encoder)
 
 
 def restricted(evaluation: Evaluation, excluded: Collection[Change]) -> Evaluation | None:
-    """Evaluation without some transforms; None if it then measures nothing.
-
-    Args:
-        evaluation: Evaluation with transforms.
-        excluded: Transforms to leave out.
-    """
+    """Evaluation without some transforms; None if it then measures nothing."""
     rest = tuple(change for change in _chosen(evaluation) if change not in excluded)
     if not rest and evaluation.needs_changes:
         return None
@@ -452,10 +411,6 @@ def without(evaluation: Evaluation, encoder: Encoder) -> Conditions:
     """Condition of a mean that lacks default transforms which do not apply; usually empty.
 
     A mean over fewer transforms is another number, which is never compared with that over all of them.
-
-    Args:
-        evaluation: Evaluation with transforms.
-        encoder: Encoder to measure.
     """
     lacking = _unmet(evaluation, _default(evaluation), encoder)
     rest = tuple(change for change in _default(evaluation) if change not in lacking)
@@ -481,5 +436,5 @@ def _default(evaluation: Evaluation) -> tuple[Change, ...]:
     return _listed(fields_of(type(evaluation))[evaluation.changes].default) if evaluation.changes else ()
 
 
-def _listed(value: Any) -> tuple[Change, ...]:
+def _listed(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)

@@ -50,9 +50,9 @@ class Observation(ABC, OldNames):
         """Fits that the observation needs; by default those of divergences among the settings."""
         return whitenings(self)
 
-    @abstractmethod
     def rows(self, population: Population) -> list[int]:
-        """Return which samples are looked at."""
+        """Return which samples are looked at; by default ``samples`` images, chosen at random."""
+        return population.choose(vars(self)["samples"])
 
     @abstractmethod
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:

@@ -9,15 +9,17 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 import numpy as np
-import safetensors.torch
-import torch
-from torch import Tensor
+from safetensors import deserialize
 
 from holdfast.core.files import checksum, checksum_of, sealed, unsealed, write_whole
-from holdfast.core.run_settings import Observed
+
+if TYPE_CHECKING:  # stored runs are listed without loading torch
+    from torch import Tensor
+
+    from holdfast.core.run_settings import Observed
 
 # The shards of one observation on disk: each in a file of its own at first, then many in one file, a pack.
 #
@@ -108,7 +110,7 @@ class ShardFolder:
                 with suppress(OSError):
                     member.path.with_suffix(INDEX).unlink(missing_ok=True)
                 return None
-            return ids, safetensors.torch.load(content)
+            return ids, loaded(content)
 
         for ids, tensors in self._each(read):
             if tensors:
@@ -235,7 +237,7 @@ def _scanned(path: Path, stamp: Stamp) -> list[Member]:
 
 
 def _ids(shard: bytes) -> str:
-    return safetensors.torch.load(shard)[IDS].numpy().tobytes().decode()
+    return bytes(dict(deserialize(shard))[IDS]["data"]).decode()
 
 
 def _write_index(path: Path, stamp: Stamp, members: Sequence[Member]) -> None:
@@ -256,11 +258,32 @@ def _indexed(path: Path, stamp: Stamp) -> list[Member] | None:
     return None
 
 
+def spelled(tensors: Observed, ids: Sequence[str] | None = None) -> bytes:
+    """Return ``tensors`` as a safetensors file, with the ``ids`` of their rows if there are any."""
+    import safetensors.torch
+    import torch
+
+    # Cloned because tensors that share memory are refused.
+    copies = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
+    if ids is not None:
+        copies[IDS] = torch.frombuffer(bytearray(json.dumps(list(ids)).encode()), dtype=torch.uint8)
+    return safetensors.torch.save(copies)
+
+
+def loaded(content: bytes) -> Observed:
+    """Return the tensors of a safetensors file."""
+    import safetensors.torch
+
+    return safetensors.torch.load(content)
+
+
 def mapped(folder: Path) -> Tensor | None:
     """Return the array in ``folder`` without reading it into memory; None if there is none, or a damaged one."""
     for path in sorted(folder.glob("[!.]*.npy")):
         with suppress(OSError, ValueError):
             if checksum_of(path) == path.stem:
+                import torch
+
                 # Copied when written to, so that torch need not warn: no one writes.
                 return torch.from_numpy(np.load(path, mmap_mode="c"))
     return None

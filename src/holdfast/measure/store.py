@@ -10,30 +10,31 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from errno import EDQUOT, ENOSPC
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import safetensors.torch
-import torch
-from torch import Tensor
 
-from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Unreadable
 from holdfast.core.files import checksum, sealed, unsealed, write_whole
-from holdfast.core.images import Images
 from holdfast.core.records import Failure, Record, Result
-from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.version import VERSION
-from holdfast.measure.evaluation import Evaluation, key_facts, parts, settings
-from holdfast.measure.observation import Observation
-from holdfast.measure.packs import IDS, ShardFolder, mapped, write_rows
-from holdfast.measure.population import Fit
+from holdfast.measure.packs import ShardFolder, loaded, mapped, spelled, write_rows
+
+if TYPE_CHECKING:  # the records of a run are read without loading torch
+    from torch import Tensor
+
+    from holdfast.core.encoder import Encoder
+    from holdfast.core.images import Images
+    from holdfast.core.run_settings import Observed, RunSettings
+    from holdfast.measure.evaluation import Evaluation
+    from holdfast.measure.observation import Observation
+    from holdfast.measure.population import Fit
 
 
 class Key(Record):
@@ -67,6 +68,9 @@ def key_of(
     bank: Images | None = None,
 ) -> Key:
     """Return what identifies ``what`` of this encoder on these images; an evaluation also by what it is made from."""
+    from holdfast.measure.evaluation import Evaluation, key_facts, parts, settings
+    from holdfast.measure.population import Fit
+
     observations = parts(what.observation()) if isinstance(what, Evaluation) else ()
     sources: dict[str, Any] = (
         {"observed": [key_of(part, encoder, images, run, bank).digest for part in observations]} if observations else {}
@@ -137,6 +141,7 @@ Kept = TypeVar("Kept", bound=Record)
 RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cells": Cells}
 """What the folders of a run hold that are read back as records."""
 REQUEST = "run.json"
+DAMAGED, REPEAT = "damaged, or of another version of holdfast", "repeat the run's holdfast evaluate"
 SHOWN = 3
 """Largest number of damaged files that a message names."""
 
@@ -207,18 +212,21 @@ class Store:
         """Return every recorded failure."""
         return _records(self.folder / "failures", Failure)
 
-    def damaged(self) -> list[Path]:
-        """Return the records that cannot be read back as they were written, and so count as never computed."""
+    def records(self) -> dict[Path, Record | None]:
+        """Return every record by its file; None where it cannot be read back, and so counts as never computed."""
         paths = [(path, kind) for name, kind in RECORDS.items() for path in _paths(self.folder / name)]
-        return [path for path, kind in paths if path.is_file() and _record(path, kind) is None]
+        records = {path: _record(path, kind) for path, kind in paths}
+        return {path: record for path, record in records.items() if record is not None or path.is_file()}
+
+    def damaged(self) -> list[Path]:
+        """Return the files of records that cannot be read back as they were written."""
+        return [path for path, record in self.records().items() if record is None]
 
     def keep(self, key: Key, ids: Sequence[str], observed: Observed) -> None:
         """Keep what was ``observed`` of the samples ``ids`` (tensors whose first axis runs over them)."""
-        tensors = dict(observed)
-        tensors[IDS] = torch.frombuffer(bytearray(json.dumps(list(ids)).encode()), dtype=torch.uint8)
         shards = self._shards(key)
         with self._writing(shards.folder):
-            shards.add(_spelled(tensors))
+            shards.add(spelled(observed, ids))
 
     def kept_ids(self, key: Key) -> set[str]:
         """Return the ids of all samples of which something was observed; asked again, it reads no more than new files."""
@@ -227,7 +235,8 @@ class Store:
     def observed(self, key: Key, ids: Sequence[str]) -> tuple[list[str], Observed]:
         """Return which of ``ids`` were observed, in their order, and what was seen of them, row by row."""
         row = {name: position for position, name in enumerate(ids)}
-        filled, arrays = np.zeros(len(ids), dtype=bool), Observed()
+        arrays: Observed = {}
+        filled = np.zeros(len(ids), dtype=bool)
         for names, tensors in self._shards(key).shards(row):
             here = [position for position, name in enumerate(names) if name in row and not filled[row[name]]]
             rows = [row[names[position]] for position in here]
@@ -262,7 +271,7 @@ class Store:
 
     def keep_learned(self, key: Key, learned: Observed) -> None:
         """Keep what was ``learned``."""
-        content = _spelled(learned)
+        content = spelled(learned)
         self._write(self._fits(key) / f"{checksum(content)}.safetensors", content)
 
     def _shards(self, key: Key) -> ShardFolder:
@@ -299,19 +308,13 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     return None
 
 
-def _spelled(tensors: Observed) -> bytes:
-    # Cloned because tensors that share memory are refused.
-    copies = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
-    return safetensors.torch.save(copies)
-
-
 def _intact(folder: Path) -> Iterator[Observed]:
     """Yield the tensors of each file in ``folder`` that reads back as it was written."""
     for path in sorted(folder.glob("*.safetensors")):
         with suppress(OSError):
             content = path.read_bytes()
             if checksum(content) == path.stem:
-                yield safetensors.torch.load(content)
+                yield loaded(content)
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
@@ -363,12 +366,19 @@ def load(folder: Path) -> tuple[list[Result], list[Failure]]:
     """Return the results and failures of the run in ``folder``.
 
     Raises:
-        HoldfastError: there is no run in it.
+        HoldfastError: there is no run in it, or one with records that cannot be read.
     """
-    store = Store(folder)
     if not (folder / REQUEST).is_file():
         raise HoldfastError(f"{folder} holds no run (no run.json); name the folder that was given as --out")
-    return store.results(), store.failures()
+    records = Store(folder).records()
+    if damaged := [path for path, record in records.items() if record is None]:
+        raise Unreadable(some(damaged), DAMAGED, fix=f"delete them and {REPEAT}, which computes nothing else again")
+    return kept(records, Result), kept(records, Failure)
+
+
+def kept(records: Mapping[Path, Record | None], kind: type[Kept]) -> list[Kept]:
+    """Return the ``records`` of one ``kind``."""
+    return [record for record in records.values() if isinstance(record, kind)]
 
 
 def provenance(run: RunSettings, started: datetime) -> dict[str, str]:
@@ -387,14 +397,13 @@ def provenance(run: RunSettings, started: datetime) -> dict[str, str]:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of everything that computes."""
-    import numpy
     import torch
 
     return {
         "holdfast": VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "numpy": numpy.__version__,
+        "numpy": np.__version__,
         "platform": platform.platform(),
     }
 

@@ -43,9 +43,9 @@ class FittedProbe:
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         """Return the score of each class; the highest is the answer."""
 
-    @abstractmethod
     def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        """Smooth scores for attacks, shape (b, c); ``scores`` itself if its gradients are useful."""
+        """Smooth scores for attacks, shape (b, c); by default ``scores`` itself, whose gradients are then useful."""
+        return self.scores(codes)
 
     def places(self, labels: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """Return the column that means each label; -1 for labels that the bank does not show."""
@@ -121,12 +121,7 @@ def taught(bank: Population) -> Int[Tensor, "n"]:
 
 
 def class_names(population: Population, labels: Int[Tensor, "c"]) -> list[str]:
-    """Names of classes, or their numbers as text if the images name none.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        labels: Labels, shape (c,).
-    """
+    """Names of classes, or their numbers as text if the images name none."""
     names = population.images.classes
     return [names[label] if 0 <= label < len(names) else str(label) for label in labels.tolist()]
 
@@ -144,12 +139,7 @@ NAMED = 5
 
 
 def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
-    """Accuracy of always answering the most common class of the measured images.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-    """
+    """Accuracy of always answering the most common class of the measured images."""
     most, n = int(population.labels[list(rows)].unique(return_counts=True)[1].max()), len(rows)
     low, high = share_interval(most, n)
     return Estimate(
@@ -172,10 +162,6 @@ def accuracy_warnings(
     """Warnings to read beside the numbers of probes.
 
     Args:
-        population: Images of the run with their clean embeddings.
-        rows: Rows of the population.
-        learned: Fitted probes.
-        clean: Clean accuracy of each probe.
         vain: Which numbers mean nothing where a probe is no better than random choice.
     """
     warnings = [probe.caution for probe in learned if probe.caution]

@@ -61,7 +61,6 @@ class GroupScores(FittedProbe):
     """Scores of groups of classes; the last column is of no group, and no image has its label."""
 
     head: LinearScores
-    """Head on the classes of the reference set."""
     group: Int[Tensor, "k"]
     """Column of each of these classes, shape (k,)."""
 
@@ -69,9 +68,6 @@ class GroupScores(FittedProbe):
         each = self.head.scores(codes)
         none = each.new_full((len(each), len(self.classes)), -torch.inf)
         return none.scatter_reduce(1, self.group.expand(len(each), -1), each, "amax")
-
-    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        return self.scores(codes)
 
 
 @final

@@ -24,6 +24,7 @@ from holdfast.measure.population import Population
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import (
     CROPS,
+    Headed,
     Linear,
     LinearScores,
     batches,
@@ -49,7 +50,7 @@ from holdfast.synthetic.score import SAMPLES, suggested_budget
 
 @final
 @dataclass(frozen=True)
-class RobustProbe(Probe):
+class RobustProbe(Headed):
     """Linear head trained on images attacked within ``ball``."""
 
     ball: Ball
@@ -100,9 +101,6 @@ class RobustProbe(Probe):
         weight = head.weight.data / spread
         return {"weight": weight, "bias": head.bias.data - weight @ centre, "classes": plain["classes"]}
 
-    def restore(self, population: Population, learned: Observed) -> LinearScores:
-        return linear_scores(population.encoder, learned, population.run.device)
-
 
 # The noise probe: a linear head trained on codes of noisy images, the one that randomized smoothing asks for.
 #
@@ -112,7 +110,7 @@ class RobustProbe(Probe):
 
 @final
 @dataclass(frozen=True)
-class NoiseProbe(Probe):
+class NoiseProbe(Headed):
     """Linear head trained on noisy copies of the images of the reference set."""
 
     sigma: float = 0.25
@@ -136,9 +134,6 @@ class NoiseProbe(Probe):
     def learn(self, population: Population) -> Observed:
         bank = population.bank
         return head(bank, [self._codes(bank, draw) for draw in range(self.draws)], self.recipe, self.name)
-
-    def restore(self, population: Population, learned: Observed) -> LinearScores:
-        return linear_scores(population.encoder, learned, population.run.device)
 
     def _codes(self, bank: Population, draw: int) -> torch.Tensor:
         def encoded(rows: Sequence[int]) -> Observed:

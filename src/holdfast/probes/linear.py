@@ -38,15 +38,10 @@ class LinearScores(FittedProbe):
     """The logits ``A f + b``, in float64."""
 
     weight: Float[Tensor, "c d"]
-    """Weight, shape (c, d)."""
     bias: Float[Tensor, "c"]
-    """Bias, shape (c,)."""
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         return codes.double() @ self.weight.T + self.bias
-
-    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        return self.scores(codes)
 
 
 @dataclass(frozen=True)
@@ -69,9 +64,17 @@ RECIPES = {
 }
 
 
+@dataclass(frozen=True)
+class Headed(Probe):
+    """Probe whose fit is a linear head on the embeddings of the measured encoder."""
+
+    def restore(self, population: Population, learned: Observed) -> LinearScores:
+        return linear_scores(population.encoder, learned, population.run.device)
+
+
 @final
 @dataclass(frozen=True)
-class Linear(Probe):
+class Linear(Headed):
     """Linear head: multinomial logistic regression on embeddings."""
 
     recipe: str = "lbfgs"
@@ -95,9 +98,6 @@ class Linear(Probe):
         copies = [bank.codes] if not self.crops else [copy_codes(bank, bank.encode, k) for k in range(self.crops)]
         return head(bank, copies, self.recipe, self.name)
 
-    def restore(self, population: Population, learned: Observed) -> LinearScores:
-        return linear_scores(population.encoder, learned, population.run.device)
-
 
 def check_recipe(name: str, recipe: str, crops: int) -> None:
     """Check the settings that linear heads share.
@@ -116,13 +116,7 @@ CROPS = Chain((RandomResizedCrop(), HorizontalFlip()))
 
 
 def copy_codes(bank: Population, encode: Callable[[Pixels], Codes], copy: int) -> Codes:
-    """Embeddings of one random crop of each image of a reference set, shape (n, d).
-
-    Args:
-        bank: Reference set.
-        encode: Encoder of the crops.
-        copy: Number of the crop.
-    """
+    """Embeddings of one random crop of each image of a reference set, shape (n, d)."""
 
     def encoded(rows: Sequence[int]) -> Observed:
         noise = bank.run.noise([bank.images.ids[row] for row in rows]).fork("crops", copy)
@@ -137,9 +131,6 @@ def head(bank: Population, copies: Sequence[Codes], recipe: str, name: str) -> O
     ``lbfgs`` fits all copies at once; published recipes take one copy per epoch, in turn.
 
     Args:
-        bank: Reference set.
-        copies: Embeddings of each copy, shape (n, d).
-        recipe: ``lbfgs`` or the name of a published recipe.
         name: Probe whose random stream decides the batches.
 
     Returns:
@@ -153,7 +144,7 @@ def head(bank: Population, copies: Sequence[Codes], recipe: str, name: str) -> O
 
 @final
 @dataclass(frozen=True)
-class Logits(Probe):
+class Logits(Headed):
     """No head: the encoder returns the logits of its own classifier, output c for label c."""
 
     name = "logits"
@@ -173,19 +164,9 @@ class Logits(Probe):
         identity = torch.eye(classes, dtype=torch.float64)
         return {"weight": identity, "bias": torch.zeros_like(identity[0]), "classes": torch.arange(classes)}
 
-    def restore(self, population: Population, learned: Observed) -> LinearScores:
-        return linear_scores(population.encoder, learned, population.run.device)
-
 
 def linear_scores(encoder: Encoder, learned: Observed, device: str, caution: str = "") -> LinearScores:
-    """Load a linear head for embeddings of ``encoder``.
-
-    Args:
-        encoder: Encoder whose embeddings are scored.
-        learned: ``weight``, ``bias`` and ``classes``.
-        device: Device of the head.
-        caution: Sentence that a reader must know; empty if none.
-    """
+    """Load a linear head for embeddings of ``encoder``."""
     classes, weight, bias = (learned[name].to(device) for name in ("classes", "weight", "bias"))
     return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias, caution=caution)
 
@@ -194,11 +175,6 @@ def logistic_regression(
     codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], tolerance: float = TOLERANCE
 ) -> Observed:
     """Fit multinomial logistic regression on standardised embeddings.
-
-    Args:
-        codes: Embeddings, shape (n, d).
-        labels: Labels, shape (n,).
-        tolerance: Tolerance of the optimiser, above 0.
 
     Returns:
         ``weight``, ``bias`` and ``classes``.
@@ -224,12 +200,6 @@ def logistic_regression(
 def descended(copies: Sequence[Codes], labels: Int[Tensor, "n"], recipe: Recipe, noise: Noise) -> Observed:
     """Train a linear head from zero with a published schedule.
 
-    Args:
-        copies: Embeddings of each copy of the images, shape (n, d); epochs take them in turn.
-        labels: Labels, shape (n,).
-        recipe: Training schedule.
-        noise: Random streams, one per embedding, which decide the batches.
-
     Returns:
         ``weight``, ``bias`` and ``classes``.
     """
@@ -251,11 +221,5 @@ def descended(copies: Sequence[Codes], labels: Int[Tensor, "n"], recipe: Recipe,
 
 
 def batches(noise: Noise, epoch: int, size: int) -> tuple[Int[Tensor, "b"], ...]:
-    """Batches of an epoch, in an order that depends on the random streams alone.
-
-    Args:
-        noise: Random streams, one per sample.
-        epoch: Number of the epoch.
-        size: Samples per batch.
-    """
+    """Batches of an epoch, in an order that depends on the random streams alone."""
     return noise.fork("order", epoch).uniform((1,), torch.float64)[:, 0].argsort().split(size)

@@ -41,9 +41,7 @@ class Neighbours(FittedProbe):
     columns: Int[Tensor, "n"]
     """Class of each image of the reference set, as a column of the scores, shape (n,)."""
     k: int
-    """Neighbours that vote."""
     temperature: float
-    """Temperature of the votes."""
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         size = max(1, BLOCK // len(self.bank))
@@ -115,10 +113,6 @@ def largest(products: Float[Tensor, "b n"], k: int) -> tuple[Float[Tensor, "b k"
 
     They lie in the k groups of entries with the largest maxima, so that other groups need no search: sorting whole rows
     takes longer than the products themselves.
-
-    Args:
-        products: Values, shape (b, n).
-        k: Entries per row.
     """
     groups = products.shape[1] // WIDTH
     if groups <= 2 * k:

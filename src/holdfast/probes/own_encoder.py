@@ -106,13 +106,7 @@ def with_weights(learned: Observed, module: nn.Module) -> Observed:
 
 
 def restored(population: Population, learned: Observed, name: str) -> LinearScores:
-    """Load a linear head with the tuned encoder that ``learned`` holds, or else with the measured one.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        learned: ``weight``, ``bias`` and ``classes``, and weights of the encoder if it was tuned.
-        name: Probe, which names the tuned encoder.
-    """
+    """Load a linear head with the tuned encoder that ``learned`` holds, or else with the measured one."""
     encoder = population.encoder
     weights = {key.removeprefix(ENCODER): value for key, value in learned.items() if key.startswith(ENCODER)}
     if weights:
@@ -132,7 +126,6 @@ class Behind(nn.Module):
     """``module`` after a low-pass filter.
 
     Args:
-        module: Network.
         radius: Cycles per image that the filter keeps.
     """
 

@@ -34,9 +34,7 @@ class Answers(Observation):
     """
 
     probe: Probe
-    """Probe to ask."""
     samples: int
-    """Images to ask about."""
     name = "answers"
     version = 1
     uses_labels = True
@@ -47,9 +45,6 @@ class Answers(Observation):
 
     def fits(self) -> tuple[Probe]:
         return (self.probe,)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         probe = population.learned(self.probe)
@@ -65,13 +60,9 @@ class AttackedAnswers(Observation):
     """
 
     probe: Probe
-    """Probe under attack."""
     ball: Ball
-    """Perturbation set."""
     attacks: tuple[Attack, ...]
-    """Attacks to run."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "attacked-answers"
     version = 2
     uses_labels = True
@@ -79,9 +70,6 @@ class AttackedAnswers(Observation):
 
     def fits(self) -> tuple[Probe]:
         return (self.probe,)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks)
@@ -95,21 +83,11 @@ class AttackedAnswers(Observation):
         return joined(answers)
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
-        """Rank and margin after one attack.
-
-        Args:
-            attack: One of ``attacks``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
-        """
+        """Rank and margin after one attack."""
         return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
-        """Images at ``rows`` after each of the attacks.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Images at ``rows`` after each of the attacks."""
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
         objective = misclassification.margin_of_logits(probe.logits, probe.places(labels))
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("misclassification")
@@ -125,15 +103,11 @@ class TransferredAnswers(Observation):
     """
 
     probes: tuple[Probe, ...]
-    """Probes to ask."""
     ball: Ball
-    """Perturbation set."""
     attacks: tuple[Attack, ...]
-    """Attacks to run."""
     divergence: Divergence
     """Distance between embeddings that attacks maximise."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "transferred-answers"
     version = 2
     uses_labels = True
@@ -142,9 +116,6 @@ class TransferredAnswers(Observation):
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*whitenings(self), *self.probes)
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def forward_passes(self, population: Population) -> int:
         return forwards_together(self.attacks) + len(self.attacks) * len(self.probes)
 
@@ -152,13 +123,7 @@ class TransferredAnswers(Observation):
         return joined([self._answers(population, rows, pixels) for pixels in self.pixels(population, rows)])
 
     def of_attack(self, attack: Attack, probe: Probe, observed: Observed) -> Observed:
-        """Rank and margin of one probe after one attack.
-
-        Args:
-            attack: One of ``attacks``.
-            probe: One of ``probes``.
-            observed: Tensors that ``observe`` returned, whose first axis runs over ``rows``.
-        """
+        """Rank and margin of one probe after one attack."""
         return entries(entries(observed, self.attacks.index(attack)), self.probes.index(probe))
 
     def _answers(self, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
@@ -171,12 +136,7 @@ class TransferredAnswers(Observation):
         return joined(answers)
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
-        """Images at ``rows`` after each of the attacks.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Images at ``rows`` after each of the attacks."""
         context = population.context(rows)
         # A divergence without gradients is climbed as l2, as everywhere.
         objective = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
@@ -193,11 +153,6 @@ def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:
     """Rank and margin of the correct class of each image.
 
     A label that the reference set lacks has no margin.
-
-    Args:
-        probe: Fitted probe.
-        codes: Embeddings, shape (b, d).
-        labels: Correct labels, shape (b,).
     """
     columns = probe.places(labels)
     margin = -misclassification.margin_of_logits(probe.logits, columns)(codes)
@@ -210,23 +165,10 @@ ABSENT = "the bank shows no image of its class"
 
 
 def right_series(conditions: Conditions, right: Bool[Tensor, "n"], quantity: str = "classified_right") -> Series:
-    """Series of the clean images that a probe classifies correctly.
-
-    Args:
-        conditions: Conditions of the series.
-        right: Mask of correct answers, shape (n,).
-        quantity: Name of the metric.
-    """
+    """Series of the clean images that a probe classifies correctly."""
     return series_of(quantity, conditions, right, "yes or no", Claim.ESTIMATE, CLEAN, ABSENT)
 
 
 def margin_series(conditions: Conditions, margin: Float[Tensor, "n"], quantity: str, claim: Claim) -> Series:
-    """Series of margins; labels that the reference set lacks have none.
-
-    Args:
-        conditions: Conditions of the series.
-        margin: Margins, shape (n,).
-        quantity: Name of the metric.
-        claim: Bound type of the margins.
-    """
+    """Series of margins; labels that the reference set lacks have none."""
     return series_of(quantity, conditions, margin, "log-odds", claim, MARGIN, ABSENT)

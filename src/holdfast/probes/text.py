@@ -68,10 +68,7 @@ def by_class(prompts: Sequence[str], names: Sequence[str], shown: Sequence[str],
     """Prompts of each class, with the classes of the images first.
 
     Args:
-        prompts: Lines of the file.
-        names: Classes of the images.
         shown: Classes that occur among the images.
-        path: Name of the file in errors.
 
     Raises:
         HoldfastError: A class that occurs has no prompt, or two names differ in capitals alone.
@@ -120,9 +117,6 @@ class TextScores(FittedProbe):
 
     def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
         return self.scale * unit(codes.double()) @ self.texts.T
-
-    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
-        return self.scores(codes)
 
 
 @final

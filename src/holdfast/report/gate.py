@@ -11,14 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose, isfinite, isnan
+from math import inf, isclose, isfinite, isnan
 from operator import ge, gt, le, lt
 from typing import Literal
 
-from holdfast.core.balls import BALLS, in_print
-from holdfast.core.errors import HoldfastError, NotMeasured, UnknownName
+from holdfast.core.errors import HoldfastError, NotMeasured, OutOfRange, UnknownName
 from holdfast.core.records import UNFINISHED, Claim, Conditions, Estimate, Failure, Result
-from holdfast.core.settings import convert, read
+from holdfast.core.settings import convert
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.attainable import EXACT, check_attainable, out_of_reach
@@ -138,13 +137,16 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
         if radius is not None or "ball" in chosen:
             raise HoldfastError(f"{where}: more than one ball or radius, {part!r} the second; keep one")
         ball = value if equals else part
-        if ":" in ball:
-            parsed = read(ball, BALLS, "ball")
-            radius, chosen["ball"] = parsed.radius, parsed.name
-        elif ball in BALLS:
+        norm, colon, size = ball.rpartition(":")
+        if ball in text.NORMS:
             chosen["ball"] = ball
-        else:
-            radius = convert(ball, float, f"radius in {where}")
+            continue
+        if colon and norm not in text.NORMS:
+            raise UnknownName("ball", norm, text.NORMS)
+        chosen |= {"ball": norm} if colon else {}
+        radius = convert(size, float, f"radius in {where}")
+        if not 0 < radius < inf:
+            raise OutOfRange(f"radius in {where}", radius, "positive and finite")
     return radius, chosen
 
 
@@ -320,7 +322,7 @@ def suggested(results: Sequence[Result], evaluation: str, encoder: str, like: Es
         isfinite(estimate.value) and isfinite(_far_end(gate, estimate)) for estimate in estimates
     ):
         return ""
-    times, behind = in_print(text.norm_of(like))
+    times, behind = text.in_print(text.norm_of(like))
     ends = [times * _far_end(gate, estimate) for estimate in estimates]
     bound = _down(min(ends)) if operator == ">=" else _up(max(ends))
     # No share is above 1 or below 0, so that such a gate would never shut.
@@ -401,7 +403,7 @@ def _judged(
         return Answer(gate, name, False, f"{finding}: a strict check needs an interval")
     if strict and (reason := out_of_reach(gate, worst, end)):
         return Answer(gate, name, False, f"{finding}: {reason}")
-    times, behind = in_print(text.norm_of(worst))
+    times, behind = text.in_print(text.norm_of(worst))
     verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {times * gate.bound:g}{behind}"
     return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, partial)}")
 

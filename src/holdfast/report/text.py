@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf, isfinite, isnan
 from typing import Any
 
-from holdfast.core.balls import in_print
 from holdfast.core.records import Curve, Estimate, Series
 from holdfast.core.settings import convert
 
@@ -38,6 +37,42 @@ def number(value: float) -> str:
     if 0.9995 <= size < 1:  # a share that is not quite one must not read as one
         return f"{sign}{int(size * 1e4) / 1e4}"
     return f"{sign}{size:#.3g}" if size >= 0.01 else f"{sign}{size:#.2g}"
+
+
+def in_print(norm: str) -> tuple[float, str]:
+    """Factor and suffix with which a radius is printed: ℓ∞ in 1/255.
+
+    Example:
+        >>> in_print("linf"), in_print("l2")
+        ((255.0, '/255'), (1.0, ''))
+    """
+    return (255.0, "/255") if norm == "linf" else (1.0, "")
+
+
+def radius_in_print(norm: str, radius: float) -> str:
+    """Format a radius with three digits, as in a caption.
+
+    Args:
+        norm: Name of the norm, such as ``linf``.
+        radius: Radius in pixel units.
+
+    Example:
+        >>> radius_in_print("linf", 0.0005), radius_in_print("l2", 0.25)
+        ('0.128/255', '0.25')
+    """
+    times, behind = in_print(norm)
+    return f"{times * radius:.3g}{behind}"
+
+
+def norm_and_radius(ball: str) -> tuple[str, float]:
+    """Return norm and radius of a ball as records write it.
+
+    Example:
+        >>> norm_and_radius("l2:0.5")
+        ('l2', 0.5)
+    """
+    norm, _, size = ball.partition(":")
+    return norm, convert(size, float, f"ball {ball!r}")
 
 
 def norm_of(record: Series | Estimate) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import prod
 
+from holdfast.bounds.certified_pairs import traced
 from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
-from holdfast.bounds.pairs import traced
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.fingerprint import without_source

@@ -28,7 +28,7 @@ from holdfast.measure.bank import alongside, apart
 from holdfast.measure.evaluation import with_bank
 from holdfast.report.text import listed
 from holdfast.run.catalog import evaluations
-from holdfast.run.request import Request, references
+from holdfast.run.request import Request
 
 TOUR = "builtin:digits"
 OWN = f"{SOURCE}:"
@@ -334,10 +334,11 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     """
     if not request.encoders and request.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
+    options = Options(None, request.size, request.trust_remote_code)
     if request.encoders and all(reference in at_hand for reference in request.encoders):
-        first = at_hand[request.encoders[0]]
-        _check_as_loaded(first.name, Options(None, request.size, request.trust_remote_code))
-    loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in references(request)]
+        _check_as_loaded(at_hand[request.encoders[0]].name, options)
+    named = encoders.references(request.encoders, request.arch, options)
+    loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in named]
     loaded = loaded or [encoders.load(f"builtin:{name}") for name in TOURED]
     everyone = [*loaded, *_baselines(request, loaded)]
     counted = Counter(encoder.name for encoder in everyone)

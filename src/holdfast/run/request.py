@@ -42,9 +42,6 @@ from holdfast.core.options import (
 )
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, listed, seconds, types_of
-from holdfast.encoders.by_name import sources
-from holdfast.encoders.loading.reference import Options, named
-from holdfast.encoders.trained import written_in_python
 from holdfast.measure.evaluation import Evaluation, lacks_bank, plain, with_bank
 from holdfast.run.catalog import SUITES, evaluations, left_out, suite_settings
 
@@ -146,36 +143,6 @@ def _in_a_sentence() -> Iterator[None]:
             raise reason from error
         where = ".".join(map(str, first["loc"]))
         raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
-
-
-def references(request: Request) -> list[tuple[str, Options]]:
-    """Return each encoder that ``request`` names with its options; several ``arch`` belong to checkpoints in their order.
-
-    Trained encoders whose module was written in Python count as checkpoints.
-
-    Raises:
-        HoldfastError: there are several ``arch`` and not one for each checkpoint, or one and no checkpoint.
-    """
-    takes_arch = [_takes_arch(*named(reference)[1].partition(":")[::2]) for reference in request.encoders]
-    if request.arch and not any(takes_arch):
-        raise HoldfastError(f"--arch {request.arch[0]} changes nothing: no encoder is a checkpoint; leave it out")
-    if len(request.arch) > 1 and len(request.arch) != sum(takes_arch):
-        raise HoldfastError(
-            f"{len(request.arch)} --arch for {sum(takes_arch)} checkpoints; give one for all of them, or one for each "
-            "in their order"
-        )
-    architectures = iter(request.arch if len(request.arch) > 1 else request.arch * sum(takes_arch))
-    return [
-        (reference, Options(next(architectures, None) if mine else None, request.size, request.trust_remote_code))
-        for reference, mine in zip(request.encoders, takes_arch, strict=True)
-    ]
-
-
-def _takes_arch(source: str, name: str) -> bool:
-    """Return whether ``--arch`` builds the encoder, by its source; also for trained ones with a module in Python."""
-    adapter = sources().get(source)
-    takes_arch = adapter is not None and getattr(adapter, "TAKES_ARCH", False)
-    return takes_arch and (source != "trained" or written_in_python(name))
 
 
 def planned(request: Request, operations: int = 0) -> list[Evaluation]:

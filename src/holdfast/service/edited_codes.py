@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from math import nan
 from typing import final
 
@@ -37,7 +36,7 @@ from holdfast.service.drift_findings import Compared, Comparison
 from holdfast.service.energy import FEWEST, Linearised, ratio_interval, taken_away
 from holdfast.service.false_matches import halves
 from holdfast.transforms.base import Transform
-from holdfast.transforms.severity import changed
+from holdfast.transforms.severity import changed, families
 
 
 @final
@@ -206,13 +205,12 @@ def explained(
         edits: those of ``edited``.
         shown: whether there is a change to explain.
     """
-    families = [list(members) for _, members in groupby(edits, key=lambda edit: edit.name)]
-    shares = Shares.of(comparison, rows, max(map(len, families), default=1))
+    spans = families(edits)
+    shares = Shares.of(comparison, rows, max((span.stop - span.start for _, span in spans), default=1))
     reason = shares.why_none(shown)
-    estimates, closest, start = list[Estimate](), dict[str, float](), 0
-    for family in families:
-        points = edited[:, start : start + len(family)]
-        start += len(family)
+    estimates, closest = list[Estimate](), dict[str, float]()
+    for family_name, span in spans:
+        points, family = edited[:, span], edits[span]
         comparable = shown and len(rows) >= FEWEST
         applicable = [k for k in range(len(family)) if comparable and points[:, k].isfinite().all()]
         if applicable:
@@ -223,7 +221,7 @@ def explained(
             share = None if reason else shares.of_change(parts, parts[best])
             estimates.append(_estimate(name, share, len(rows), reason))
         else:
-            estimates.append(_estimate(family[0].name, None, len(rows), reason or INAPPLICABLE))
+            estimates.append(_estimate(family_name, None, len(rows), reason or INAPPLICABLE))
     return tuple(estimates), _closest(closest, estimates)
 
 

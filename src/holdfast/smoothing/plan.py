@@ -7,24 +7,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, isfinite, log
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
 from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
 from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Conditions, Estimate, Question
 from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.observation import Joint
 from holdfast.probes.base import Probe
 from holdfast.probes.hardened import NoiseProbe
 from holdfast.probes.neighbours import Knn
 from holdfast.smoothing.copies import Stopping, farthest, kept_ranks, needed_draws
 from holdfast.smoothing.index import BETA, Smoothing, abstains, deviation, mass, quantile
-from holdfast.smoothing.noisy_codes import NoisyCodes
+from holdfast.smoothing.noisy_codes import AttackedCentres, NoisyCodes
 
 MOST_LOOKS = 16
 """More are never taken: each doubles the copies."""
@@ -268,6 +272,29 @@ class SmoothedEvaluation(Evaluation):
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
         """Return the conditions of a case in series and estimates."""
         return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
+
+
+@dataclass(frozen=True)
+class CentredEvaluation(SmoothedEvaluation):
+    """Certificates of noisy copies by their centres too, and attacks on these centres."""
+
+    slack: float = 0.05
+    """Largest distance of the ball's mass from one half."""
+    attack: Attack = AdaptiveAttack(restarts=1)
+    """Attack on the smoothed embedding."""
+
+    @property
+    def least_copies(self) -> int:
+        return max(LEAST, *(copies_for_centres(radius, self.sigma, self.slack, self.alpha) for radius in self.radii))
+
+    def observation(self) -> Joint:
+        return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
+
+    def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
+        return AttackedCentres(self.smoothing, radius, divergence, self.attack)
+
+    def _cases(self) -> list[tuple[float, Divergence]]:
+        return list(product(self.radii, self.divergences))
 
 
 ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy embeddings"

@@ -56,9 +56,6 @@ def measure(
     Args:
         inputs, outputs: one row per sample; of more than ``evaluation.samples``, all are used.
         evaluation: the settings; layers are of no use here.
-        seed: decides every random choice.
-        names: of inputs and outputs, for the record.
-        labels: one integer per sample, if known.
     """
     x, y = checked(inputs, outputs)
     ids = [str(row) for row in range(len(x))]

@@ -10,7 +10,8 @@ from jaxtyping import Float
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.points.points import Points
-from holdfast.core.records import Claim, Conditions, Curve, Estimate
+from holdfast.core.records import Conditions, Curve, Estimate
+from holdfast.core.statistics.summaries import without_interval
 from holdfast.spectral.analysis import TOP, Spade, riemannian
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graph import Graph, split
@@ -31,10 +32,9 @@ def compared_edges(scores: Spade, case: Conditions, seed: int) -> list[Estimate]
         f"{count} random": np.random.default_rng(seed).choice(len(edges), count, replace=False),
     }
     return [
-        _whole(
-            "edge_hops", {**case, "edges": name}, float(hops(scores.graphs.outputs, edges[rows]).mean()), scores, "hops"
-        )
+        _estimate("edge_hops", {**case, "edges": name}, float(found.mean()), scores.inputs.n, "hops")
         for name, rows in chosen.items()
+        for found in [hops(scores.graphs.outputs, edges[rows])]
     ]
 
 
@@ -47,7 +47,7 @@ def reverse_score(scores: Spade, seed: int) -> float:
 
 def reversed_map(scores: Spade, case: Conditions, seed: int) -> list[Estimate]:
     """Return the score of the map from outputs to inputs as an estimate."""
-    return [_whole("reverse_spade_score", case, reverse_score(scores, seed), scores, "stretch")]
+    return [_estimate("reverse_spade_score", case, reverse_score(scores, seed), scores.inputs.n, "stretch")]
 
 
 def over_k(
@@ -76,12 +76,6 @@ def normalised(inputs: Graph, outputs: Graph, r: int = TOP, seed: int = 0) -> Fl
 
     ``N = D^-1/2 L D^-1/2``. The vectors of zero energy of the two differ, so the largest ratio over all vectors would be
     infinite; the pseudo-inverse leaves out those of ``N_Y``. The authors' later program takes these Laplacians.
-
-    Args:
-        inputs: G_X.
-        outputs: G_Y.
-        r: how many.
-        seed: of the start vector.
 
     Raises:
         HoldfastError: there are too many samples to factorise.
@@ -142,7 +136,7 @@ def of_normalised(scores: Spade, case: Conditions, seed: int) -> list[Estimate]:
     values = normalised(scores.inputs, scores.graphs.outputs, TOP, seed)
     numbers = {"spade_score": (float(values[0]), "stretch"), "riemannian_distance": (riemannian(values), "log stretch")}
     case = {**case, "laplacian": "normalised"}
-    return [_whole(name, case, value, scores, unit) for name, (value, unit) in numbers.items()]
+    return [_estimate(name, case, value, scores.inputs.n, unit) for name, (value, unit) in numbers.items()]
 
 
 def of_one_graph(graph: Graph, seed: int = 0) -> Float[np.ndarray, "n 2"] | None:
@@ -172,22 +166,6 @@ OF = {
 }
 
 
-def _whole(name: str, case: Conditions, value: float, scores: Spade, unit: str) -> Estimate:
-    return _estimate(name, case, value, scores.inputs.n, unit)
-
-
 def _estimate(name: str, case: Conditions, value: float, n: int, unit: str) -> Estimate:
-    return Estimate(
-        quantity=name,
-        conditions=case,
-        value=value,
-        low=np.nan,
-        high=np.nan,
-        n=n,
-        method="no interval: one number of two whole graphs",
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=OF[name],
-        better="neither",
-        statistic="other",
-    )
+    method = "no interval: one number of two whole graphs"
+    return without_interval(name, case, value, n, method, unit, OF[name])

@@ -130,11 +130,8 @@ def spectrum(
     """Return the ``r`` largest eigenpairs (fewer if the matrix has fewer).
 
     Args:
-        inputs: G_X.
         outputs: G_Y, such that no edge of ``inputs`` joins two of its components.
-        r: how many.
         tolerance: largest relative residual, where the solver is iterative.
-        seed: of the start vectors; it changes nothing beyond the tolerance.
         solver: ``dense``, ``lanczos`` or ``lobpcg``; by default the fastest for this size and ``r``.
     """
     energy, bound = inputs.laplacian, Laplacian(outputs)

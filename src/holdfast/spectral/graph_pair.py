@@ -6,7 +6,6 @@ add a class, or name it in an entry point of the group ``holdfast.spectral.graph
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from math import inf
 from numbers import Integral
@@ -45,9 +44,9 @@ class GraphConstruction(TextSettings):
         """Return a sentence on settings that ``inputs`` do not allow; empty if there are none."""
         return ""
 
-    @abstractmethod
     def connect(self, near: Neighbours) -> Graph:
-        """Return the graph of points with these nearest neighbours."""
+        """Return the graph of points with these nearest neighbours; by default each point is joined with its own."""
+        return union(near.index)
 
 
 # Continuous k-nearest neighbours: p and q are joined if ``d(p, q) < delta sqrt(d_k(p) d_k(q))``.
@@ -89,9 +88,6 @@ class KNN(GraphConstruction):
 
     name = "knn"
 
-    def connect(self, near: Neighbours) -> Graph:
-        return union(near.index)
-
 
 @final
 @dataclass(frozen=True)
@@ -122,9 +118,6 @@ class PCA(GraphConstruction):
             f"Graph {self}: {len(inputs)} inputs of {inputs.features} features have no more than {most} principal "
             "components, so all are kept and their graph is that of knn."
         )
-
-    def connect(self, near: Neighbours) -> Graph:
-        return union(near.index)
 
 
 # A kNN graph with fewer edges and nearly the same Laplacian, by sampling edges by their effective resistance.
@@ -159,9 +152,6 @@ def sparsified(graph: Graph, draws: int, seed: int) -> Graph:
     kept = counts > 0
     weights = graph.weights[kept] * counts[kept] / (draws * chance[kept])
     return Graph(graph.n, graph.edges[kept], weights)
-
-
-__all__ = ["CKNN", "KNN", "PCA", "GraphConstruction", "Sparsified"]
 
 
 SAMPLES_PER_NEIGHBOUR = 3
@@ -271,10 +261,7 @@ def draw(
 
     Args:
         x, y: inputs and outputs, from ``checked``.
-        k: neighbours of each sample.
-        manifold: which graph is drawn from them.
         repair: what to do about an infinite score: ``none``, ``increase_k``, ``largest`` or ``mst``.
-        seed: of the approximate search, above the size that is searched exactly.
         near: the nearest ``k`` of each input, if they are known: of distinct ones, and for graphs without repair.
 
     Raises:

@@ -144,9 +144,7 @@ def resistances(graph: Graph, pairs: Edges, rows: int | None = None, seed: int =
 
     Args:
         graph: its edge weights are conductances.
-        pairs: nodes, shape (m, 2).
         rows: how many random rows to sketch with; by default exact up to ``EXACT`` nodes.
-        seed: of the signs.
 
     Example:
         >>> path = Graph.of(3, np.array([[0, 1], [1, 2]]))

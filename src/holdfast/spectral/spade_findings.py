@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isinf, nan
+from functools import partial
+from math import isinf
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
-from holdfast.core.statistics.summaries import summarise
+from holdfast.core.statistics.summaries import series_of, summarise, without_interval
 from holdfast.spectral.analysis import RANKS, TOP, Spade
 from holdfast.spectral.stability import DRAWS, Numbers, Subsets, node_score
 
@@ -34,15 +36,7 @@ def per_sample(scores: Spade, base: Conditions) -> list[Series]:
 
 
 def _series(name: str, case: Conditions, values: Float[np.ndarray, "n"], unit: str, of: str, scores: Spade) -> Series:
-    return Series(
-        quantity=name,
-        conditions=case,
-        values=tuple(values.tolist()),
-        unit=unit,
-        claim=Claim.ESTIMATE,
-        of=of,
-        reasons={row: _missing(scores, row) for row in np.flatnonzero(np.isnan(values)).tolist()},
-    )
+    return series_of(name, case, torch.from_numpy(values), unit, Claim.ESTIMATE, of, partial(_missing, scores))
 
 
 def _missing(scores: Spade, row: int) -> str:
@@ -80,21 +74,8 @@ def group_means(spade: Spade, case: Conditions, groups: Mapping[str, Sequence[in
         values = values[np.isfinite(values)]
         if not len(values):
             continue
-        records.append(
-            Estimate(
-                quantity=f"{kind}_score",
-                conditions={**case, kind: name},
-                value=float(values.mean()),
-                low=nan,
-                high=nan,
-                n=len(values),
-                method=RELATED,
-                unit="squared stretch",
-                claim=Claim.ESTIMATE,
-                of=f"mean stretch around the samples of the {kind}",
-                better="neither",
-            )
-        )
+        where, mean, of = {**case, kind: name}, float(values.mean()), f"mean stretch around the samples of the {kind}"
+        records.append(without_interval(f"{kind}_score", where, mean, len(values), RELATED, "squared stretch", of))
     return records
 
 
@@ -172,12 +153,8 @@ def assembled(
     """Return everything known of one map.
 
     Args:
-        ids: of the samples.
-        scores: of the map.
-        subsets: the numbers of random subsets.
         baselines: the numbers of untrained maps, draw by draw.
         groups: samples by label or cluster.
-        others: scores of inner layers, by name.
         kind: what the groups are, ``label`` or ``cluster``.
     """
     base = conditions(scores)

@@ -29,11 +29,6 @@ def homotopy(
 ) -> tuple[Float[Tensor, "e d"], Float[Tensor, "e d"]]:
     """Return ``z`` and ``w`` for each of the ``e`` budgets, which are absolute: no larger than ``max |m|``.
 
-    Args:
-        m: half the difference of the class means.
-        covariance: shared by the classes.
-        budgets: radii of the perturbation.
-
     Example:
         >>> z, w = homotopy(torch.tensor([3.0, 1.0]).double(), torch.eye(2).double(), [2.0])
         >>> w.tolist()  # of an isotropic pair it is the mean, drawn towards zero
@@ -206,8 +201,6 @@ def secular(
     """Return ``z`` and ``w`` for each of the ``e`` budgets (fractions of ``||m||``), in the eigenbasis of ``Lam``.
 
     Args:
-        m: half the difference of the class means, not zero.
-        lam: the eigenvalues of the covariance, all positive.
         budgets: the radii of the perturbation as fractions of ``||m||``, in [0, 1).
 
     Example:
@@ -321,11 +314,7 @@ class Rules:
         Embeddings that do not vary, or classes that do not differ, leave nothing to decide by: all weights are zero.
 
         Args:
-            pooled: moments of the embeddings.
             budgets: radii of the perturbation, in [0, 1): fractions of the largest that leaves something of the mean.
-            precision: of the embeddings.
-            norm: in which the budgets are measured, ``l2`` or ``linf``.
-            prior: how frequent the class +1 is, in (0, 1).
         """
         lam, axes = pooled.modes(precision)
         m = axes.T @ pooled.half_gap

@@ -122,11 +122,8 @@ def score(
     """Return the score at each threshold from the ``accuracy`` and ``bound`` at each of the ``n`` scales (per budget).
 
     Args:
-        accuracy: of the encoder's rules.
-        bound: the mean scaled bound where they are right.
         best: what the mixture allows: one number per scale, or one per scale and budget, the last axis of ``accuracy``.
         thresholds: accuracies above which area counts.
-        mode: ``exact`` or ``published``.
 
     Example:
         >>> best = reference([0.5, 1.0, 2.0])

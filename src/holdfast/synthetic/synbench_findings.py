@@ -37,10 +37,6 @@ def score_covariance(
     """Return the covariance over budgets of a combination of scores at each threshold.
 
     Args:
-        observed: what ``RuleAccuracies`` observed of ``n`` test samples per scale.
-        best: what the mixture allows at each scale.
-        thresholds: of the scores.
-        n: test samples per scale.
         parts: the weights of the scores under the rules of each part of the train set, two halves first.
     """
     a, u = observed["right"], observed["bound"]

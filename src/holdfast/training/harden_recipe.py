@@ -20,7 +20,7 @@ from holdfast.encoders.architectures.base import LoadedEncoder
 from holdfast.training.adversaries.attacks import GaussianNoise, OnLoss
 from holdfast.training.adversaries.base import Adversary
 from holdfast.training.adversaries.certified import Certified
-from holdfast.training.adversaries.edits import SEPARATOR, Edits
+from holdfast.training.adversaries.edits import Edits
 from holdfast.training.objectives.teachers import Distillation
 from holdfast.training.optimisers import AdamW, Cosine
 from holdfast.training.recipe import Recipe
@@ -71,7 +71,7 @@ def recipe_for(
         certified: True for certified training instead of attacks.
         noise: Standard deviation of the noise for the smoothed encoder, in pixel units; None without noise.
         agreement: Floor of the agreement with the original, in (0, 1); None without.
-        edits: Families of edits to resist instead of an attack.
+        edits: Families of edits, or single transforms, to resist instead of an attack.
         seed: Seed of the recipe.
         settings: Settings of the recipe by name, which replace all others; the warm-up follows the epochs.
     """
@@ -103,11 +103,11 @@ def adversary_of(
         ball: Perturbation set; None with ``noise``: noise alone.
         certified: True for certified training.
         noise: Standard deviation of the noise in pixel units; None without noise.
-        edits: Families of edits; empty for none.
+        edits: Families of edits, or single transforms; empty for none.
         ramp: Fraction of the training over which the radius of an attack grows from 0.
     """
     if edits:
-        return Edits(edits=SEPARATOR.join(edits))
+        return Edits.of(edits)
     if noise is not None:
         return GaussianNoise(sigma=noise) if ball is None else GaussianNoise(ball, ATTACK_STEPS, sigma=noise)
     assert ball is not None

@@ -94,8 +94,8 @@ def rank_of(measured: Mapping[str, float]) -> tuple[float, float]:
     Without a promise all epochs are equal, and the last one counts. The encoder before the first step comes first.
 
     Example:
-        >>> kept = {"epoch": 2.0, "kept": 1.0, "attack_shift": 0.5, "agreement_low": 0.91}
-        >>> missed = {"epoch": 3.0, "kept": 0.0, "attack_shift": 0.1, "agreement_low": 0.89}
+        >>> kept = {"epoch": 2.0, "kept": 1.0, "shift": 0.5, "agreement_low": 0.91}
+        >>> missed = {"epoch": 3.0, "kept": 0.0, "shift": 0.1, "agreement_low": 0.89}
         >>> rank_of(missed) < rank_of(kept), rank_of({"epoch": 1.0}) == rank_of({"epoch": 2.0})
         (True, True)
     """
@@ -103,7 +103,7 @@ def rank_of(measured: Mapping[str, float]) -> tuple[float, float]:
         return 0.0, 0.0
     if not measured["epoch"]:
         return -1.0, 0.0
-    return (1.0, -measured["attack_shift"]) if measured["kept"] else (0.0, measured["agreement_low"])
+    return (1.0, -measured["shift"]) if measured["kept"] else (0.0, measured["agreement_low"])
 
 
 def neighbour_accuracy(

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, Described, HoldfastError, OutOfRange
+from holdfast.core.files import hashed
 from holdfast.core.images import Images
-from holdfast.core.noise import Noise, hashed
+from holdfast.core.noise import Noise
 from holdfast.encoders.architectures.base import LoadedEncoder
 from holdfast.training import health as checkpoints
 from holdfast.training.feed import Feed
@@ -239,10 +240,12 @@ class Training:
                 self._check_agreement()
         self.use_best()
 
-    def use_best(self) -> None:
-        """Go back to the best epoch if a promised agreement was measured after each."""
-        if "kept" in self.curve[-1] and self.sound_epoch:
+    def use_best(self) -> bool:
+        """Go back to the best epoch if a promised agreement was measured after each; return whether there is one."""
+        best = "kept" in self.curve[-1] and self.sound_epoch > 0
+        if best:
             self.encoder.load_state_dict(self.sound_weights)
+        return best
 
     @property
     def encoder(self) -> nn.Module:
@@ -480,6 +483,10 @@ class Training:
         self.total, self.seconds, self.started = state["total"], state["seconds"], state["started"]
 
 
+OLD_NAMES = {"effective_rank": "rankme", "attack_shift": "shift"}
+"""Names in checkpoints of earlier versions, and those of today."""
+
+
 def _renamed(epoch: Epoch) -> Epoch:
-    """Return what a checkpoint holds of an epoch by the names of today: RankMe was once written as effective rank."""
-    return {"rankme" if name == "effective_rank" else name: value for name, value in epoch.items()}
+    """Return what a checkpoint holds of an epoch by the names of today."""
+    return {OLD_NAMES.get(name, name): value for name, value in epoch.items()}

@@ -211,10 +211,6 @@ class Jpeg(Transform):
 def compressed(pixels: ImagePixels, quality: int) -> ImagePixels:
     """Images after JPEG compression.
 
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        quality: Quality, 1 to 100.
-
     Raises:
         HoldfastError: The images have neither one channel nor three.
     """

@@ -108,7 +108,6 @@ def mapped(pixels: ImagePixels, matrix: tuple[float, float, float, float]) -> Im
     """Read images at linearly mapped places, with black around them.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
         matrix: Four entries of the map of (row, column), relative to the middle.
     """
     rows, columns = centred(pixels)
@@ -121,10 +120,6 @@ def mapped(pixels: ImagePixels, matrix: tuple[float, float, float, float]) -> Im
 def symmetric(places: Tensor, size: int) -> Tensor:
     """Reflect places at the outer edges of the first and the last pixel.
 
-    Args:
-        places: Fractional places in a row.
-        size: Pixels in the row.
-
     Example:
         >>> symmetric(torch.tensor([-1.25, 1.0, 4.5]), 4).tolist()
         [0.25, 1.0, 2.5]
@@ -135,10 +130,6 @@ def symmetric(places: Tensor, size: int) -> Tensor:
 
 def mirrored(places: Tensor, size: int) -> Tensor:
     """Reflect places at the centres of the first and the last pixel.
-
-    Args:
-        places: Fractional places in a row.
-        size: Pixels in the row.
 
     Example:
         >>> mirrored(torch.tensor([-1.25, 1.0, 3.25, 4.5]), 4).tolist()
@@ -158,7 +149,6 @@ def gaussian_kernel(sigma: float, truncate: float = 4.0) -> tuple[float, ...]:
     """Weights of a sampled Gaussian, cut off as scipy does.
 
     Args:
-        sigma: Standard deviation in pixels, 0 or more.
         truncate: Reach in standard deviations.
 
     Example:
@@ -176,8 +166,6 @@ def folded(places: Int[Tensor, "..."], size: int, border: str) -> Int[Tensor, ".
     """Pixel that stands for each place, also beyond the ends of the row.
 
     Args:
-        places: Whole places, possibly beyond the ends.
-        size: Pixels in the row.
         border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
 
     Example:
@@ -194,13 +182,7 @@ def folded(places: Int[Tensor, "..."], size: int, border: str) -> Int[Tensor, ".
 
 @cache
 def smoothing_matrix(size: int, kernel: tuple[float, ...], border: str) -> Float[Tensor, "size size"]:
-    """Matrix that correlates a row with ``kernel``, shape (size, size).
-
-    Args:
-        size: Pixels in the row.
-        kernel: Weights of the filter, odd in number.
-        border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
-    """
+    """Matrix that correlates a row with ``kernel``, shape (size, size)."""
     reach = len(kernel) // 2
     matrix = torch.zeros(size, size, dtype=torch.float64)
     places = torch.arange(size)[:, None] + torch.arange(-reach, reach + 1)
@@ -209,13 +191,7 @@ def smoothing_matrix(size: int, kernel: tuple[float, ...], border: str) -> Float
 
 
 def smoothed(pixels: ImagePixels, kernel: tuple[float, ...], border: str = "edge") -> ImagePixels:
-    """Correlate images with ``kernel`` along both axes.
-
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        kernel: Weights of the filter, odd in number.
-        border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
-    """
+    """Correlate images with ``kernel`` along both axes."""
     if len(kernel) == 1:
         return pixels
     down, across = (smoothing_matrix(size, kernel, border).to(pixels) for size in pixels.shape[-2:])
@@ -223,13 +199,7 @@ def smoothed(pixels: ImagePixels, kernel: tuple[float, ...], border: str = "edge
 
 
 def window(pixels: ImagePixels, kernel: Float[Tensor, "side side"], border: str = "mirror") -> ImagePixels:
-    """Correlate images with a small square kernel.
-
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        kernel: Weights, shape (side, side) with odd side.
-        border: Continuation beyond the edge: ``edge``, ``symmetric`` or ``mirror``.
-    """
+    """Correlate images with a small square kernel."""
     reach = len(kernel) // 2
     rows, columns = (
         folded(torch.arange(-reach, side + reach, device=pixels.device), side, border) for side in pixels.shape[-2:]

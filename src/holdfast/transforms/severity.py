@@ -1,12 +1,15 @@
-"""Edits by the names of their families: every severity of an edit, or some severities of a common corruption."""
+"""Edits by name: every severity of a family, some severities of a common corruption, or a single transform."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.noise import Noise
+from holdfast.core.settings import listed
 from holdfast.transforms.base import Transform, transforms
 from holdfast.transforms.imagenet_c.base import CommonCorruption
 
@@ -22,40 +25,77 @@ SEVERITIES = (1, 3, 5)
 
 
 def edits_named(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
-    """Edits of each family from mild to severe, without the identity.
+    """Edits of each family from mild to severe, without the identity, and single transforms.
 
     Args:
         evaluation: Name of the evaluation in errors.
-        names: Names of families of edits or of common corruptions.
+        names: Names of families of edits or of common corruptions, or texts of transforms, as in ``gamma:0.5``.
 
     Raises:
         HoldfastError: A name is unknown.
     """
-    known, chosen = {name: kind for name, kind in transforms().items() if graded(kind)}, list[Transform]()
+    known, chosen = transforms(), list[Transform]()
+    graded = [name for name, kind in known.items() if kind.severities or issubclass(kind, CommonCorruption)]
     for name in names:
-        if name not in known:
-            raise UnknownName(f"{evaluation}.edits", name, known)
-        kind = known[name]
-        if issubclass(kind, CommonCorruption):
+        if name not in graded:
+            try:
+                chosen.append(Transform.read(name))
+            except HoldfastError as error:
+                if re.search("[:+]", name):  # its settings are wrong, and the sentence says which
+                    raise
+                raise UnknownName(f"{evaluation}.edits", name, graded) from error
+        elif issubclass(kind := known[name], CommonCorruption):
             chosen += [kind(severity) for severity in SEVERITIES]
         else:
             chosen += kind.family()[1:]
-    return tuple(chosen)
+    once = dict.fromkeys(chosen)
+    order = list(dict.fromkeys(map(family_of, once)))
+    return tuple(sorted(once, key=lambda edit: order.index(family_of(edit))))
 
 
-def graded(kind: type[Transform]) -> bool:
-    """Return whether a transform comes in strengths."""
-    return bool(kind.severities) or issubclass(kind, CommonCorruption)
+def edit_names(texts: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of edits that are given one by one or separated by commas; a comma before a setting separates no names.
+
+    Raises:
+        HoldfastError: Texts name nothing.
+
+    Example:
+        >>> edit_names("jpeg, rotation:5, random-resized-crop:scale_min=0.5,scale_max=1")
+        ('jpeg', 'rotation:5', 'random-resized-crop:scale_min=0.5,scale_max=1')
+    """
+    parts = (re.split(r",(?!\s*(?:\w+\s*=|[\d.-]))", text) for text in listed(texts))
+    names = tuple(name.strip() for part in parts for name in part if name.strip())
+    if texts and not names:
+        raise HoldfastError(f"edits: no edit is named, got {texts!r}. Expected names, as in jpeg,rotation:5. Name one.")
+    return names
+
+
+def family_of(edit: Transform) -> str:
+    """Name of the family that an edit belongs to; a single transform that is no severity of one is its own.
+
+    Example:
+        >>> family_of(Transform.read("rotation:5")), family_of(Transform.read("jpeg:30+gamma:0.5"))
+        ('rotation', 'jpeg:30 + gamma:0.5')
+    """
+    return edit.name if isinstance(edit, CommonCorruption) or edit in edit.family() else str(edit)
+
+
+def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
+    """Each family by name and where its edits stand among ``edits``, from mild to severe.
+
+    Args:
+        edits: Edits, those of a family one after the other.
+    """
+    spans, start = [], 0
+    for name, members in groupby(edits, key=family_of):
+        end = start + len(list(members))
+        spans.append((name, slice(start, end)))
+        start = end
+    return spans
 
 
 def changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
-    """Edited images; None if the inputs are no images in [0, 1], or too small.
-
-    Args:
-        edit: Transform to apply.
-        pixels: Inputs, shape (b, *pixels).
-        noise: Random streams, one per image.
-    """
+    """Edited images; None if the inputs are no images in [0, 1], or too small."""
     try:
         return edit(pixels, noise)
     except HoldfastError:

@@ -10,6 +10,7 @@ are pixels over 4. Its "L128x128" of 224 pixels has patches of 1 and 2 pixels a 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -25,10 +26,9 @@ from holdfast.core.noise import Noise
 from holdfast.transforms.base import ImagePixels, Transform
 
 
-@final
 @dataclass(frozen=True)
-class GlobalShuffle(Transform):
-    """Shuffle the patches of an image, in one order for the whole data set."""
+class Shuffle(Transform):
+    """Permutation of the pixels, the same for every image."""
 
     grid: int = 4
     """Patches per side."""
@@ -36,106 +36,70 @@ class GlobalShuffle(Transform):
     """Seed of the permutation."""
     patch: int = 0
     """Pixels per side of a patch, instead of `grid`; 0: `grid` decides."""
-    name = "global-shuffle"
 
     def __post_init__(self) -> None:
-        check_grid(self.grid, self.patch)
+        if self.grid < 1:
+            raise OutOfRange("grid", self.grid, "at least 1 patch per side")
+        if self.patch < 0:
+            raise OutOfRange("patch", self.patch, "at least 1 pixel, or 0 where grid decides")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        return ordered(pixels, self.order(pixels))
+        return ordered(pixels, self.order(*pixels.shape[-2:]))
 
     def undone(self, pixels: ImagePixels) -> ImagePixels:
-        return ordered(pixels, self.order(pixels).argsort())
+        return ordered(pixels, self.order(*pixels.shape[-2:]).argsort())
 
-    def order(self, pixels: ImagePixels) -> Int[Tensor, "pixels"]:
+    @abstractmethod
+    def order(self, height: int, width: int) -> Int[Tensor, "pixels"]:
         """Return where each pixel comes from."""
-        grid = grid_of(pixels, self.grid, self.patch)
-        return global_order(pixels.shape[-2], pixels.shape[-1], grid, self.seed)
+
+    def patches(self, height: int, width: int) -> int:
+        """Return how many patches there are per side.
+
+        Raises:
+            HoldfastError: The shorter side is no multiple of ``patch``.
+        """
+        side = min(height, width)
+        if self.patch and side % self.patch:
+            fits = [size for size in range(1, side + 1) if side % size == 0]
+            raise OutOfRange(f"patch for a side of {side} pixels", self.patch, fits)
+        return side // self.patch if self.patch else self.grid
 
 
 @final
 @dataclass(frozen=True)
-class LocalShuffle(Transform):
+class GlobalShuffle(Shuffle):
+    """Shuffle the patches of an image, in one order for the whole data set."""
+
+    name = "global-shuffle"
+
+    def order(self, height: int, width: int) -> Int[Tensor, "pixels"]:
+        return global_order(height, width, self.patches(height, width), self.seed)
+
+
+@final
+@dataclass(frozen=True)
+class LocalShuffle(Shuffle):
     """Shuffle the pixels inside each patch, in one order for all patches and images."""
 
-    grid: int = 4
-    """Patches per side."""
-    seed: int = 0
-    """Seed of the permutations."""
-    patch: int = 0
-    """Pixels per side of a patch, instead of `grid`; 0: `grid` decides."""
     name = "local-shuffle"
 
-    def __post_init__(self) -> None:
-        check_grid(self.grid, self.patch)
-
-    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        return ordered(pixels, self.order(pixels))
-
-    def undone(self, pixels: ImagePixels) -> ImagePixels:
-        return ordered(pixels, self.order(pixels).argsort())
-
-    def order(self, pixels: ImagePixels) -> Int[Tensor, "pixels"]:
-        """Return where each pixel comes from."""
-        grid = grid_of(pixels, self.grid, self.patch)
-        return local_order(pixels.shape[-2], pixels.shape[-1], grid, self.seed)
+    def order(self, height: int, width: int) -> Int[Tensor, "pixels"]:
+        return local_order(height, width, self.patches(height, width), self.seed)
 
 
 def ordered(pixels: ImagePixels, order: Int[Tensor, "pixels"]) -> ImagePixels:
     """Images whose pixels come from other places.
 
     Args:
-        pixels: Images, shape (b, channels, height, width).
         order: Place that each pixel comes from, counted row by row, shape (height * width,).
     """
     return pixels.flatten(2)[..., order.to(pixels.device)].reshape(pixels.shape)
 
 
-def check_grid(grid: int, patch: int) -> None:
-    """Check the sizes of patches.
-
-    Args:
-        grid: Patches per side, 1 or more.
-        patch: Pixels per side of a patch, 0 or more.
-
-    Raises:
-        HoldfastError: A size is out of range.
-    """
-    if grid < 1:
-        raise OutOfRange("grid", grid, "at least 1 patch per side")
-    if patch < 0:
-        raise OutOfRange("patch", patch, "at least 1 pixel, or 0 where grid decides")
-
-
-def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
-    """Patches per side.
-
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        grid: Patches per side where ``patch`` is 0.
-        patch: Pixels per side of a patch, or 0.
-
-    Raises:
-        HoldfastError: The shorter side is no multiple of ``patch``.
-    """
-    side = min(pixels.shape[-2:])
-    if not patch:
-        return grid
-    if side % patch:
-        fits = [size for size in range(1, side + 1) if side % size == 0]
-        raise OutOfRange(f"patch for a side of {side} pixels", patch, fits)
-    return side // patch
-
-
 @cache
 def global_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "pixels"]:
     """Order of the pixels when whole patches are permuted.
-
-    Args:
-        height: Height in pixels.
-        width: Width in pixels.
-        grid: Patches per side.
-        seed: Seed of the permutation.
 
     Raises:
         HoldfastError: The sides are no multiples of ``grid``, so that patches of different shapes would change places.
@@ -152,12 +116,6 @@ def global_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "
 @cache
 def local_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "pixels"]:
     """Order of the pixels when those inside each patch are permuted, alike in all patches of one shape.
-
-    Args:
-        height: Height in pixels.
-        width: Width in pixels.
-        grid: Patches per side, at most the pixels of the shorter side.
-        seed: Seed of the permutations.
 
     Raises:
         HoldfastError: There are more patches than pixels per side.
@@ -177,10 +135,6 @@ def local_order(height: int, width: int, grid: int, seed: int) -> Int[Tensor, "p
 @cache
 def permutation(count: int, seed: int) -> Int[Tensor, "count"]:
     """Random order that is not the identity.
-
-    Args:
-        count: Number of things to order.
-        seed: Seed of the order.
 
     Example:
         >>> permutation(1, seed=0), {tuple(permutation(2, seed).tolist()) for seed in range(9)}

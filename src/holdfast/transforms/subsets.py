@@ -24,8 +24,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.files import hashed
 from holdfast.core.images import Images
-from holdfast.core.noise import hashed
 from holdfast.core.settings import TextSettings, check_positive, read
 
 PROFILES = ("pareto", "exponential")
@@ -38,7 +38,6 @@ class LongTail:
     """Long-tailed subset of labelled images."""
 
     images: Images
-    """The subset."""
     classes: tuple[int, ...]
     """Classes from the most frequent to the rarest."""
     counts: tuple[int, ...]
@@ -66,9 +65,6 @@ def long_tail_counts(classes: int, most: int, least: int, profile: str = "pareto
     """Number of images of each rank of a long tail.
 
     Args:
-        classes: Number of classes.
-        most: Images of the most frequent class.
-        least: Images of the rarest class, 1 or more.
         profile: `pareto` or `exponential`.
 
     Example:
@@ -93,13 +89,6 @@ def long_tail_counts(classes: int, most: int, least: int, profile: str = "pareto
 def long_tail(images: Images, most: int, least: int, seed: int = 0, profile: str = "pareto") -> LongTail:
     """Long-tailed subset of labelled images.
 
-    Args:
-        images: Labelled images.
-        most: Images of the most frequent class.
-        least: Images of the rarest class, 1 or more.
-        seed: Seed of the ranks and of the choice.
-        profile: `pareto` or `exponential`.
-
     Raises:
         HoldfastError: There are no labels, or the classes have too few images.
     """
@@ -116,9 +105,7 @@ def uniform_subset(images: Images, total: int, seed: int = 0) -> Images:
     """Subset with equally many images of each class.
 
     Args:
-        images: Labelled images.
         total: Largest number of images, at least one per class.
-        seed: Seed of the choice.
 
     Raises:
         HoldfastError: There are no labels, or a class has too few images.
@@ -131,10 +118,6 @@ def uniform_subset(images: Images, total: int, seed: int = 0) -> Images:
 
 def substituted(images: Images, others: Images) -> Images:
     """Replace ``images`` by others, such as synthesised images, with the same class counts.
-
-    Args:
-        images: Labelled images.
-        others: Labelled images to learn from instead.
 
     Raises:
         HoldfastError: The two do not hold equally many images of each class.
@@ -165,11 +148,6 @@ def labels_of(images: Images) -> list[int]:
 
 def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
     """Random images of each class, in their order.
-
-    Args:
-        images: Labelled images.
-        counts: Number of images per label.
-        seed: Seed of the choice.
 
     Raises:
         HoldfastError: A class has too few images.
@@ -203,11 +181,6 @@ class Subset(TextSettings):
     @abstractmethod
     def of(self, images: Images, seed: int, load: Callable[[str], Images]) -> Images:
         """Return the images of the subset, in their order.
-
-        Args:
-            images: Labelled images.
-            seed: Seed of all choices.
-            load: Function that loads the images of a reference.
 
         Raises:
             HoldfastError: There are no labels, or a class has too few images.
@@ -300,12 +273,6 @@ SUBSETS: dict[str, type[Subset]] = {kind.name: kind for kind in (LongTailed, Uni
 
 def subset_of(images: Images, text: str | None, seed: int, load: Callable[[str], Images]) -> Images:
     """Return the subset that ``text`` spells, called after both; all images without one.
-
-    Args:
-        images: Labelled images.
-        text: Subset, as in `uniform:total=1000`.
-        seed: Seed of all choices.
-        load: Function that loads the images of a reference.
 
     Raises:
         HoldfastError: There is no such subset of these images.

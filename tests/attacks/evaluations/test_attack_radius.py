@@ -20,9 +20,9 @@ from holdfast.attacks.evaluations.impersonation import Impersonation
 from holdfast.attacks.evaluations.overlap import Overlap
 from holdfast.attacks.events import EVENTS, Threat
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.attacks.pairs import EachOfTwo, halves
+from holdfast.attacks.pair_attacks import EachOfTwo, halves
 from holdfast.attacks.presets import U_PGD
-from holdfast.attacks.radius import COST, Goal, minimum_norm, nearest_events, search_forwards
+from holdfast.attacks.radius_search import COST, Goal, minimum_norm, nearest_events, search_forwards
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder

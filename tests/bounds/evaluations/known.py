@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from holdfast.bounds.certified_pairs import Pairs
 from holdfast.bounds.methods.base import Method
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.pairs import Pairs
 from holdfast.bounds.regions import Region
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images

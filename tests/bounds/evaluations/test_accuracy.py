@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 from holdfast import data
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
-from holdfast.bounds.findings import series
-from holdfast.bounds.methods.base import Interval
-from holdfast.bounds.pairs import (
+from holdfast.bounds.bound_findings import series
+from holdfast.bounds.certified_pairs import (
     COLOR,
     GRAY,
     UNDEFINED,
@@ -25,6 +23,8 @@ from holdfast.bounds.pairs import (
     published_view,
     unit_ball,
 )
+from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
+from holdfast.bounds.methods.base import Interval
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

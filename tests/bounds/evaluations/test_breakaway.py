@@ -15,6 +15,7 @@ import torch
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.attacks.presets import U_PGD
+from holdfast.bounds.certified_pairs import certified_encoder
 from holdfast.bounds.evaluations.certified_breakaway import (
     UNDEFINED,
     BreakawayBounds,
@@ -26,7 +27,6 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.outputs import AT_ONCE, bisector_hyperplanes, lower_and_upper_bounds, lower_bounds
 from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import Certification
-from holdfast.bounds.pairs import certified_encoder
 from holdfast.core.balls import L2, Linf
 from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.core.errors import HoldfastError

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast.bounds.bound_findings import replay
+from holdfast.bounds.certified_pairs import CertifiedEncoder
 from holdfast.bounds.evaluations.linear_radius import classifier
-from holdfast.bounds.findings import replay
 from holdfast.bounds.methods.base import Crown
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.outputs import OutputBounds
-from holdfast.bounds.pairs import CertifiedEncoder
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import Cosine, LinfDistance
 from holdfast.core.encoder import Domain, Encoder

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import Crown, Exact, Method, certified_radius
+from holdfast.bounds.certified_pairs import PairAttack, Pairs, image_pairs
 from holdfast.bounds.evaluations.certified_breakaway import CertifiedBreakaway
 from holdfast.bounds.evaluations.certified_displacement import CertifiedDisplacement, DisplacementBounds
 from holdfast.bounds.evaluations.certified_overlap import CertifiedOverlap
@@ -22,7 +23,6 @@ from holdfast.bounds.evaluations.linear_radius import LinearRadius, classifier, 
 from holdfast.bounds.evaluations.margin_distribution import MarginDistribution
 from holdfast.bounds.outputs import OutputBounds
 from holdfast.bounds.pair_bounds import Certification, certified_radii, cross_check, nearest_confusion
-from holdfast.bounds.pairs import PairAttack, Pairs, image_pairs
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.commands.certify import certify
 from holdfast.core.balls import Linf

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from holdfast.bounds.bound_findings import influence, over_pairs, series
 from holdfast.bounds.evaluations.certified_displacement import CertifiedDisplacement
-from holdfast.bounds.findings import influence, over_pairs, series
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images

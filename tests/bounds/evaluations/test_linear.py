@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.bounds.certified_pairs import unit_ball
 from holdfast.bounds.evaluations.linear_radius import (
     UNDEFINED,
     UNLABELLED,
@@ -26,7 +27,6 @@ from holdfast.bounds.evaluations.linear_radius import (
 from holdfast.bounds.methods.base import Crown, Interval
 from holdfast.bounds.outputs import lower_bounds
 from holdfast.bounds.pair_bounds import Certification, certified_radii
-from holdfast.bounds.pairs import unit_ball
 from holdfast.core.balls import BALLS
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images

@@ -12,10 +12,10 @@ import torch
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.evaluations.attack_radius import AttackRadius
 from holdfast.attacks.presets import NAMED
+from holdfast.bounds.certified_pairs import certified_encoder
 from holdfast.bounds.evaluations.certified_attack_radius import ATTACKED, CERTIFIED, CertifiedAttackRadius
 from holdfast.bounds.methods.base import Crown, Interval, Method
 from holdfast.bounds.own_match import FIRST, OwnMatch
-from holdfast.bounds.pairs import certified_encoder
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.core.encoder import Domain, Encoder

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast import GradientAttack, Images, Linf, RunSettings, load_encoder
-from holdfast.bounds.pairs import PairAttack, image_pairs
+from holdfast.bounds.certified_pairs import PairAttack, image_pairs
 from holdfast.measure.population import Population
 
 

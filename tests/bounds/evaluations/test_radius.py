@@ -14,13 +14,13 @@ from torch import nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.attacks.pairs import UnitBallModule
+from holdfast.attacks.pair_attacks import UnitBallModule
+from holdfast.bounds.bound_findings import CrossCheck, label_share, verdict
+from holdfast.bounds.certified_pairs import UNDEFINED, PairAttack, image_pairs, unit_ball
 from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
-from holdfast.bounds.findings import CrossCheck, label_share, verdict
 from holdfast.bounds.methods.base import Crown, Interval
 from holdfast.bounds.pair_bounds import certified_radii, cross_check, nearest_confusion
-from holdfast.bounds.pairs import UNDEFINED, PairAttack, image_pairs, unit_ball
 from holdfast.core.balls import BALLS
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

@@ -17,14 +17,14 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.evaluations.displacement import Displacement
 from holdfast.attacks.evaluations.overlap import Overlap
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.bounds.bound_findings import BracketEvaluation
+from holdfast.bounds.certified_pairs import CertifiedEncoder
 from holdfast.bounds.evaluations.certified_displacement import SHARE, CertifiedDisplacement
 from holdfast.bounds.evaluations.certified_overlap import CertifiedOverlap
-from holdfast.bounds.findings import BracketEvaluation
 from holdfast.bounds.methods.base import Crown, Interval, Method
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.outputs import OutputBounds, across, one_minus_cosine, principal
-from holdfast.bounds.pairs import CertifiedEncoder
 from holdfast.bounds.regions import Region
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance, LinfDistance

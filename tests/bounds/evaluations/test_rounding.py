@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import Crown
+from holdfast.bounds.certified_pairs import CertifiedEncoder
 from holdfast.bounds.evaluations.certified_displacement import CertifiedDisplacement
 from holdfast.bounds.evaluations.certified_overlap import CertifiedOverlap
 from holdfast.bounds.evaluations.certified_radius import CertifiedRadius
 from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.outputs import OutputBounds
-from holdfast.bounds.pairs import CertifiedEncoder
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Domain, Encoder

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.bounds import lower_bound
-from holdfast.bounds.network.graph import Graph, Node, Step, Var
+from holdfast.bounds.network.network_graph import Graph, Node, Step, Var
 from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.bounds.network.tracing import CASTS
 from holdfast.bounds.relaxations import Box

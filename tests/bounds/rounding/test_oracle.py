@@ -165,7 +165,7 @@ def test_sums_of_few_terms_hold_every_execution(terms: int) -> None:
 def test_rounding_of_earlier_layers_counts_where_their_sums_cancel(method: Method) -> None:
     """In rational numbers: the last layer sees small values, and nothing of the large ones that they were made of."""
     close = 0
-    for seed in range(30):
+    for seed in range(12):
         torch.manual_seed(seed)
         first, last = nn.Linear(2, 6).double(), nn.Linear(6, 1).double()
         with torch.no_grad():

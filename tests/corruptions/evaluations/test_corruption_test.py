@@ -14,8 +14,8 @@ from torch import nn
 import holdfast as hf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import hashed
 from holdfast.core.images import Images
-from holdfast.core.noise import hashed
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import summarise

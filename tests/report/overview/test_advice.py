@@ -8,7 +8,7 @@ from math import nan
 import numpy as np
 import pytest
 
-from holdfast.bounds.findings import CONTRADICTIONS
+from holdfast.bounds.bound_findings import CONTRADICTIONS
 from holdfast.core.records import Claim, Failure, Findings, Result, Warned
 from holdfast.core.statistics import summarise
 from holdfast.report.comparison.comparable import groups

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from holdfast.bounds.findings import CONTRADICTIONS
+from holdfast.bounds.bound_findings import CONTRADICTIONS
 from holdfast.core.records import Claim, Findings, Question, Result
 from holdfast.core.statistics import summarise
 from holdfast.report.comparison.comparable import groups

@@ -18,6 +18,7 @@ from holdfast.cli.terminal import show_result
 from holdfast.commands.drift import Drifted
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.core.records import Estimate
 from holdfast.measure.population import Population
 from holdfast.report.gate import check, parse
 from holdfast.service.drift_findings import beyond_support, compare, decided, moved, sequential
@@ -56,7 +57,7 @@ def test_a_change_that_is_hardly_there_has_no_share() -> None:
     before, after, edited = (changed.codes[name].double()[:60] for name in (UNCHANGED, "contrast:0.6", "contrast:0.4"))
     edits, rows = [hf.Transform.read("contrast:0.4")], list(range(16))
 
-    def share(codes: torch.Tensor, closer: torch.Tensor) -> tuple[hf.Estimate, dict[str, str]]:
+    def share(codes: torch.Tensor, closer: torch.Tensor) -> tuple[Estimate, dict[str, str]]:
         comparison = compare(two_sets(before, codes, 0), 39, 0)
         (estimate,), closest = explained(closer[:16, None], rows, comparison, edits, shown=True)
         return estimate, closest

@@ -172,7 +172,7 @@ def test_shaded_areas_make_the_score() -> None:
     ids=str,
 )
 def test_pixels_keep_everything_of_any_mixture(setting: dict[str, Any]) -> None:
-    result = measured(SynBench(**setting), encoder())
+    result = measured(replace(SMALL, samples=2048, **setting), encoder())
     for estimate in scores(result, "synbench_score_extrapolated"):
         assert estimate.low - 0.02 <= 1 <= estimate.high + 0.02, estimate
 

@@ -27,7 +27,7 @@ from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Radii, neighbour
 from holdfast.attacks.base import Attack
 from holdfast.attacks.events import EVENTS
 from holdfast.attacks.presets import NAMED, label
-from holdfast.core.balls import Ball, Linf, radius_in_print
+from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import UnknownName
 from holdfast.core.pictures import row
@@ -38,6 +38,7 @@ from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Joint, population_warnings
 from holdfast.measure.population import Population
+from holdfast.report.text import radius_in_print
 
 QUANTITIES = {
     "retrieval": "attack_radius",

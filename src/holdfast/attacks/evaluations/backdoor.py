@@ -224,9 +224,6 @@ class Stamped(Observation):
     def fits(self) -> tuple[Fit[Found]]:
         return (self.trigger,)
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return {"codes": population.encode(self.pixels(population, rows))}
 

@@ -57,9 +57,6 @@ class DecisionRadii(Observation):
     uses_bank = True
     uses_groups = True
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def forward_passes(self, population: Population) -> int:
         return self.queries
 

@@ -59,9 +59,6 @@ class Transferred(Observation):
     name = "transferred"
     version = 1
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def forward_passes(self, population: Population) -> int:
         return self.attack.forward_passes + 1
 

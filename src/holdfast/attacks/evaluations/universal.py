@@ -137,9 +137,6 @@ class Universal(Observation):
     def fits(self) -> tuple[Fit[Pixels] | Fit[Divergence], ...]:
         return (*whitenings(self.perturbation), self.perturbation)
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return {"codes": population.encode(self.pixels(population, rows))}
 

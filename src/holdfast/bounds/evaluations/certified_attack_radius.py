@@ -22,11 +22,11 @@ from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES
 from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.bounds.findings import CONTRADICTIONS, CrossCheck, findings, point_witness
+from holdfast.bounds.bound_findings import CONTRADICTIONS, CrossCheck, findings, point_witness
+from holdfast.bounds.certified_pairs import PairAttack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.own_match import OwnMatch
-from holdfast.bounds.pair_bounds import INSIDE, Certification, arithmetic_of, cross_check
-from holdfast.bounds.pairs import PairAttack
+from holdfast.bounds.pair_bounds import INSIDE, Certification, CertifiedObservation, arithmetic_of, cross_check
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Pixels
@@ -36,7 +36,7 @@ from holdfast.core.settings import check_positive
 from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 
 CERTIFIED, ATTACKED = "certified_attack_radius", "attacked_attack_radius"
@@ -44,10 +44,9 @@ CERTIFIED, ATTACKED = "certified_attack_radius", "attacked_attack_radius"
 
 @final
 @dataclass(frozen=True)
-class OwnMatchBounds(Observation):
+class OwnMatchBounds(CertifiedObservation):
     """For each image the ``certified`` radius, and whether an attack ``entered`` it: 1 if another image was nearer."""
 
-    certification: Certification
     widest: Ball
     divergence: Divergence
     tolerance: float
@@ -55,9 +54,6 @@ class OwnMatchBounds(Observation):
     version = 1
     uses_bank = True
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.certification.attack.forward_passes

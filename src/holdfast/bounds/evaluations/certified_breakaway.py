@@ -23,10 +23,10 @@ from holdfast.attacks.attacked_codes import Pairwise, Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.events import Searched
 from holdfast.attacks.presets import NAMED
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.certified_pairs import PairAttack
 from holdfast.bounds.own_match import OwnMatch
-from holdfast.bounds.pair_bounds import Certification, cross_check
-from holdfast.bounds.pairs import PairAttack
+from holdfast.bounds.pair_bounds import CertifiedObservation, cross_check
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels
@@ -34,7 +34,7 @@ from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.observation import Observation, entries
+from holdfast.measure.observation import entries
 from holdfast.measure.population import Population
 
 RISK = "fraction of other images that some allowed change carries the image past"
@@ -65,10 +65,9 @@ class BreakawayPairs:
 
 @final
 @dataclass(frozen=True)
-class BreakawayBounds(Observation):
+class BreakawayBounds(CertifiedObservation):
     """For each image: past how many others it certainly cannot be carried, and past how many an attack carries it."""
 
-    certification: Certification
     ball: Ball
     divergence: Divergence
     weakest: int
@@ -76,9 +75,6 @@ class BreakawayBounds(Observation):
     version = 6
     uses_bank = True
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.weakest * self.certification.attack.forward_passes

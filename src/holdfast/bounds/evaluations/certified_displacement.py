@@ -17,9 +17,9 @@ from torch import Tensor
 from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Away
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.outputs import OutputBounds
-from holdfast.bounds.pair_bounds import Certification
+from holdfast.bounds.pair_bounds import CertifiedObservation
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels
@@ -27,7 +27,7 @@ from holdfast.core.objective import AttackContext
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import Scale, chained_median
-from holdfast.measure.observation import Observation, entries
+from holdfast.measure.observation import entries
 from holdfast.measure.population import Population
 
 WORST = "displacement of the representation by the worst allowed change"
@@ -38,17 +38,13 @@ ROUNDING = 1e-9
 
 @final
 @dataclass(frozen=True)
-class DisplacementBounds(Observation):
+class DisplacementBounds(CertifiedObservation):
     """For each image: how far its embedding can be moved at most, as proved, and how far an attack moves it."""
 
-    certification: Certification
     ball: Ball
     divergence: Divergence
     name = "moved"
     version = 5
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.certification.attack.forward_passes

@@ -22,17 +22,17 @@ from torch import Tensor
 
 from holdfast.attacks.attacked_codes import Targeted
 from holdfast.attacks.objectives.simple import Toward
+from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.evaluations.certified_displacement import exceeds, farthest_attacked
-from holdfast.bounds.findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
 from holdfast.bounds.outputs import ALIKE, OutputBounds
-from holdfast.bounds.pair_bounds import Certification
+from holdfast.bounds.pair_bounds import CertifiedObservation
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.objective import AttackContext
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
-from holdfast.measure.observation import Observation, entries
+from holdfast.measure.observation import entries
 from holdfast.measure.population import Population
 
 OVERLAP = "overlap under the worst allowed changes"
@@ -42,13 +42,12 @@ UNDEFINED = "the two images have one embedding, or one has a zero embedding"
 
 @final
 @dataclass(frozen=True)
-class OverlapBounds(Observation):
+class OverlapBounds(CertifiedObservation):
     """For each image and its partner: bounds of how far it moves and of how near its impostor comes, and attacks on both.
 
     ``tau`` and ``near`` are the bounds, ``moved`` and ``came`` what attacks reached, ``apart`` the clean distance.
     """
 
-    certification: Certification
     ball: Ball
     divergence: Divergence
     name = "between"

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.findings import (
+from holdfast.bounds.bound_findings import (
     CONTRADICTIONS,
     SIZES,
     CrossCheck,
@@ -38,10 +38,9 @@ from holdfast.bounds.findings import (
     series,
     survival_curves,
 )
+from holdfast.bounds.certified_pairs import UNDEFINED
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import INSIDE, Certification, RadiusBounds, arithmetic_of, certify_cheaply_and_attack
-from holdfast.bounds.pairs import UNDEFINED
-from holdfast.core.balls import radius_in_print
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
@@ -49,6 +48,7 @@ from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.population import Population
+from holdfast.report.text import radius_in_print
 
 RADIUS = "robust radius, mean over the image's negatives"
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.findings import (
+from holdfast.bounds.bound_findings import (
     CONTRADICTIONS,
     SIZES,
     CrossCheck,
@@ -31,9 +31,9 @@ from holdfast.bounds.findings import (
     pair_witness,
     series,
 )
+from holdfast.bounds.certified_pairs import UNDEFINED
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import Certification, PairBounds, arithmetic_of
-from holdfast.bounds.pairs import UNDEFINED
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed

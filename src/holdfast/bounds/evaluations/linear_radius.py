@@ -17,20 +17,29 @@ from torch.nn.functional import linear
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.findings import CONTRADICTIONS, SIZES, CrossCheck, findings, point_witness, series, survival_curves
+from holdfast.bounds.bound_findings import (
+    CONTRADICTIONS,
+    SIZES,
+    CrossCheck,
+    findings,
+    point_witness,
+    series,
+    survival_curves,
+)
+from holdfast.bounds.certified_pairs import AttackResult, CertifiedEncoder, PairAttack, Pairs, unit_ball
+from holdfast.bounds.certified_search import bracket_radii
 from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
-from holdfast.bounds.network.graph import General, Graph, Node
+from holdfast.bounds.network.network_graph import General, Graph, Node
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.pair_bounds import (
     INSIDE,
     Certification,
+    CertifiedObservation,
     arithmetic_of,
     certified_radii,
     cross_check,
     nearest_confusion,
 )
-from holdfast.bounds.pairs import AttackResult, CertifiedEncoder, PairAttack, Pairs, unit_ball
-from holdfast.bounds.radius import bracket_radii
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.bounds.rounding.executed import ExecutedEncoder
@@ -42,7 +51,6 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Observation
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.linear import logistic_regression
 
@@ -222,13 +230,12 @@ UNLABELLED = "no labels, or fewer than two classes among the images left to trai
 
 @final
 @dataclass(frozen=True)
-class HeadRadii(Observation):
+class HeadRadii(CertifiedObservation):
     """For each image: whether the head is right, the radius certified jointly and separately, the attacked one.
 
     Radii are nan where the head is wrong. ``refuted`` says whether an attack succeeds inside the certified radius.
     """
 
-    certification: Certification
     norm: str
     rivals: int
     tolerance: float
@@ -239,9 +246,6 @@ class HeadRadii(Observation):
 
     def fits(self) -> tuple[LinearHead]:
         return (LinearHead(self.certification.samples),)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.rivals * self.certification.attack.forward_passes

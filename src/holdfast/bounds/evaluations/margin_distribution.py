@@ -19,19 +19,19 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import shifted
+from holdfast.bounds.bound_findings import CONTRADICTIONS, SIZES, CrossCheck, findings, radius_witness, series
+from holdfast.bounds.certified_pairs import PairAttack, image_pairs, unit_ball
 from holdfast.bounds.evaluations.certified_radius import refuted
 from holdfast.bounds.evaluations.linear_radius import HeadRadii
-from holdfast.bounds.findings import CONTRADICTIONS, SIZES, CrossCheck, findings, radius_witness, series
 from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.pair_bounds import Certification, arithmetic_of, radius_bounds
-from holdfast.bounds.pairs import PairAttack, image_pairs, unit_ball
+from holdfast.bounds.pair_bounds import Certification, CertifiedObservation, arithmetic_of, radius_bounds
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics import intervals as weibull
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint, Observation
+from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 
 
@@ -130,19 +130,15 @@ NO_LABEL = "no labels, the head is wrong, or all others looked at are of the ima
 
 @final
 @dataclass(frozen=True)
-class SharedNegatives(Observation):
+class SharedNegatives(CertifiedObservation):
     """Radii of all anchors against the same negatives, (b, k), for comparison; and each image's similarity to a view."""
 
-    certification: Certification
     norm: str
     negatives: int
     tolerance: float
     name = "shared"
     version = 7
     uses_groups = True
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
 
     def forward_passes(self, population: Population) -> int:
         return self.negatives * self.certification.attack.forward_passes

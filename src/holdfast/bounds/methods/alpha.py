@@ -17,11 +17,11 @@ from torch import Tensor
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import Bounder, NetworkRelaxation, RelaxationParameters, minimise, relax
-from holdfast.bounds.methods.lipschitz import EnclosingBall, bounds_by_norms, enclosing_balls
+from holdfast.bounds.methods.lipschitz import EnclosingBall, bounds_by_norms, constant_over_ball, enclosing_balls
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import RULES, Graph
+from holdfast.bounds.network.network_graph import RULES, Graph
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations import Box, LinearRelaxation, offset
+from holdfast.bounds.relaxations import LinearRelaxation
 
 # Alpha-CROWN: the lower slopes of unstable ReLUs chosen by gradient ascent on the bound itself.
 #
@@ -158,8 +158,6 @@ RATE = 0.1
 """Steps of SDP-CROWN."""
 ALPHA_RATE = 0.25
 """Steps of alpha-CROWN."""
-SPARE = 64
-"""Roundings of a constant beyond four for each of its terms."""
 
 
 @dataclass
@@ -167,6 +165,8 @@ class BallSlopes(OptimisedSlopes):
     """Slopes of ReLUs whose inputs lie in balls, as multiples of the coefficients of their outputs."""
 
     balls: Sequence[EnclosingBall] = field(default_factory=list)
+    replaced: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """The last coefficients of each ReLU's outputs, and the slopes that took their place."""
 
     def propagate(
         self, network: NetworkRelaxation, node: int, form: Form
@@ -183,15 +183,9 @@ class BallSlopes(OptimisedSlopes):
         if node not in self.slopes:
             self.slopes[node] = torch.where(form.coef > 0, lower, upper).detach().clone().requires_grad_()
         slopes = form.coef * torch.where(unstable > 0, self.slopes[node], lower)
-        return [form.like(slopes)], self._constant(network, source, form, slopes)
-
-    def _constant(self, network: NetworkRelaxation, source: int, form: Form, slopes: Tensor) -> Float[Tensor, "b s"]:
+        self.replaced[node] = form.coef.detach(), slopes.detach()
         box, ball = network.intermediate_bounds[source], self.balls[source]
-        low, high, centre = (form.flatten_last(form.arrange(values)) for values in (*box, ball.centre))
-        a, g = torch.broadcast_tensors(form.flatten_last(form.coef), form.flatten_last(slopes))
-        radius = ball.radius.reshape((-1, 1) if form.windows is None else (-1, 1, 1))
-        rounding = 4 * (a.shape[-1] + SPARE) * torch.finfo(a.dtype).eps
-        return form.per_form(offset(a, g, Box(low, high), centre, radius, rounding))
+        return [form.like(slopes)], constant_over_ball(form, form.coef, slopes, box, ball)
 
     def clip(self) -> None:
         for slope in self.slopes.values():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.crown import output_bounds, relax
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.regions import Region
 from holdfast.core.discovery import named_classes
 from holdfast.core.settings import TextSettings, check_not_negative, check_positive, read

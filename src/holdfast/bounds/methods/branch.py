@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.alpha import ascend, ascend_in_balls
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius, vacuous_unless_finite
@@ -23,8 +24,7 @@ from holdfast.bounds.methods.branch_and_bound import BranchAndBound
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.methods.lipschitz import enclosing_balls
 from holdfast.bounds.network.forms import Shape, Windows, dense_form, gather
-from holdfast.bounds.network.graph import RULES, Affine, Convolution, Diagonal, Graph, Node
-from holdfast.bounds.radius import bisect_radii
+from holdfast.bounds.network.network_graph import RULES, Affine, Convolution, Diagonal, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, Rule
 from holdfast.core.balls import L2, Linf
@@ -51,23 +51,24 @@ class ReceptiveField:
 
     def relax(self, whole: NetworkRelaxation, at: Int[Tensor, "p 3"]) -> NetworkRelaxation:
         """Return the relaxation of the receptive fields ``at`` image, y and x."""
-        image, y, x = at.unbind(1)
-        boxes = []
-        for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True):
-            windows = [gather(end[:, 0], window, node.shape[2:]) for end in whole.intermediate_bounds[source]]
+        boxes, rounding = list[Box](), dict[int, Tensor]()
+        for node, source in zip(self.graph.nodes, self.sources, strict=True):
+            box = Box(*(self._windows(node, end, at) for end in whole.intermediate_bounds[source]))
             if any(n.operation is RULES["relu"] and node.index in n.inputs for n in self.graph.nodes):
                 # The next convolution pads with zeros, which is what a ReLU returns for a negative input.
-                inside = gather(torch.ones_like(whole.intermediate_bounds[source].lower[:1, 0]), window, node.shape[2:])
-                windows = [torch.where(inside > 0, end, -1.0) for end in windows]
-            boxes.append(Box(*(end[:, :, :, 0, image, y, x].movedim(3, 0)[:, None] for end in windows)))
-        rounding = {
-            node.index: gather(whole.rounding[source][:, 0], window, node.shape[2:])[:, :, :, 0, image, y, x].movedim(
-                3, 0
-            )[:, None]
-            for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True)
-            if source in whole.rounding
-        }
+                ones = torch.ones_like(whole.intermediate_bounds[source].lower[:1])
+                inside = self._windows(node, ones, at * at.new_tensor((0, 1, 1)))
+                box = Box(*(torch.where(inside > 0, end, -1.0) for end in box))
+            boxes.append(box)
+            if source in whole.rounding:
+                rounding[node.index] = self._windows(node, whole.rounding[source], at)
         return NetworkRelaxation.within(self.graph, self._region(whole, boxes[0], at), boxes, rounding)
+
+    def _windows(self, node: Node, values: Float[Tensor, "b ..."], at: Int[Tensor, "p 3"]) -> Float[Tensor, "p ..."]:
+        """Return the windows ``at`` image, y and x of values of the node that ``node`` is a window of."""
+        image, y, x = at.unbind(1)
+        windows = gather(values[:, 0], self.windows[node.index], node.shape[2:])
+        return windows[:, :, :, 0, image, y, x].movedim(3, 0)[:, None]
 
     def _region(self, whole: NetworkRelaxation, box: Box, at: Int[Tensor, "p 3"]) -> Region:
         """Return the region of the windows ``at`` image, y and x: a box, and in other balls than linf an l2 ball with it."""
@@ -75,12 +76,10 @@ class ReceptiveField:
         if whole.region.ball is Linf:
             middle = (low + high) / 2
             return Region(middle, low, high, (high - middle).flatten(1).amax(1), Linf)
-        image, y, x = at.unbind(1)
         ball = enclosing_balls(whole)[self.sources[0]]
-        windows = gather(ball.centre[:, 0], self.windows[0], self.graph.nodes[0].shape[2:])
-        centre = windows[:, :, :, 0, image, y, x].movedim(3, 0)[:, None]
+        centre = self._windows(self.graph.nodes[0], ball.centre, at)
         # The box puts padding elsewhere than the centre; it does not move, so that it takes nothing from the radius.
-        return Region(torch.minimum(torch.maximum(centre, low), high), low, high, ball.radius[image], L2)
+        return Region(torch.minimum(torch.maximum(centre, low), high), low, high, ball.radius[at[:, 0]], L2)
 
 
 def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seconds: float) -> NetworkRelaxation:
@@ -140,13 +139,7 @@ def _up_to(network: NetworkRelaxation, target: int) -> NetworkRelaxation:
     """Return the relaxation of the network that ends with ``target``."""
     graph = network.graph
     ended = Graph(graph.nodes[: target + 1], graph.dtype, graph.device)
-    return NetworkRelaxation(
-        ended,
-        network.region,
-        network.intermediate_bounds[: target + 1],
-        network.linear_relaxations,
-        rounding=network.rounding,
-    )
+    return replace(network, graph=ended, intermediate_bounds=network.intermediate_bounds[: target + 1])
 
 
 def receptive_field(graph: Graph, target: int) -> ReceptiveField | None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.methods.base import vacuous_unless_finite
-from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, chunk_size, minimise
+from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, chunk_size, minimise, taken
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import RULES, Graph, Node
+from holdfast.bounds.network.network_graph import RULES, Graph, Node
 from holdfast.bounds.relaxations import Box, LinearRelaxation, Rule
 from holdfast.core.balls import column
 
@@ -48,11 +50,7 @@ class Subdomains:
 
     def pick(self, which: Tensor) -> Subdomains:
         """Return the named subdomains."""
-        signs, slopes, multipliers = (
-            {node: values[which] for node, values in kind.items()}
-            for kind in (self.signs, self.slopes, self.multipliers)
-        )
-        return Subdomains(self.owner[which], signs, slopes, multipliers, self.bounds[which], self.branching[which])
+        return Subdomains(*taken([getattr(self, part.name) for part in fields(self)], which))
 
     def where(self, chosen: Bool[Tensor, "p"], others: Subdomains) -> Subdomains:
         """Return the same subdomains with the slopes and multipliers of ``others`` where ``chosen``."""
@@ -65,15 +63,14 @@ class Subdomains:
     @classmethod
     def join(cls, several: Sequence[Subdomains]) -> Subdomains:
         """Return all subdomains of several batches."""
-        signs, slopes, multipliers = (
-            {node: torch.cat([kind[node] for kind in kinds]) for node in kinds[0]}
-            for kinds in zip(*((part.signs, part.slopes, part.multipliers) for part in several), strict=True)
-        )
-        owner, bounds, branching = (
-            torch.cat(values)
-            for values in zip(*((part.owner, part.bounds, part.branching) for part in several), strict=True)
-        )
-        return cls(owner, signs, slopes, multipliers, bounds, branching)
+
+        def joined(name: str) -> Any:
+            values = [getattr(part, name) for part in several]
+            if isinstance(values[0], Tensor):
+                return torch.cat(values)
+            return {node: torch.cat([value[node] for value in values]) for node in values[0]}
+
+        return cls(*(joined(part.name) for part in fields(cls)))
 
     def split(self) -> Subdomains:
         """Return both halves of each subdomain, split at its ReLU ``branching``: the positive halves first."""
@@ -150,10 +147,8 @@ class BranchAndBound:
     def _bound_chunk(self, subdomains: Subdomains, steps: int) -> Subdomains:
         network, output, dtype = self.relax(subdomains), self.graph.nodes[-1], self.specifications.dtype
         form = dense_form(self.specifications[subdomains.owner][:, None], output.shape)
-        slopes, multipliers, signs = (
-            {node: values.to(dtype, copy=True) for node, values in kind.items()}
-            for kind in (subdomains.slopes, subdomains.multipliers, subdomains.signs)
-        )
+        free = subdomains.slopes, subdomains.multipliers, subdomains.signs
+        slopes, multipliers, signs = tree_map_only(Tensor, lambda values: values.to(dtype, copy=True), free)
         parameters, leaves = SubdomainParameters(slopes, multipliers, signs), [*slopes.values(), *multipliers.values()]
         for leaf in leaves:
             leaf.requires_grad_()
@@ -173,12 +168,9 @@ class BranchAndBound:
                 slope.clamp_(0, 1)
             for multiplier in multipliers.values():
                 multiplier.clamp_(min=0)
-        slopes, multipliers = (
-            {node: values.detach().float() for node, values in kind.items()} for kind in (slopes, multipliers)
-        )
-        return Subdomains(
-            subdomains.owner, subdomains.signs, slopes, multipliers, bounds, self._costliest(network, parameters)
-        )
+        branching = self._costliest(network, parameters)
+        slopes, multipliers = tree_map_only(Tensor, lambda values: values.detach().float(), (slopes, multipliers))
+        return replace(subdomains, slopes=slopes, multipliers=multipliers, bounds=bounds, branching=branching)
 
     def _optimiser(self, parameters: SubdomainParameters) -> torch.optim.Optimizer:
         # A multiplier acts on the scale of the coefficients it is taken from.
@@ -210,8 +202,7 @@ class BranchAndBound:
     def relax(self, subdomains: Subdomains) -> NetworkRelaxation:
         """Return the relaxation over each subdomain, with the inputs of split ReLUs clipped to their sign."""
         regions, whole = self.region_index[subdomains.owner], self.network
-        boxes = [Box(*(end[regions] for end in box)) for box in whole.intermediate_bounds]
-        rounding = {node: values[regions] for node, values in whole.rounding.items()}
+        boxes, rounding = taken((whole.intermediate_bounds, whole.rounding), regions)
         network = NetworkRelaxation(self.graph, whole.region.take(regions), boxes, rounding=rounding)
         for node in self.graph.nodes:
             if not isinstance(node.operation, Rule):

@@ -10,20 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.methods.interval import node_box
 from holdfast.bounds.network.forms import Form, dense_form, identity
-from holdfast.bounds.network.graph import Convolution, Diagonal, Graph
+from holdfast.bounds.network.network_graph import Convolution, Diagonal, Graph
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, LinearRelaxation, Rule
 from holdfast.core.balls import Linf
 
 MEMORY = 2**26
 """Bytes that the coefficients of one node may take at a time; more forms are bounded in chunks."""
+
+
+Tensors = TypeVar("Tensors")
+
+
+def taken(tensors: Tensors, which: slice | Tensor) -> Tensors:
+    """Return some entries along the first axis of all tensors in lists, tuples and dicts.
+
+    Example:
+        >>> taken({"bounds": [torch.arange(3)], "none": None}, slice(1, None))
+        {'bounds': [tensor([1, 2])], 'none': None}
+    """
+    return cast(Tensors, tree_map_only(Tensor, lambda values: values[which], tensors))
 
 
 @dataclass
@@ -47,8 +62,7 @@ class NetworkRelaxation:
         """Return the relaxation of one image."""
         alone = slice(image, None, self.region.distinct)
         relaxations = {node: relaxation.take(alone) for node, relaxation in self.linear_relaxations.items()}
-        boxes = [Box(*(end[alone] for end in box)) for box in self.intermediate_bounds]
-        rounding = {node: values[alone] for node, values in self.rounding.items()}
+        boxes, rounding = taken((self.intermediate_bounds, self.rounding), alone)
         return NetworkRelaxation(self.graph, self.region.pick(image), boxes, relaxations, rounding=rounding)
 
     @classmethod
@@ -64,8 +78,7 @@ class NetworkRelaxation:
 
     def take(self, images: Int[Tensor, "a"]) -> NetworkRelaxation:
         """Return the relaxation of some images."""
-        boxes = [Box(*(end[images] for end in box)) for box in self.intermediate_bounds]
-        rounding = {node: values[images] for node, values in self.rounding.items()}
+        boxes, rounding = taken((self.intermediate_bounds, self.rounding), images)
         return NetworkRelaxation.within(self.graph, self.region.take(images), boxes, rounding)
 
 

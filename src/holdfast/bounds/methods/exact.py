@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.methods.alpha import ascend_specifications
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
 from holdfast.bounds.methods.branch import relax_and_refine
-from holdfast.bounds.methods.crown import NetworkRelaxation
-from holdfast.bounds.network.graph import RULES, Affine, Graph, Node
+from holdfast.bounds.methods.crown import NetworkRelaxation, taken
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph, Node
 from holdfast.bounds.regions import Region, check_box
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.formats import size
@@ -125,12 +126,11 @@ class Program:
         self.binary.append(int(binary))
         return len(self.low) - 1
 
-    def at_most(self, coefficients: Vector, limit: float, **others: float) -> None:
-        """Add the constraint ``coefficients @ v + sum others[k] v_k <= limit``, keys being ``v`` and a position."""
-        full = np.zeros(max(len(coefficients), *(int(key[1:]) + 1 for key in others)))
-        full[: len(coefficients)] = coefficients
-        for key, factor in others.items():
-            full[int(key[1:])] += factor
+    def at_most(self, coefficients: Vector, limit: float, others: dict[int, float]) -> None:
+        """Add the constraint ``coefficients @ v + sum others[k] v_k <= limit``."""
+        full = _padded(coefficients, max(len(coefficients), *(position + 1 for position in others)))
+        for position, factor in others.items():
+            full[position] += factor
         self.constraints.append(full)
         self.limits.append(limit)
 
@@ -156,14 +156,14 @@ class Program:
         radius, giving_up = whole.add(low, cap), whole.add(0.0, 1.0, binary=True)
         for pixel, value in enumerate(centre):
             for sign in (1.0, -1.0):
-                whole.at_most(sign * np.eye(1, pixel + 1, pixel)[0], sign * value, **{f"v{radius}": -1.0})
-        whole.at_most(np.zeros(0), 0.0, **{f"v{giving_up}": cap, f"v{radius}": -1.0})
+                whole.at_most(sign * np.eye(1, pixel + 1, pixel)[0], sign * value, {radius: -1.0})
+        whole.at_most(np.zeros(0), 0.0, {giving_up: cap, radius: -1.0})
         value, constant = weights @ self.output.matrix, float(weights @ self.output.constant)
         passed = LET_PASS * whole.largest(value) + float(np.abs(weights) @ self.output.error)
         margin = MARGIN + passed
         if not margin < 1:  # the solver's tolerance exceeds all that is to be proved
             return low, None
-        whole.at_most(value, margin - constant, **{f"v{giving_up}": margin - 1.0})
+        whole.at_most(value, margin - constant, {giving_up: margin - 1.0})
         options = {"time_limit": max(seconds, 0.1), "mip_rel_gap": gap}
         bound, best = whole._solve(np.eye(1, radius + 1, radius)[0], options)
         point = best[: len(centre)] if best is not None and best[giving_up] < 0.5 else None
@@ -248,31 +248,22 @@ def _affine(graph: Graph, node: Node, operation: Affine, inputs: list[Expression
     What their rounding may falsify is in proportion to the terms that are summed, not to their sum.
     """
     width = max(expression.matrix.shape[1] for expression in inputs)
-    batches = []
+    most = np.maximum(np.abs(program.low), np.abs(program.high))
+    batches, errors, sizes = list[torch.Tensor](), list[torch.Tensor](), list[torch.Tensor]()
     for source, expression in zip(node.inputs, inputs, strict=True):
-        columns = np.zeros((width + 2, len(expression.constant)))
-        columns[: expression.matrix.shape[1]] = expression.matrix.T
-        columns[-1] = expression.constant
-        batches.append(
-            torch.tensor(columns, dtype=graph.dtype, device=graph.device).unflatten(1, graph.nodes[source].shape)
-        )
+        matrix, constant = expression.matrix, expression.constant
+        columns = np.zeros((width + 2, len(constant)))
+        columns[: matrix.shape[1]], columns[-1] = matrix.T, constant
+        size = np.abs(matrix) @ most[: matrix.shape[1]] + np.abs(constant)
+        for parts, values in ((batches, columns), (errors, expression.error), (sizes, size)):
+            tensor = torch.tensor(values, dtype=graph.dtype, device=graph.device)
+            parts.append(tensor.reshape(-1, *graph.nodes[source].shape))
     images = operation.forward(*batches).flatten(1).double().cpu().numpy()
     origin = images[-2]  # what zero becomes
-    errors = [
-        torch.tensor(expression.error, dtype=graph.dtype, device=graph.device).reshape(1, *graph.nodes[source].shape)
-        for source, expression in zip(node.inputs, inputs, strict=True)
-    ]
-    most = np.maximum(np.abs(program.low), np.abs(program.high))
-    sizes = [np.abs(e.matrix) @ most[: e.matrix.shape[1]] + np.abs(e.constant) for e in inputs]
-    scales = operation.magnitude(
-        *(
-            torch.tensor(part, dtype=graph.dtype, device=graph.device).reshape(1, *graph.nodes[source].shape)
-            for source, part in zip(node.inputs, sizes, strict=True)
-        )
-    )
+    scales = operation.magnitude(*sizes)
     scales = scales if operation.offset is None else scales + operation.offset.abs()
-    rounded = ROUNDINGS * (width + sum(map(len, sizes))) * torch.finfo(graph.dtype).eps * scales
-    error = operation.magnitude(*errors) + rounded
+    terms = width + sum(part.numel() for part in sizes)
+    error = operation.magnitude(*errors) + ROUNDINGS * terms * torch.finfo(graph.dtype).eps * scales
     return Expression((images[:-2] - origin).T, images[-1], error.flatten().double().cpu().numpy())
 
 
@@ -289,9 +280,9 @@ def _relu(program: Program, z: Expression, box: Box) -> Expression:
             passed = 4 * LET_PASS * max(program.largest(coefficients), high, -low)
             low, high = low - error, high + error  # where the program's value of the input may lie
             a, d = program.add(0.0, high), program.add(0.0, 1.0, binary=True)
-            program.at_most(coefficients, -constant, **{f"v{a}": -1.0})  # z <= a
-            program.at_most(np.zeros(0), 0.0, **{f"v{a}": 1.0, f"v{d}": -high})  # a <= u d
-            program.at_most(-coefficients, constant - low, **{f"v{a}": 1.0, f"v{d}": -low})  # a <= z - l (1 - d)
+            program.at_most(coefficients, -constant, {a: -1.0})  # z <= a
+            program.at_most(np.zeros(0), 0.0, {a: 1.0, d: -high})  # a <= u d
+            program.at_most(-coefficients, constant - low, {a: 1.0, d: -low})  # a <= z - l (1 - d)
             entries.append((np.eye(1, a + 1, a)[0], 0.0, error + passed))
     weights, constants, errors = zip(*entries, strict=True)
     n = len(program.low)
@@ -336,9 +327,9 @@ class Exact(RadiusSearch):
         network = self._relax(graph, region)
         bounds, _ = ascend_specifications(network, specifications, self.inner, self.rate)
         for image in range(len(specifications)):
-            boxes = [Box(*(end[image : image + 1].double() for end in box)) for box in network.intermediate_bounds]
-            rounding = {node: values[image : image + 1] for node, values in network.rounding.items()}
-            program = encode(graph, boxes, rounding)
+            alone = slice(image, image + 1)
+            boxes, rounding = taken((network.intermediate_bounds, network.rounding), alone)
+            program = encode(graph, tree_map_only(Tensor, Tensor.double, boxes), rounding)
             for index, weights in enumerate(specifications[image]):
                 least = program.minimise(weights.cpu().double().numpy(), self.seconds)
                 bounds[image, index] = max(float(bounds[image, index]), least)
@@ -381,7 +372,7 @@ class Exact(RadiusSearch):
         """Return a radius from ``low`` to ``cap`` that is proved within ``seconds``, and a point beyond it, if found."""
         region = region_at(torch.full((1,), cap, dtype=weights.dtype, device=weights.device))
         network = self._relax(graph, region)
-        boxes = [Box(*(end.double() for end in box)) for box in network.intermediate_bounds]
+        boxes = tree_map_only(Tensor, Tensor.double, network.intermediate_bounds)
         clean = float(weights @ graph(region.centre[:, 0])[0])
         moved = 0.0 if graph.inputs is None else graph.inputs.unit * float(size(region.box).max()) + graph.inputs.tiny
         scaled = weights.cpu().double().numpy() / clean

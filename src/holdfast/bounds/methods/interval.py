@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import Affine, Graph, Node
+from holdfast.bounds.network.network_graph import Affine, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, Rule
 

@@ -5,16 +5,19 @@ A positive semidefinite matrix proves the bound that the multipliers give.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
+from holdfast.bounds.methods.crown import taken, unit_vectors
 from holdfast.bounds.methods.lipschitz import EnclosingBall
-from holdfast.bounds.network.graph import RULES, Affine, Graph, Node
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph, Node
 from holdfast.bounds.network.operations import cast
 from holdfast.bounds.relaxations import Box
 from holdfast.core.balls import column
@@ -113,21 +116,18 @@ class Lagrangian:
     def _input(self, node: Node) -> Box:
         return self.intermediate_bounds[node.inputs[0]]
 
-    def pick(self, index: int) -> Lagrangian:
-        """Return the Lagrangian of one specification."""
-        image = slice(index, index + 1)
-        return Lagrangian(
-            self.graph,
-            [Box(*(end[image] for end in box)) for box in self.intermediate_bounds],
-            self.specifications[image],
-            self.ball and EnclosingBall(*(values[image] for values in self.ball)),
-        )
-
     def cast(self, dtype: torch.dtype) -> Lagrangian:
         """Return the same in another precision."""
-        boxes = [Box(*(end.to(dtype) for end in box)) for box in self.intermediate_bounds]
-        ball = self.ball and EnclosingBall(*(values.to(dtype) for values in self.ball))
-        return Lagrangian(cast(self.graph, dtype), boxes, self.specifications.to(dtype), ball)
+        return replace(self._of(lambda values: values.to(dtype)), graph=cast(self.graph, dtype))
+
+    def take(self, which: slice | Int[Tensor, "a"]) -> Lagrangian:
+        """Return the Lagrangian of some specifications."""
+        return self._of(lambda values: values[which])
+
+    def _of(self, change: Callable[[Tensor], Tensor]) -> Lagrangian:
+        return Lagrangian(
+            self.graph, *tree_map_only(Tensor, change, (self.intermediate_bounds, self.specifications, self.ball))
+        )
 
     def value(self, vectors: Float[Tensor, "b r n1"], multipliers: Multipliers) -> Float[Tensor, "b"]:
         """Return ``sum v' M v / 2`` over the r vectors of each specification; ``M v`` is its derivative."""
@@ -201,14 +201,7 @@ class Lagrangian:
         inner = kept[(kept == 0) | (kept > self.spans[0][0][0].numel())]
         rows = []
         for some in inner.split(COLUMNS):
-            units = torch.zeros(
-                1,
-                len(some),
-                self.widths.shape[1] + 1,
-                dtype=self.specifications.dtype,
-                device=self.specifications.device,
-            )
-            units[0, torch.arange(len(some)), some] = 1.0
+            units = unit_vectors(some[None], self.widths.shape[1] + 1, self.specifications.dtype)
             rows.append(self.slope(units, multipliers)[1][0][:, kept])
         return torch.cat(rows)
 
@@ -280,20 +273,12 @@ class Ascent:
         self.problem = self.exact.cast(torch.float32)
         self.velocity = torch.zeros_like(self.vectors)
         self.sizes = self.problem.lengths(self.problem.slope(self.vectors, self.multipliers)[1])
-        self.means = {key: torch.zeros_like(value) for key, value in self.multipliers.items()}
-        self.squares = {key: torch.zeros_like(value) for key, value in self.multipliers.items()}
+        self.means, self.squares = (tree_map_only(Tensor, torch.zeros_like, self.multipliers) for _ in range(2))
 
     def pick(self, which: Int[Tensor, "a"]) -> Ascent:
         """Return the ascent of some specifications, with new running means."""
-        boxes = [Box(*(end[which] for end in box)) for box in self.exact.intermediate_bounds]
-        ball = self.exact.ball and EnclosingBall(*(values[which] for values in self.exact.ball))
-        return Ascent(
-            Lagrangian(self.exact.graph, boxes, self.exact.specifications[which], ball),
-            {key: value[which] for key, value in self.multipliers.items()},
-            {key: value[which] for key, value in self.scales.items()},
-            self.vectors[which],
-            self.rate,
-        )
+        parts = taken((self.multipliers, self.scales, self.vectors), which)
+        return Ascent(self.exact.take(which), *parts, self.rate)
 
     def resume(self, last: Ascent) -> None:
         """Start from the result of an ascent of the same specifications over other regions."""
@@ -357,15 +342,16 @@ class Ascent:
 
         The diagonal is raised in proportion to itself: by as much as a bound of 0 allows, or by bisection.
         """
-        problem = self.exact.pick(index)
+        alone = slice(index, index + 1)
+        problem = self.exact.take(alone)
         kappa, weights = kappa[problem.kept].to(problem.specifications.dtype), problem.weights[problem.kept]
         mean = (kappa * weights)[1:].sum() / weights[1:].sum()
         raised = torch.maximum(kappa.abs(), FLOOR * mean)
         room = -float((kappa * weights).sum() / (raised * weights).sum()) * (1 - 1e-6)
         if not halvings and room < HOPE:
             return -torch.inf
-        dtype, image = problem.specifications.dtype, slice(index, index + 1)
-        multipliers = {key: value[image].to(dtype) for key, value in self.multipliers.items()}
+        dtype = problem.specifications.dtype
+        multipliers = tree_map_only(Tensor, lambda values: values[alone].to(dtype), self.multipliers)
         matrix, pixels = problem.matrix(multipliers), int((problem.spans[0][1] > 0).sum())
 
         def feasible(share: float) -> bool:

@@ -16,7 +16,7 @@ from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import NetworkRelaxation, output_bounds, relax
 from holdfast.bounds.network.forms import Form
-from holdfast.bounds.network.graph import RULES, Affine, Graph
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.network.norms import spectral_norms
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, offset
@@ -72,6 +72,21 @@ def _norm(values: Float[Tensor, "b ..."]) -> Float[Tensor, "b"]:
     return values.flatten(1).norm(dim=1)
 
 
+SPARE = 64
+"""Roundings of a constant beyond four for each of its terms."""
+
+
+def constant_over_ball(
+    form: Form, coefficients: Tensor, slopes: Tensor, box: Box, ball: EnclosingBall
+) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``coefficients . relu(z) - slopes . z``, arranged as in ``form``, over a box and a ball."""
+    low, high, centre = (form.flatten_last(form.arrange(values)) for values in (*box, ball.centre))
+    a, g = torch.broadcast_tensors(form.flatten_last(coefficients), form.flatten_last(slopes))
+    radius = ball.radius.reshape((-1, 1) if form.windows is None else (-1, 1, 1))
+    rounding = 4 * (a.shape[-1] + SPARE) * torch.finfo(a.dtype).eps
+    return form.per_form(offset(a, g, Box(low, high), centre, radius, rounding))
+
+
 # Lipschitz constants by layer: CROWN, and the minimum over the ball that holds each layer, whichever is the tighter.
 #
 # A change of l2 size ``r`` moves the values of a layer by at most ``r`` times the product of the spectral norms of
@@ -79,9 +94,6 @@ def _norm(values: Float[Tensor, "b ..."]) -> Float[Tensor, "b"]:
 # of the network alone; over the values ``z`` of the layer before them, which lie in a box and in a ball, the minimum
 # of ``c . z`` is that of ``relaxations.ball_offset`` with no outputs and slopes ``-c``. Nothing is optimised, so it
 # costs little more than CROWN.
-
-SPARE = 64
-"""Roundings of a constant beyond four for each of its terms."""
 
 
 @final
@@ -103,12 +115,8 @@ def bounds_by_norms(network: NetworkRelaxation, specifications: Float[Tensor, "b
     balls = enclosing_balls(network)
 
     def least(node: int, form: Form) -> Float[Tensor, "b s"]:
-        box, ball = network.intermediate_bounds[node], balls[node]
-        coef = form.flatten_last(form.coef)
-        low, high, centre = (form.flatten_last(form.arrange(values)) for values in (*box, ball.centre))
-        rounding = 4 * (coef.shape[-1] + SPARE) * torch.finfo(coef.dtype).eps
-        zeros = torch.zeros_like(coef)
-        return form.per_form(offset(zeros, -coef, Box(low, high), centre, ball.radius[:, None], rounding))
+        zeros = torch.zeros_like(form.coef)
+        return constant_over_ball(form, zeros, -form.coef, network.intermediate_bounds[node], balls[node])
 
     boxes = network.intermediate_bounds
     by_boxes = interval.output_bounds(network.graph, boxes, specifications, network.rounding)

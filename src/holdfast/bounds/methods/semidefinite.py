@@ -6,8 +6,7 @@ In l2 balls the multipliers start from those that prove what SDP-CROWN proves.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -15,19 +14,26 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.bounds.methods.alpha import BallSlopes, ascend_in_balls, ascend_slopes, ascend_specifications
+from holdfast.bounds.certified_search import bisect_radii
+from holdfast.bounds.methods.alpha import (
+    ALPHA_RATE,
+    RATE,
+    BallSlopes,
+    ascend_in_balls,
+    ascend_slopes,
+    ascend_specifications,
+)
 from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
 from holdfast.bounds.methods.branch import relax_and_refine
-from holdfast.bounds.methods.branch_and_bound import BranchAndBound
-from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, minimise, propagate_backward, relax
+from holdfast.bounds.methods.branch_and_bound import BranchAndBound, SubdomainParameters
+from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, propagate_backward, relax
 from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Ascent, Lagrangian, Multipliers
 from holdfast.bounds.methods.lipschitz import EnclosingBall, enclosing_balls
-from holdfast.bounds.network.forms import Form, dense_form
-from holdfast.bounds.network.graph import RULES, Affine, Graph
+from holdfast.bounds.network.forms import dense_form
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.network.norms import spectral_norms
-from holdfast.bounds.radius import bisect_radii
 from holdfast.bounds.regions import Region, l2_multiplier
-from holdfast.bounds.relaxations import Box, LinearRelaxation, best_multiplier
+from holdfast.bounds.relaxations import Box, best_multiplier
 from holdfast.core.balls import L2, Linf, column
 from holdfast.core.errors import HoldfastError
 
@@ -46,24 +52,6 @@ from holdfast.core.errors import HoldfastError
 # |d|^2`` and takes ``s/2 |e|^2`` from the layer before that, and so on to the pixels. Each affine map multiplies by
 # its squared norm.
 
-RATE = 0.1
-"""Steps of SDP-CROWN."""
-
-
-@dataclass
-class BallRecorder(BallSlopes):
-    """Records of each ReLU the coefficients of its outputs and the slopes that took their place."""
-
-    coefficients: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def propagate(
-        self, network: NetworkRelaxation, node: int, form: Form
-    ) -> tuple[Sequence[Form], Float[Tensor, "..."]]:
-        parts, constant = super().propagate(network, node, form)
-        if node in self.slopes:
-            self.coefficients[node] = form.coef.detach()[:, 0], parts[0].coef.detach()[:, 0]
-        return parts, constant
-
 
 def ball_multipliers(
     network: NetworkRelaxation, specifications: Float[Tensor, "b d"], steps: int
@@ -76,7 +64,7 @@ def ball_multipliers(
         steps: of ascent.
     """
     graph, output = network.graph, network.graph.nodes[-1]
-    recorder = BallRecorder(balls=enclosing_balls(network))
+    recorder = BallSlopes(balls=enclosing_balls(network))
     form = dense_form(specifications[:, None], output.shape)
     ascend_slopes(network, output.index, form, steps, RATE, recorder)
     pixels = propagate_backward(network, output.index, form, recorder)[0].dense().coef.detach()[:, 0]
@@ -99,7 +87,7 @@ def ball_multipliers(
 
 def _relu_multipliers(
     network: NetworkRelaxation,
-    recorder: BallRecorder,
+    recorder: BallSlopes,
     node: int,
     source: int,
     taken: Float[Tensor, "b"],
@@ -108,7 +96,7 @@ def _relu_multipliers(
     """Set the multipliers of a ReLU, of which later layers have ``taken`` some; return that of its own ball."""
     box, (centre, radius) = network.intermediate_bounds[source], recorder.balls[source]
     zero = torch.zeros_like(box.lower)
-    a, g = (values.expand_as(zero) for values in recorder.coefficients.get(node, (zero, zero)))
+    a, g = (values[:, 0].expand_as(zero) for values in recorder.replaced.get(node, (zero[:, None], zero[:, None])))
     flat = [values.flatten(1) for values in (a, g, *box, centre)]
     t = best_multiplier(flat[0], flat[1], Box(flat[2], flat[3]), flat[4], radius)
     t_own, later = column(t, zero), column(taken, zero)
@@ -136,7 +124,6 @@ def _range_multipliers(network: NetworkRelaxation, pixels: Float[Tensor, "b ..."
 DESCENTS = 2  # of the vectors, for each ascent of the multipliers
 LAST = 60  # descents before a proof is attempted
 HALVINGS = 14
-ALPHA_RATE = 0.25  # steps of alpha-CROWN, and twice those of branch and bound
 BALL_STEPS = 20  # of SDP-CROWN, whose multipliers the ascent in an l2 ball starts from
 BALL_FASTER = 8  # by how much the ascent is faster in l2 balls, whose first multipliers are farther from the best
 BALL_INNER = 2  # steps of SDP-CROWN for inner layers, whose boxes matter less there than the time they take
@@ -145,31 +132,6 @@ BOXES, SPLITS = 0.15, 0.4  # shares of the time for intermediate bounds, and for
 NEAR = 0.25  # a bound is near zero if at most this far below, as a share of the clean value
 LARGEST = 15_000
 """The most variables of which a dense matrix is made: two gigabytes."""
-
-
-@dataclass
-class CoefficientRecorder(RelaxationParameters):
-    """Applies given slopes, and records the coefficients of each ReLU's output and the slopes used."""
-
-    slopes: dict[int, Tensor]
-    coefficients: dict[int, Tensor] = field(default_factory=dict)
-    slopes_used: dict[int, Tensor] = field(default_factory=dict)
-
-    def choose(self, node: int, form: Form, relaxation: LinearRelaxation) -> LinearRelaxation:
-        slope = relaxation.lower[0][:, None]
-        if relaxation.unstable is not None and node in self.slopes:
-            slope = torch.where(relaxation.unstable[:, None], self.slopes[node], slope)
-        self.coefficients[node], self.slopes_used[node] = form.coef, slope
-        return replace(relaxation, lower=(slope,))
-
-
-@dataclass(frozen=True)
-class InitialBounds:
-    """Specifications before the ascent: for each the relaxation over its own region, and a bound."""
-
-    network: NetworkRelaxation
-    specifications: Float[Tensor, "s d"]
-    bounds: Float[Tensor, "s"]
 
 
 @final
@@ -202,13 +164,10 @@ class Semidefinite(RadiusSearch):
         for image in range(len(specifications)):
             region_index = torch.zeros(len(specifications[image]), dtype=torch.int64, device=specifications.device)
             end = time.monotonic() + self.seconds
-            initial = self._initial_bounds(
+            network, bounds[image] = self._initial_bounds(
                 graph, region.pick(image), region_index, specifications[image], end, torch.inf
             )
-            bounds[image] = initial.bounds
-            if ascent := self._ascend(
-                initial, torch.arange(len(region_index), device=specifications.device), end, None
-            ):
+            if ascent := self._ascend(network, specifications[image], end, None):
                 for index, kappa in enumerate(ascent.kappa()):
                     bounds[image, index] = max(float(bounds[image, index]), ascent.proved(index, kappa, HALVINGS))
         return bounds
@@ -229,12 +188,13 @@ class Semidefinite(RadiusSearch):
             region: Region, indices: Int[Tensor, "o"], region_index: Int[Tensor, "o"], end: float
         ) -> Bool[Tensor, "o"]:
             nonlocal last  # the next radius starts from the multipliers of this one
-            initial = self._initial_bounds(graph, region, region_index, specifications[indices], end, 0.0)
-            won = initial.bounds > 0
-            hard = (~won).nonzero()[:, 0]
-            ascent = self._ascend(initial, hard, end, _of(last, indices[hard])) if len(hard) else None
-            if ascent:
-                last = indices[hard], ascent
+            network, bounds = self._initial_bounds(graph, region, region_index, specifications[indices], end, 0.0)
+            won = bounds > 0
+            if not len(hard := (~won).nonzero()[:, 0]):
+                return won
+            open_ = indices[hard]
+            if ascent := self._ascend(network.take(hard), specifications[open_], end, _of(last, open_)):
+                last = open_, ascent
                 for index, kappa in enumerate(ascent.kappa()):
                     won[hard[index]] = ascent.total(kappa) < 0 and ascent.proved(index, kappa, 0) >= 0
             return won
@@ -249,8 +209,8 @@ class Semidefinite(RadiusSearch):
         specifications: Float[Tensor, "s d"],
         end: float,
         target: float,
-    ) -> InitialBounds:
-        """Return bounds by branch and bound of specifications, each over the region that ``region_index`` names."""
+    ) -> tuple[NetworkRelaxation, Float[Tensor, "s"]]:
+        """Return the relaxation over the region that ``region_index`` names, and bounds by branch and bound."""
         _check_ball(region)
         if graph.steps:
             raise HoldfastError("semidefinite bounds are those of real arithmetic; use crown, alpha, branch or exact")
@@ -267,14 +227,13 @@ class Semidefinite(RadiusSearch):
             problem = BranchAndBound(network, region_index[near], specifications[near], ALPHA_RATE / 2)
             subdomains = replace(root.pick(near), owner=torch.arange(len(near), device=near.device))
             bounds[near] = problem.solve(subdomains, self.inner, PARTS, BATCH, now + SPLITS * (end - now), target)
-        return InitialBounds(picked, specifications, bounds)
+        return picked, bounds
 
     def _ascend(
-        self, initial: InitialBounds, which: Int[Tensor, "h"], end: float, last: Ascent | None
+        self, network: NetworkRelaxation, specifications: Float[Tensor, "h d"], end: float, last: Ascent | None
     ) -> Ascent | None:
         """Return the final ascent; it starts from the multipliers of ``last`` for neurons that were unstable there too."""
         started = time.monotonic()
-        network, specifications = initial.network.take(which), initial.specifications[which]
         _, best = ascend_specifications(network, specifications[:, None], self.inner, ALPHA_RATE)
         ball = EnclosingBall(network.region.centre, network.region.eps) if network.region.ball is L2 else None
         problem = Lagrangian(network.graph, network.intermediate_bounds, specifications, ball)
@@ -300,14 +259,14 @@ class Semidefinite(RadiusSearch):
 
     def _start(self, problem: Lagrangian, network: NetworkRelaxation, slopes: dict[int, Tensor]) -> Ascent:
         """Return the multipliers of alpha-CROWN's bound, in l2 balls of SDP-CROWN's, and random vectors."""
-        output, recorder = problem.graph.nodes[-1], CoefficientRecorder(slopes)
+        chosen = {node: values[:, 0] for node, values in slopes.items()}
+        output, recorder = problem.graph.nodes[-1], SubdomainParameters(chosen, {}, {})
         minimise(network, output.index, dense_form(problem.specifications[:, None], output.shape), recorder)
         multipliers, scales = {}, {}
         for node, unstable in problem.unstable.items():
             zero = torch.zeros_like(problem.spans[node][0])
             # A ReLU that the specifications do not depend on has no coefficients.
-            coef = recorder.coefficients[node][:, 0] if node in recorder.coefficients else zero
-            slope = recorder.slopes_used[node][:, 0] if node in recorder.slopes_used else zero
+            coef, slope = recorder.coefficients.get(node, zero), chosen.get(node, zero)
             values = (zero, coef.clamp_min(0) * slope, coef.clamp_min(0) * (1 - slope), (-coef).clamp_min(0))
             scale = (coef.abs() * unstable).flatten(1).sum(1) / unstable.flatten(1).sum(1).clamp_min(1)
             scale = scale.reshape(-1, *(1,) * (zero.ndim - 1)).expand_as(zero)

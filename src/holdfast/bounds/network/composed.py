@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.bounds.network.graph import Builder, Var
+from holdfast.bounds.network.network_graph import Builder, Var
 from holdfast.bounds.relaxations import average_rule, elu, softplus
 from holdfast.core.errors import CannotBound
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import CannotBound, HoldfastError
 from holdfast.core.fingerprint import attributes, behaviour, content, shared_hooks

@@ -22,7 +22,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from holdfast.bounds.network.forms import Shape
-from holdfast.bounds.network.graph import Affine, Convolution, Diagonal
+from holdfast.bounds.network.network_graph import Affine, Convolution, Diagonal
 
 LARGEST = 2048
 """The largest matrix whose eigenvalues are computed."""

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from holdfast.bounds.network.composed import COMPOSED, group_norm, matmul
 from holdfast.bounds.network.forms import Form
-from holdfast.bounds.network.graph import Affine, Builder, Convolution, Diagonal, Graph, Node, Value, Var
+from holdfast.bounds.network.network_graph import Affine, Builder, Convolution, Diagonal, Graph, Node, Value, Var
 from holdfast.core.errors import CannotBound
 
 # What each traced operation becomes. The names are those of ``torch.ops.aten``; the lists are explicit.

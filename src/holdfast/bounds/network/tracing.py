@@ -29,7 +29,7 @@ from holdfast.bounds.network.consistency import (
     state,
     unlike,
 )
-from holdfast.bounds.network.graph import Builder, Graph, Var
+from holdfast.bounds.network.network_graph import Builder, Graph, Var
 from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.bounds.network.program import check_operations, exported_program, functional_program, operation_name
 from holdfast.core.encoder import Codes, Encoder, Pixels

@@ -23,7 +23,7 @@ from holdfast.bounds.methods.branch_and_bound import BranchAndBound, Subdomains
 from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, output_bounds, relax
 from holdfast.bounds.methods.interval import intermediate_bounds
 from holdfast.bounds.network.forms import Form, Windows, dense_form
-from holdfast.bounds.network.graph import RULES, Affine, Graph
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.proofs.proof import Claim, Leaves, Matrix, PlainNetwork, Step
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, LinearRelaxation

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.network.graph import RULES, Affine, Diagonal, Graph, Node
+from holdfast.bounds.network.network_graph import RULES, Affine, Diagonal, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, LinearRelaxation
 from holdfast.bounds.rounding.errors import local_error

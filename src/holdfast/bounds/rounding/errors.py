@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.bounds.network.graph import Affine, Graph, Step, Var
+from holdfast.bounds.network.network_graph import Affine, Graph, Step, Var
 from holdfast.bounds.network.tracing import CASTS
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.formats import NAMES, Execution, Format, Number, Rule, Values, size

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from holdfast.bounds.methods.base import Crown, vacuous_unless_finite
 from holdfast.bounds.methods.interval import node_box
 from holdfast.bounds.network.consistency import State, call, check_graph, check_repeatable, probes, state
-from holdfast.bounds.network.graph import Builder, Graph, Step, Var
+from holdfast.bounds.network.network_graph import Builder, Graph, Step, Var
 from holdfast.bounds.network.program import check_operations, exported_program, operation_name
 from holdfast.bounds.network.tracing import CASTS, ENTRIES, check_executed, graph_of, trace
 from holdfast.bounds.regions import Region, region

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from holdfast.bounds.network.graph import Affine, Graph, Node, Step, Var
+from holdfast.bounds.network.network_graph import Affine, Graph, Node, Step, Var
 from holdfast.bounds.relaxations import Box
 
 # Floating-point formats, and how far sums in them can be from the sums of real numbers.

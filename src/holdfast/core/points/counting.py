@@ -56,12 +56,7 @@ class Kin:
         return len(self.theirs) - int(counts[self.mine].max())
 
     def among(self, rows: slice, columns: slice) -> Bool[Tensor, "b k"]:
-        """Mask of the others that belong to the same group.
-
-        Args:
-            rows: Embeddings.
-            columns: Embeddings of the gallery.
-        """
+        """Mask of the others that belong to the same group."""
         return self.mine[rows, None] == self.theirs[None, columns]
 
 
@@ -71,10 +66,7 @@ def closer_counts(
     """For each attacked embedding: other clean embeddings strictly closer than its original.
 
     Args:
-        divergence: Distance between embeddings, fitted if it needs to be.
         moved: Attacked embeddings, shape (m, d); rows that are not finite count none.
-        originals_of: Row of ``clean`` that each belongs to, shape (m,).
-        clean: Clean embeddings of the population, shape (n, d).
         kin: Groups of both; embeddings of the same group are not counted.
 
     Example:
@@ -98,10 +90,8 @@ def crossings(
     """Counts of clean embeddings closer than the original, by attacked and by clean row.
 
     Args:
-        divergence: Distance between embeddings, fitted if it needs to be.
         moved: Attacked embeddings, shape (m, d); rows that are not finite count none.
         originals_of: Row of ``clean`` that each belongs to, shape (m,); -1 if ``originals`` are given.
-        clean: Clean embeddings of the population, shape (n, d).
         originals: Own clean embeddings, shape (m, d), where they are not in ``clean``.
         left_out: Mask of clean embeddings that never count, shape (n,).
         kin: Groups of both; embeddings of the same group are not counted.
@@ -150,20 +140,13 @@ class Frame:
     """Embedded, centred and scaled coordinates in which embeddings are compared."""
 
     divergence: Divergence
-    """Distance between embeddings."""
     centre: Float[Tensor, "d"]
-    """Origin of the coordinates, shape (d,)."""
     unit: float
     """Scale of the coordinates, a power of two."""
 
     @classmethod
     def of(cls, divergence: Divergence, clean: Clean) -> Frame:
-        """Frame from a sample of the population; any centre near it serves.
-
-        Args:
-            divergence: Distance between embeddings.
-            clean: Clean embeddings, shape (n, d).
-        """
+        """Frame from a sample of the population; any centre near it serves."""
         sample = embedded(divergence, clean[:: max(1, len(clean) // 4096)]).double()
         sample = sample[sample.isfinite().all(1)]
         if not len(sample):
@@ -179,12 +162,7 @@ class Frame:
 
 
 def embedded(divergence: Divergence, codes: Codes) -> Codes:
-    """Points whose Euclidean distance grows with a divergence, in float64 if computed.
-
-    Args:
-        divergence: Divergence that has such points.
-        codes: Embeddings, shape (n, d).
-    """
+    """Points whose Euclidean distance grows with a divergence, in float64 if computed."""
     points = divergence.embed(codes)
     assert points is not None
     if points is codes:
@@ -229,8 +207,6 @@ class Tile:
         """Rows and columns of doubtful pairs that are closer after all, computed in float64.
 
         Args:
-            divergence: Distance between embeddings.
-            moved: Attacked embeddings, shape (b, d).
             mine: Own clean embeddings, shape (b, d).
             block: Clean embeddings to compare with, shape (k, d).
         """
@@ -283,13 +259,8 @@ def shares_within(
     Computed in float64, in blocks. For many thresholds ``share_of_pairs_within`` is faster.
 
     Args:
-        divergence: Distance between embeddings, fitted if it needs to be.
-        thresholds: Distances, shape (t,).
         clean: Embeddings, shape (n, d); rows that cannot be embedded are left out.
         groups: Group of each embedding; embeddings of the same group are left out.
-
-    Returns:
-        Fractions, shape (t, p).
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
@@ -329,13 +300,7 @@ def share_of_pairs_within(
     Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
 
     Args:
-        divergence: Distance between embeddings, fitted if it needs to be.
-        thresholds: Distances, shape (t,).
-        clean: Embeddings, shape (n, d).
         groups: Group of each embedding; two embeddings of one group make no pair.
-
-    Returns:
-        Fractions, shape (t,).
     """
     points = divergence.embed(clean.double())
     if points is not None:

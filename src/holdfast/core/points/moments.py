@@ -21,7 +21,6 @@ class Moments:
     """Sums over embeddings, for mean, covariance and rank."""
 
     count: int
-    """Embeddings that were summed."""
     origin: Float[Tensor, "d"]
     """Point near the embeddings, shape (d,), so that nothing cancels."""
     sum: Float[Tensor, "d"]
@@ -29,9 +28,7 @@ class Moments:
     scatter: Float[Tensor, "e e"]
     """Sum of outer products of embeddings minus ``origin``, shape (d, d); empty if not computed."""
     least: Float[Tensor, "d"]
-    """Smallest value of each feature, shape (d,)."""
     most: Float[Tensor, "d"]
-    """Largest value of each feature, shape (d,)."""
 
     @property
     def mean(self) -> Float[Tensor, "d"]:
@@ -59,8 +56,6 @@ def moments(codes: Float[Tensor, "n d"], rows: Int[Tensor, "k"] | None = None, s
     """Sums over embeddings, block by block.
 
     Args:
-        codes: Embeddings, shape (n, d).
-        rows: Rows to sum; None for all.
         scatter: True to sum outer products as well.
 
     Example:
@@ -103,7 +98,6 @@ def far_out(codes: Float[Tensor, "n d"], centred: bool = False) -> str:
     them, the interval of RankMe covered .35 to .60 and that of the effective rank .73 to .83.
 
     Args:
-        codes: Embeddings, shape (n, d).
         centred: True to take norms from the mean of the embeddings instead of 0.
 
     Example:

@@ -46,8 +46,6 @@ def nearest_neighbours(points: Points, k: int, queries: Int[Tensor, "q"] | None 
     """Exact nearest other points of each point.
 
     Args:
-        points: Points to search.
-        k: Neighbours per point, 1 to n - 1.
         queries: Rows to look up, shape (q,); None for all.
 
     Example:
@@ -105,17 +103,7 @@ def _blind(score: Float[Tensor, "b c"], rows: Int[Tensor, "b"], start: int) -> N
 def ranked(
     points: Points, rows: Int[Tensor, "b"], index: Int[Tensor, "b c"], k: int
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
-    """Nearest candidates of each row, by distances computed from differences.
-
-    Args:
-        points: Points to search.
-        rows: Rows to look up, shape (b,).
-        index: Candidates of each row, shape (b, c).
-        k: Neighbours per row.
-
-    Returns:
-        Indices and squared distances, each of shape (b, k).
-    """
+    """Nearest candidates of each row, by distances computed from differences."""
     index = index.sort(1).values  # so that a stable sort by distance leaves ties to the lower index
     square = torch.empty(index.shape, dtype=torch.float64, device=index.device)
     step = max(1, NEAR // (index.shape[1] * points.features))

@@ -31,9 +31,7 @@ class Points:
     """
 
     values: Shaped[Tensor, "n d"]
-    """Points, shape (n, d)."""
     centre: Float[Tensor, "d"]
-    """Centre of the points, shape (d,)."""
     scale: float
     """Power of two that keeps squares from over- and underflow."""
     constant: bool
@@ -50,13 +48,7 @@ class Points:
     def tile(
         self, rows: slice | Int[Tensor, "b"], dtype: torch.dtype = torch.float32, columns: slice = slice(None)
     ) -> Float[Tensor, "b e"]:
-        """Centred and scaled points of some rows and columns.
-
-        Args:
-            rows: Rows to take.
-            dtype: Floating-point type of the result.
-            columns: Features to take.
-        """
+        """Centred and scaled points of some rows and columns."""
         # In float32 too: subtracting one constant vector rounds each result once, relative to its own size.
         wide = _wide(self.values.dtype)
         moved = self.values[rows, columns].to(wide) - self.centre[columns].to(wide)
@@ -70,10 +62,6 @@ class Points:
 
 def points(array: object, name: str = "points") -> Points:
     """Check an array and turn it into points.
-
-    Args:
-        array: Numbers of any type, shape (n, ...).
-        name: Name of the array in errors.
 
     Raises:
         HoldfastError: It is no array of numbers with a first axis of samples, or holds NaN or infinity.
@@ -184,7 +172,6 @@ class EnclosingBalls:
     """A ball around each set of points."""
 
     centres: Float[Tensor, "b d"]
-    """Centres, shape (b, d)."""
     radii: Float[Tensor, "b"]
     """Radius of a ball that holds every point of its set, shape (b,)."""
     least: Float[Tensor, "b"]
@@ -199,9 +186,7 @@ def enclosing_balls(
     In float64. If ``most_steps`` do not suffice, the balls still enclose, and ``least`` bounds the smallest radius.
 
     Args:
-        points: Sets of points, shape (b, n, d).
         tolerance: Excess over the smallest radius, as a fraction; above 0.
-        most_steps: Largest number of steps.
 
     Raises:
         HoldfastError: There are no points, or some are not finite.

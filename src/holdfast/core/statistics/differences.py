@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
 from holdfast.core.statistics.groups import (
     Groups,
@@ -106,12 +106,7 @@ def paired(
     name for each sample, these are drawn, and counted, instead.
 
     Args:
-        a: Values of the first encoder.
-        b: Values of the second encoder, on the same samples.
         statistic: ``mean``, ``median`` or another statistic of the series.
-        better: Whether lower or higher values are better, or neither.
-        confidence: Confidence of the interval, in (0, 1).
-        groups: Name of the group of each sample; groups are then drawn and counted instead of samples.
 
     Raises:
         ValueError: The two series have different numbers of samples.
@@ -122,7 +117,8 @@ def paired(
     both = ~(np.isnan(left) | np.isnan(right))
     left, right = left[both], right[both]
     # What rounding makes of equal values is no difference: where it is the same for all images, it would decide.
-    right = np.where(np.isclose(left, right, rtol=ROUNDING, atol=0), left, right)
+    close = (np.abs(left - right) <= ROUNDING * np.abs(right)) & np.isfinite(right)
+    right = np.where(close, left, right)
     n = len(left)
     if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
@@ -163,10 +159,6 @@ def unpaired(a: Estimate, b: Estimate) -> Difference:
 
     The distances to the ends add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095). Two encoders on
     the same inputs mostly err alike, so this says *tied* more often than it must.
-
-    Args:
-        a: Number of the first encoder.
-        b: Number of the second encoder.
 
     Example:
         >>> from holdfast.core.records import Claim

@@ -8,7 +8,7 @@ from math import exp, inf, isfinite, nan, sqrt
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Findings, Series
 from holdfast.core.statistics.intervals import (
     Limits,
@@ -18,7 +18,7 @@ from holdfast.core.statistics.intervals import (
     random_weights,
     share_interval,
     skewed_interval,
-    upper_end,
+    weighted_ends,
 )
 from holdfast.core.statistics.quantiles import QUARTILES
 from holdfast.core.statistics.summaries import is_share, limits_of
@@ -52,12 +52,6 @@ def group_mean_interval(
     Values with limits: Gaffke's bounds (``bounded_interval``) over groups, each weighted by its size, with one more group of
     the mean size at the limit.
 
-    Args:
-        values: One value per sample, shape (n,).
-        groups: Number of the group of each sample, from 0, shape (n,).
-        limits: Smallest and largest possible value; None without limits.
-        confidence: Confidence of the interval, in (0, 1).
-
     Example:
         >>> values, alone = np.array([0.0, 0.0, 1.0, 1.0]), np.arange(4)
         >>> low, high = group_mean_interval(values, alone, None)
@@ -81,11 +75,7 @@ def weighted_interval(
     """Interval of a mean over groups under random weights, with one more group at a limit.
 
     Args:
-        sums: Sum of the values of each group, shape (g,).
-        sizes: Samples of each group, shape (g,).
-        limits: Smallest and largest possible value.
         weights: Random weights, shape (r, g); the rest to 1 goes to one more group of the mean size.
-        confidence: Confidence of the interval, in (0, 1).
     """
     # In an order of their own, so that weights meet groups alike however the images are ordered.
     order = np.lexsort((sizes, sums))
@@ -104,11 +94,6 @@ def group_median_interval(values: Values, groups: Groups, confidence: float = 0.
 
     That share counts for as many samples as its variance between groups says (Korn and Graubard 1998), with Student's
     quantile for that number of groups.
-
-    Args:
-        values: One value per sample, shape (n,).
-        groups: Number of the group of each sample, from 0, shape (n,).
-        confidence: Confidence of the interval, in (0, 1).
     """
     if groups.max() < 1:
         return nan, nan
@@ -122,12 +107,6 @@ def group_quantile_interval(
     values: Values, groups: Groups, share: float, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Interval of a quantile of samples that come in groups, widened to values that occur.
-
-    Args:
-        values: One value per sample, shape (n,).
-        groups: Number of the group of each sample, from 0, shape (n,).
-        share: Fraction of samples below the quantile, in (0, 1).
-        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> values, alone = np.arange(1.0, 101.0), np.arange(100)
@@ -155,10 +134,7 @@ def linked_quantile_interval(
     same nearest image. The fraction of images below the quantile counts for as many as its variance over such pairs says.
 
     Args:
-        values: One radius per image, shape (n,); may be infinite.
         own, nearest: Row of each image, and row of its nearest other image.
-        share: Fraction of images below the quantile, in (0, 1).
-        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> values, images = np.arange(1.0, 101.0), np.arange(100)
@@ -189,11 +165,6 @@ def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:
     """Factor by which groups lengthen the interval of a mean: root of the design effect.
 
     Kish 1965, with Student's quantile for the number of groups. About 1 at least; infinite for a single group.
-
-    Args:
-        values: One value per sample, shape (n,).
-        groups: Number of the group of each sample, from 0, shape (n,).
-        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> round(widening(np.repeat([1.0, 2.0, 3.0, 4.0], 9), np.repeat(np.arange(4), 9)), 1)
@@ -319,10 +290,6 @@ def weights_beside_half(n: int) -> Float[np.ndarray, "r n"]:
 def reach(moves: Values, limits: Limits) -> Limits:
     """How far one more image may move the mean of ``moves``, to either side.
 
-    Args:
-        moves: Differences of the samples, shape (n,).
-        limits: Smallest and largest possible difference.
-
     Example:
         >>> reach(np.zeros(300), (-1.0, 1.0))
         (-1.0, 1.0)
@@ -343,19 +310,13 @@ def reach(moves: Values, limits: Limits) -> Limits:
 def difference_interval(differences: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:
     """Interval of the mean of paired differences with known limits.
 
-    Args:
-        differences: One difference per sample, shape (n,).
-        limits: Smallest and largest possible difference.
-        confidence: Confidence of the interval, in (0, 1).
-
     Example:
         >>> low, high = difference_interval(np.zeros(300), (-1.0, 1.0))
         >>> low == -high, round(high, 3)
         (True, 0.008)
     """
-    low, high = reach(differences, limits)
     weights = weights_beside_half(len(differences))
-    return -upper_end(-differences, -low, weights, confidence), upper_end(differences, high, weights, confidence)
+    return weighted_ends(differences, reach(differences, limits), weights, confidence)
 
 
 def group_difference_interval(
@@ -364,12 +325,6 @@ def group_difference_interval(
     """Interval of the mean of paired differences of samples that come in groups.
 
     What moves the mean are whole groups: one more, of the mean size, goes as far as those that were seen suggest.
-
-    Args:
-        differences: One difference per sample, shape (n,).
-        groups: Number of the group of each sample, from 0, shape (n,).
-        limits: Smallest and largest possible difference.
-        confidence: Confidence of the interval, in (0, 1).
     """
     sizes = np.bincount(groups).astype(float)
     if len(sizes) < 2:

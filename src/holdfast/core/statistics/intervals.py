@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 
 MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
 Values = Float[np.ndarray, "n"]
@@ -27,12 +27,7 @@ def draws_for(n: int) -> int:
 
 
 def decides_nothing(n: int, confidence: float) -> bool:
-    """True if ``n`` samples are too few for any interval free of assumptions.
-
-    Args:
-        n: Number of samples.
-        confidence: Confidence of the interval, in (0, 1).
-    """
+    """True if ``n`` samples are too few for any interval free of assumptions."""
     return 2.0 ** (1 - n) > 1 - confidence
 
 
@@ -45,8 +40,6 @@ def share_interval(successes: int | float, n: int | float, confidence: float = 0
 
     Args:
         successes: Samples that count; may be fractional.
-        n: Samples in all; fewer than there are if they depend on each other (Korn and Graubard 1998).
-        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> low, high = share_interval(0, 1024)
@@ -76,10 +69,6 @@ def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
     """Order statistics that cover the median, whatever the distribution.
 
     Too few samples (fewer than 6 for 95%) give their whole range.
-
-    Args:
-        values: One value per sample, shape (n,).
-        confidence: Confidence of the interval, in (0, 1).
     """
     from scipy.stats import binom
 
@@ -94,14 +83,6 @@ def quantile_interval(values: Values, share: float, confidence: float = 0.95) ->
     """Order statistics that cover a quantile, whatever the distribution.
 
     An end for which there are too few samples is infinite. Samples may be infinite: known to lie beyond a limit.
-
-    Args:
-        values: One value per sample, shape (n,); may be infinite.
-        share: Fraction of samples below the quantile, in (0, 1).
-        confidence: Confidence of the interval, in (0, 1).
-
-    Returns:
-        Ends of the interval; infinite if there are too few samples for an end.
 
     Example:
         >>> quantile_interval(np.arange(1.0, 101.0), 0.25)
@@ -120,12 +101,7 @@ def quantile_interval(values: Values, share: float, confidence: float = 0.95) ->
 
 
 def quantiles(values: Values, shares: tuple[float, float]) -> tuple[float, float]:
-    """Two quantiles, interpolated if all values are finite, else values that occur.
-
-    Args:
-        values: One value per sample, shape (n,).
-        shares: Fractions of the two quantiles.
-    """
+    """Two quantiles, interpolated if all values are finite, else values that occur."""
     method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
     low, high = np.quantile(values, shares, method=method)
     return float(low), float(high)
@@ -139,32 +115,28 @@ def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -
     and Thomas 2019, https://arxiv.org/abs/1905.06208). For yes or no this is the interval of Clopper and Pearson; for their
     paired differences, McNemar's exact test.
 
-    Args:
-        values: One value per sample, shape (n,).
-        limits: Smallest and largest possible value.
-        confidence: Confidence of the interval, in (0, 1).
-
     Example:
         >>> low, high = bounded_interval(np.zeros(1000), (0.0, 1.0))
         >>> low, round(high, 3)
         (0.0, 0.004)
     """
-    weights, (least, most) = random_weights(len(values)), limits
-    return 0.0 - upper_end(-values, -least, weights, confidence), upper_end(values, most, weights, confidence)
+    return weighted_ends(values, limits, random_weights(len(values)), confidence)
 
 
-def upper_end(values: Values, most: float, weights: Float[np.ndarray, "r n"], confidence: float) -> float:
-    """Upper end of a mean under random weights, with one more sample at ``most``.
+def weighted_ends(
+    values: Values, limits: Limits, weights: Float[np.ndarray, "r n"], confidence: float
+) -> tuple[float, float]:
+    """Ends of a mean under random weights, each with one more sample at the limit on its side.
 
     Args:
-        values: One value per sample, shape (n,).
-        most: Largest possible value.
         weights: Random weights, shape (r, n); the rest to 1 goes to the added sample.
-        confidence: Confidence of the interval, in (0, 1).
     """
+    least, most = limits
     # Sorted, so that the weights meet the values in the same order however the images are ordered.
-    below = weights @ np.sort(most - values)[::-1].astype(np.float32)
-    return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
+    ordered, mean = np.sort(values), float(values.mean())
+    sums = [weights @ room.astype(np.float32) for room in ((ordered - least)[::-1], most - ordered)]
+    above, below = np.quantile(sums, (1 - confidence) / 2, axis=1).tolist()
+    return min(least + above, mean), max(most - below, mean)
 
 
 @lru_cache(maxsize=2)
@@ -181,10 +153,6 @@ def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
     Its ends are also taken with the skewness removed, by the cubic transformation of the studentised mean (Hall 1992,
     https://doi.org/10.1111/j.2517-6161.1992.tb01876.x). The outer ends hold: alone, Student's covers too little where values
     are skewed, and the other tells alike encoders apart in up to 17 of 100 cases where few images differ, and far.
-
-    Args:
-        values: One value per sample, shape (n,).
-        confidence: Confidence of the interval, in (0, 1).
     """
     from scipy.special import stdtrit
 
@@ -215,8 +183,6 @@ def jackknife(statistic: Callable[[list[int]], float], n: int, groups: int = 10)
 
     Args:
         statistic: Function from the rows to use to the statistic.
-        n: Samples.
-        groups: Groups to leave out, 2 or more.
     """
     if n < 2:
         return nan, nan
@@ -228,10 +194,6 @@ def jackknife(statistic: Callable[[list[int]], float], n: int, groups: int = 10)
 
 def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"]) -> tuple[float, float]:
     """95% interval of a statistic from its values without one group of samples at a time.
-
-    Args:
-        whole: Statistic of all samples.
-        left_out: Statistic without each group, shape (g,).
 
     Example:
         >>> low, high = jackknife_interval(2.0, np.array([1.9, 2.0, 2.1]))
@@ -261,7 +223,6 @@ def fit(values: Rows, flattest: float = FLATTEST) -> tuple[Each, Each]:
     solution; of values that are all the same it is infinite.
 
     Args:
-        values: Positive values, shape (..., k).
         flattest: Smallest shape parameter to consider, above 0.
 
     Returns:
@@ -287,26 +248,14 @@ def fit(values: Rows, flattest: float = FLATTEST) -> tuple[Each, Each]:
 
 
 def log_likelihood(values: Rows, shape: Each, scale: Each) -> Each:
-    """Log-likelihood of each row under a Weibull distribution.
-
-    Args:
-        values: Positive values, shape (..., k).
-        shape: Shape parameter of each row.
-        scale: Scale parameter of each row.
-    """
+    """Log-likelihood of each row under a Weibull distribution."""
     from scipy.stats import weibull_min
 
     return np.sum(weibull_min.logpdf(values, shape[..., None], scale=scale[..., None]), axis=-1)
 
 
 def misfit(values: Float[np.ndarray, "k"], shape: float, scale: float) -> tuple[float, float]:
-    """Kolmogorov-Smirnov distance between values and a Weibull distribution, and p-value.
-
-    Args:
-        values: Positive values, shape (k,).
-        shape: Shape parameter.
-        scale: Scale parameter.
-    """
+    """Kolmogorov-Smirnov distance between values and a Weibull distribution, and p-value."""
     from scipy.stats import kstest, weibull_min
 
     # Its parameters are given as such: a frozen law takes longer to make than to use.

@@ -28,7 +28,6 @@ def quantile_influence(quantiles: Series, near: Values, references: int) -> Seri
     """Values of the images whose mean is the median: the median plus each image's influence.
 
     Args:
-        quantiles: Fraction of pairs within the displacement of each attacked image.
         near: Fraction of other images within the median displacement, per image; nan if no reference image.
         references: Images that make up the pairs. If few of them are attacked, variation in the others weighs less, by
             ``sqrt(attacked / references)``.
@@ -86,14 +85,7 @@ def radius_estimates(series: Series) -> tuple[Estimate, ...]:
 
 
 def radius_findings(ids: Sequence[str], series: Sequence[Series], norm: str, warnings: Sequence[str]) -> Findings:
-    """Findings about radii in one norm: series, quartiles and curves.
-
-    Args:
-        ids: Ids of the samples.
-        series: Radii, one series per metric.
-        norm: Name of the norm.
-        warnings: Sentences to read beside the numbers.
-    """
+    """Findings about radii in one norm: series, quartiles and curves."""
     return Findings(
         ids=tuple(ids),
         series=tuple(series),
@@ -119,10 +111,6 @@ def lost_curve(series: Series, norm: str) -> tuple[Curve, ...]:
     """Curve of the fraction of samples lost within each radius; none if none is lost.
 
     Its band holds each share by itself, with mid-P intervals.
-
-    Args:
-        series: Radii, one per sample.
-        norm: Name of the norm.
     """
     radii = np.sort([value for value in series.values if not isnan(value)])
     finite = radii[np.isfinite(radii)]

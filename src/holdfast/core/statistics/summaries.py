@@ -5,12 +5,12 @@ All averages of the library are taken here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import hypot, inf, isfinite, isnan, nan
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Series
@@ -92,10 +92,6 @@ def over_references(median: Estimate, near: Values) -> Estimate:
     ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
     over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
     which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
-
-    Args:
-        median: Number whose interval takes the reference images as given.
-        near: Fraction of the other images within the median displacement of each reference image.
     """
     if not len(near) or not median.n:
         return median
@@ -118,9 +114,7 @@ class Scale(NamedTuple):
     value: float
     """Median that numbers are relative to."""
     low: float
-    """Lower end of its interval."""
     high: float
-    """Upper end of its interval."""
     n: int
     """Distances that it is the median of."""
 
@@ -148,10 +142,6 @@ def over_scale(share: Estimate, scale: Scale) -> Estimate:
     """Widen the interval of a ratio for variation in the scale it is relative to.
 
     Both ways in which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
-
-    Args:
-        share: Ratio whose interval takes the scale as given.
-        scale: Scale with its interval.
     """
     value, low, high = share.value, share.low, share.high
     if isfinite(value):
@@ -215,25 +205,31 @@ def _mean(values: Values, limits: Limits | None) -> Summary:
 
 
 def series_of(
-    quantity: str, conditions: Conditions, values: Shaped[Tensor, "n"], unit: str, claim: Claim, of: str, reason: str
+    quantity: str,
+    conditions: Conditions,
+    values: Shaped[Any, "n"],
+    unit: str,
+    claim: Claim,
+    of: str,
+    reason: str | Callable[[int], str],
 ) -> Series:
     """Turn one value per sample into a series; nan values are missing for ``reason``.
 
     Args:
         quantity: Name of the metric.
         conditions: Conditions of the measurement, by name.
-        values: One value per sample, shape (n,).
+        values: One value per sample, tensor or array of shape (n,).
         unit: Unit of the values.
         claim: Bound type of the values.
         of: Quantity that the values bound or estimate.
-        reason: Why a value may be missing.
+        reason: Why a value may be missing, or a function from its position to that.
 
     Example:
         >>> import torch
         >>> series_of("risk", {}, torch.tensor([0.5, torch.nan]), "share", Claim.ESTIMATE, "risk", "a zero code").reasons
         {1: 'a zero code'}
     """
-    numbers = values.double().cpu().tolist()
+    numbers = [float(value) for value in values.tolist()]
     return Series(
         quantity=quantity,
         conditions=conditions,
@@ -241,28 +237,50 @@ def series_of(
         unit=unit,
         claim=claim,
         of=of,
-        reasons={position: reason for position, value in enumerate(numbers) if isnan(value)},
+        reasons={k: reason(k) if callable(reason) else reason for k, value in enumerate(numbers) if isnan(value)},
     )
 
 
-def ratio_of_means(top: Float[Tensor, "n"], bottom: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def without_interval(
+    quantity: str,
+    conditions: Conditions,
+    value: float,
+    n: int,
+    method: str,
+    unit: str,
+    of: str,
+    better: Better = "neither",
+    reason: str | None = None,
+) -> Estimate:
+    """Number that has no interval; ``method`` says why."""
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=value,
+        low=nan,
+        high=nan,
+        n=n,
+        method=method,
+        unit=unit,
+        claim=Claim.ESTIMATE,
+        of=of,
+        better=better,
+        reason=reason,
+    )
+
+
+def ratio_of_means(top: Float[Any, "n"], bottom: Float[Any, "n"]) -> Float[Any, "n"]:
     """Values whose mean is ``mean(top) / mean(bottom)``: the ratio plus each influence.
 
     So its interval and its paired comparisons are those of a mean, and allow for the chance in both means (the delta
     method). All nan where the lower mean is zero.
-
-    Args:
-        top: Numerator of each sample, shape (n,).
-        bottom: Denominator of each sample, shape (n,).
-
-    Returns:
-        Values, shape (n,); all nan if the mean of ``bottom`` is zero.
 
     Example:
         >>> import torch
         >>> ratio_of_means(torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])).mean()
         tensor(0.6667)
     """
-    mean = bottom.mean()
+    if (mean := bottom.mean()) == 0:
+        return top * nan
     ratio = top.mean() / mean
-    return (ratio + (top - ratio * bottom) / mean).where(mean != 0, nan)
+    return ratio + (top - ratio * bottom) / mean

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from holdfast.core.noise import hashed
+from holdfast.core.files import hashed
 from holdfast.core.records import Estimate, Series
 from holdfast.core.statistics.groups import GROUPED, Groups, group_mean_interval, numbered
 from holdfast.core.statistics.intervals import Values, bounded_interval, draws_for, random_weights
@@ -73,7 +73,6 @@ def tails_of(
     """Numbers about the low end of fractions.
 
     Args:
-        fractions: One fraction per sample, in [0, 1]; nan is left out.
         at_least: Fractions that a sample must reach to count.
         lowest: Fractions of the samples that are the lowest, in (0, 1].
     """
@@ -107,9 +106,6 @@ def tails(
     """Yield each number of ``tails_of``, after a series of yes or no that it is the mean of, if it is one.
 
     Args:
-        series: One fraction per sample.
-        groups: Group of each sample; empty without groups.
-        better: Whether ``lower`` or ``higher`` values are better, or ``neither``.
         influences: How samples that depend on each other move a fraction of them; None if they are independent.
     """
     fractions = np.array(series.values, dtype=np.float64)
@@ -176,10 +172,6 @@ def _lowest(estimate: Estimate, fractions: Values, tail: Tail, numbers: Groups, 
 def lowest_mean(fractions: Values, share: float) -> float:
     """Mean of the lowest ``share`` of fractions; the last sample counts in part.
 
-    Args:
-        fractions: One fraction per sample.
-        share: Fraction of samples that are the lowest, in (0, 1].
-
     Example:
         >>> round(lowest_mean(np.array([0.2, 0.5, 0.9, 1.0]), 0.375), 6)
         0.3
@@ -188,16 +180,11 @@ def lowest_mean(fractions: Values, share: float) -> float:
     return float(np.clip(score.mean() if score[0] < score[-1] else score[0], 0, 1))
 
 
-def lowest_interval(
-    fractions: Values, share: float, effect: float = 1.0, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Interval of the mean of the lowest ``share`` of fractions, by Gaffke's bounds.
+def lowest_interval(fractions: Values, share: float, effect: float = 1.0) -> tuple[float, float]:
+    """95% interval of the mean of the lowest ``share`` of fractions, by Gaffke's bounds.
 
     Args:
-        fractions: One fraction per sample, in [0, 1].
-        share: Fraction of samples that are the lowest, in (0, 1].
         effect: Samples that count for one, because they depend on each other; 1 or more.
-        confidence: Confidence of the interval, in (0, 1).
 
     Example:
         >>> low, high = lowest_interval(np.ones(300), 0.1)
@@ -208,7 +195,7 @@ def lowest_interval(
     weights = random_weights(n) if effect <= 1 else _dependent_weights(n, effect)
     rest = np.maximum(1 - weights.sum(1, dtype=np.float64), 0)
     ends = []
-    for limit, quantile in ((0.0, (1 - confidence) / 2), (1.0, (1 + confidence) / 2)):
+    for limit, quantile in ((0.0, (1 - 0.95) / 2), (1.0, (1 + 0.95) / 2)):
         first = rest if limit == 0 else np.zeros(len(weights))
         filled = np.cumsum(weights, axis=1, dtype=np.float64)
         filled += first[:, None]
@@ -231,9 +218,7 @@ def design_effect(scores: Values, moves: Values, groups: Groups) -> float:
     """Samples that count for one: variance of the mean over that of as many independent samples (Kish 1965).
 
     Args:
-        scores: Value of each sample, shape (n,).
         moves: Influence of each sample on the mean, shape (n,); the values themselves if samples are independent.
-        groups: Number of the group of each sample, from 0, shape (n,).
     """
     from scipy.special import stdtrit
 
@@ -248,19 +233,13 @@ def design_effect(scores: Values, moves: Values, groups: Groups) -> float:
     return effect * student if effect * student > 1 + SLACK else 1.0
 
 
-def worst_group(
-    series: Series, names: Sequence[str], quantity: str, better: Better = "higher", effect: float = 1.0
-) -> Estimate | None:
+def worst_group(series: Series, names: Sequence[str], quantity: str, effect: float = 1.0) -> Estimate | None:
     """Mean of the group with the lowest mean, with an interval for the lowest mean among all such groups.
 
     The means of all groups have intervals that hold together with the confidence asked for (Bonferroni). The least of their
     lower and of their upper ends bound the lowest mean, however it was found.
 
     Args:
-        series: One fraction per sample.
-        names: Group of each sample.
-        quantity: Name of the number.
-        better: Whether ``lower`` or ``higher`` values are better, or ``neither``.
         effect: Samples that count for one, because they depend on each other; 1 or more.
 
     Returns:
@@ -293,7 +272,7 @@ def worst_group(
         unit=series.unit,
         claim=series.claim,
         of=f"{series.of}: the worst group",
-        better=better,
+        better="higher",
         reason=f"the worst of {len(large)} groups is {worst!r} with {len(large[worst])} samples{left_out}",
     )
 
@@ -302,8 +281,6 @@ def fraction_interval(total: float, n: float, error: float) -> tuple[float, floa
     """Interval of the mean of fractions by Clopper and Pearson's, which is wider than fractions between 0 and 1 need.
 
     Args:
-        total: Sum of the fractions.
-        n: Samples in all; fewer than there are if they depend on each other.
         error: Probability of a miss, in (0, 1).
 
     Example:

@@ -15,8 +15,8 @@ from holdfast.core.errors import HoldfastError, OutOfRange
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.corruptions.corrupted_codes import SEVERITIES, check_kinds, in_severities
+from holdfast.corruptions.edit_findings import Ladders, Words, concluded, pictures
 from holdfast.corruptions.edits import Edited
-from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
 from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
 from holdfast.transforms.severity import FIFTEEN

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.core.errors import OutOfRange, UnknownName
+from holdfast.core.errors import OutOfRange
 from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
+from holdfast.corruptions.edit_findings import Ladders, Words, concluded, pictures
 from holdfast.corruptions.edits import Edited
-from holdfast.corruptions.findings import Ladders, Words, concluded, pictures
 from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
-from holdfast.transforms.base import transforms
-from holdfast.transforms.severity import EDITS
+from holdfast.transforms.severity import EDITS, edits_named
 
 WORDS = Words("edit", "edits", "edited", "rung", "rungs", "rung of the ladder")
 
@@ -36,7 +35,7 @@ class CommonPerturbations(Evaluation):
     """Effect of everyday edits on embeddings and retrieval, and the worst of them."""
 
     edits: tuple[str, ...] = EDITS
-    """Families of edits, each with five severities."""
+    """Families of edits with all their severities, or single transforms as in `gamma:0.5`."""
     divergences: tuple[Divergence, ...] = (Cosine(), L2Distance())
     """Distances between embeddings; retrieval and the search use the first."""
     k: int = 10
@@ -78,19 +77,14 @@ class CommonPerturbations(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = [name for name, kind in transforms().items() if kind.family()]
-        for name in self.edits:
-            if name not in known:
-                raise UnknownName(f"{self.name}.edits", name, known)
+        edits_named(self.name, self.edits)
         if self.k < 1:
             raise OutOfRange(f"{self.name}.k", self.k, "at least 1 neighbour")
         if self.chained < 1:
             raise OutOfRange(f"{self.name}.chained", self.chained, "at least 1 edit")
 
     def observation(self) -> Edited:
-        # The first rung of a ladder changes nothing.
-        rungs = tuple(edit for name in self.edits for edit in transforms()[name].family()[1:])
-        return Edited(rungs, self.chained, self.divergences, self.k, self.samples)
+        return Edited(edits_named(self.name, self.edits), self.chained, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         over = without(self, population.encoder)

@@ -135,15 +135,8 @@ class CorruptionError(Evaluation):
         """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""
 
         def wrong_series(values: Tensor, **case: str) -> Series:
-            return series_of(
-                "corrupted_wrong",
-                {"probe": probe, **case},
-                values,
-                "fraction of draws",
-                Claim.ESTIMATE,
-                ERROR,
-                UNDEFINED,
-            )
+            conditions, unit = {"probe": probe, **case}, "fraction of draws"
+            return series_of("corrupted_wrong", conditions, values, unit, Claim.ESTIMATE, ERROR, UNDEFINED)
 
         yield wrong_series(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL, **over)
         for name, wrong in errors.items():

@@ -149,13 +149,7 @@ class CodeRows:
 
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
-    """Rows of a file of embeddings as images of an identity encoder, for a reference set.
-
-    Args:
-        name: Reference without its source and settings.
-        settings: Settings of the reference, by name.
-        selection: Encoder inputs to produce, and which images.
-    """
+    """Rows of a file of embeddings as images of an identity encoder, for a reference set."""
     check_settings(settings, ["column", "ids", "labels", "groups", "inputs", "stored"], SOURCE)
     form = settings.pop("stored", None)
     stored = read_codes(name, **settings, stored=None if form is None else Form.read(form))

@@ -40,9 +40,7 @@ class Table:
     """Embeddings with the other columns of their file."""
 
     codes: Rows
-    """Embeddings, shape (n, d)."""
     columns: dict[str, Any] = field(default_factory=dict)
-    """Other columns, by name."""
 
     @property
     def names(self) -> list[str]:
@@ -53,7 +51,6 @@ class Table:
         """Column by name; None if there is none.
 
         Args:
-            name: Name of the column, or its role.
             default: True to accept the usual names of the role.
         """
         usual = USUAL.get(name, ()) if default else (name,)
@@ -81,9 +78,7 @@ def read_table(codes: Any, column: str | None = None, what: str = "codes", integ
     """Rows of an array or of a file.
 
     Args:
-        codes: Array, or path of a file.
         column: Column or array of the file; None if there is only one.
-        what: Name of the contents in errors.
         integers: True if bytes are read as well, because their form is stated.
 
     Raises:

@@ -194,12 +194,7 @@ class Products(Kept):
 
 @final
 class KeptRows:
-    """Stored rows that are read as embeddings: integers are decoded, and floating-point numbers encoded before that.
-
-    Args:
-        rows: Stored rows, shape (n, c).
-        kept: How they are stored.
-    """
+    """Stored rows that are read as embeddings: integers are decoded, and floating-point numbers encoded before that."""
 
     def __init__(self, rows: Rows, kept: Kept) -> None:
         self.rows, self.kept = rows, kept
@@ -250,8 +245,6 @@ class Form(TextSettings):
 
         Args:
             stored: Rows, shape (n, c): integers in this form, or floating-point numbers to bring to it.
-            sample: Embeddings to fit ranges to.
-            name: Name of the rows in errors.
 
         Raises:
             OutOfRange: Rows are neither.
@@ -270,7 +263,6 @@ class Form(TextSettings):
 
         Args:
             width: Features of an embedding before the first ones are taken, or of a stored one once it is read back.
-            sample: Embeddings to fit ranges to.
 
         Raises:
             HoldfastError: A setting does not fit the width.

@@ -58,12 +58,7 @@ def load_array(
     Rows found sound and their digests are remembered for later runs.
 
     Args:
-        name: Name of the reference in errors.
-        stored: Array, shape (n, ...).
-        labels: Label of each row, shape (n,); None without.
-        selection: Encoder inputs to produce, and which images.
         file: File of the array, under which digests are remembered; None remembers nothing.
-        part: Name of the array in the file.
 
     Raises:
         HoldfastError: Shape or type do not fit the encoder, or a chosen image holds NaN or is out of range.
@@ -153,12 +148,7 @@ class ChosenRows:
 
 
 def digests_of(stored: Rows, rows: Sequence[int]) -> bytes:
-    """Digests of many rows, in a tenth of the time of one by one.
-
-    Args:
-        stored: Array, shape (n, ...).
-        rows: Rows to hash.
-    """
+    """Digests of many rows, in a tenth of the time of one by one."""
 
     def hashed(block: Sequence[int]) -> bytes:
         return b"".join(row_digests(stored[torch.as_tensor(block)]))
@@ -174,11 +164,6 @@ def _size(stored: Rows, layout: Layout) -> tuple[int, ...]:
 
 def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
     """Meaning of the axes of an array, if there is exactly one way to read it.
-
-    Args:
-        name: Name of the reference in errors.
-        shape: Shape of the array.
-        domain: Shape and range of the encoder's inputs.
 
     Raises:
         HoldfastError: No layout fits, or several do.
@@ -220,11 +205,6 @@ def resized(
     Pictures (1 or 3 channels, pixels in [0, 1]) are resized in 8 bits, as files are; floats are rounded to bytes first.
     Other inputs are resized in single precision, which only a ``Geometry`` can do.
 
-    Args:
-        pixels: Images, shape (b, channels, height, width).
-        geometry: Resizing and cropping.
-        domain: Shape and range of the encoder's inputs.
-
     Raises:
         HoldfastError: The inputs are no pictures, and ``geometry`` accepts nothing else.
     """
@@ -255,12 +235,6 @@ def _each_channel(image: Shaped[Tensor, "c h w"], geometry: Geometry) -> Float[T
 
 def check_values(name: str, stored: Rows, rows: Sequence[int], domain: Domain) -> None:
     """Check that all values are finite and in range, reading the array once.
-
-    Args:
-        name: Name of the reference in errors.
-        stored: Array, shape (n, ...).
-        rows: Rows to check.
-        domain: Shape and range of the encoder's inputs.
 
     Raises:
         HoldfastError: A value does not fit; the sentence gives the position of the first row.

@@ -82,8 +82,6 @@ def choose(name: str, columns: Mapping[str, Kind], wanted: str | None) -> str:
     """Column that holds the images: the wanted one, or the only one of its kind.
 
     Args:
-        name: Name of the reference in errors.
-        columns: Kind of each column, by name.
         wanted: Name of the column; None to find it.
 
     Raises:
@@ -136,14 +134,7 @@ def dense(values: Any, where: str, first: int = 0) -> Shaped[np.ndarray, "n ..."
 
 
 def copied(batches: Batches, count: int, column: str, where: str) -> Shaped[np.ndarray, "n ..."]:
-    """Column of numbers as a mapped temporary file, which is deleted after use.
-
-    Args:
-        batches: Function that yields Arrow batches of a table.
-        count: Rows of the table.
-        column: Name of the column.
-        where: Place of the column, for errors.
-    """
+    """Column of numbers as a mapped temporary file, which is deleted after use."""
     array, start = None, 0
     for batch in batches(columns=[column], batch_size=BATCH):
         values = dense(batch.column(0), where, start)

@@ -67,10 +67,6 @@ def side_by_side(work: Callable[[int], Found], rows: Sequence[int]) -> Iterator[
     """Results of ``work`` for each row, in order, computed ahead by several threads.
 
     Rows are handed out a few at a time: handing out one takes as long as decoding the smallest images does.
-
-    Args:
-        work: Function of a row.
-        rows: Rows to work on.
     """
     size = max(1, min(16, len(rows) // (4 * THREADS)))
     begun = deque[Future[list[Found]]]()
@@ -159,25 +155,13 @@ def opened(content: Path | bytes) -> Image.Image:
 def decode(
     content: Path | bytes, channels: int, geometry: Preprocessing, decoding: Decoding = USUAL
 ) -> Shaped[Tensor, "c h w"]:
-    """First frame of an image file, shape (channels, height, width), 8 bits per channel.
-
-    Args:
-        content: Path or bytes of the file.
-        channels: 1 or 3.
-        geometry: Resizing and cropping.
-        decoding: Rotation and transparency.
-    """
+    """First frame of an image file, shape (channels, height, width), 8 bits per channel."""
     with opened(content) as image:
         return fitted(_plain(image, "L" if channels == 1 else "RGB", decoding), geometry)
 
 
 def fitted(image: Image.Image, geometry: Preprocessing) -> Shaped[Tensor, "c h w"]:
-    """Pixels of a picture after resizing and cropping, shape (channels, height, width).
-
-    Args:
-        image: Picture in mode L or RGB.
-        geometry: Resizing and cropping.
-    """
+    """Pixels of a picture after resizing and cropping, shape (channels, height, width)."""
     if not isinstance(geometry, Geometry) and max(image.size) > MOST_ELONGATED * min(image.size):
         raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_ELONGATED} times longer than wide")
     return torch.from_numpy(np.array(geometry(image))).permute(2, 0, 1)
@@ -187,7 +171,6 @@ def complain(content: Path | bytes, thorough: bool) -> None:
     """Raise if an image file is damaged.
 
     Args:
-        content: Path or bytes of the file.
         thorough: True to decode all of the file, false to read its header.
 
     Raises:

@@ -34,10 +34,6 @@ def labels_in(path: Path, images: Sequence[str]) -> tuple[Int[Tensor, "n"], tupl
     whole numbers are kept, without names. A first line of no image is a header. An image may be called by its path or its
     name, with or without the ending. Of text that begins with a synset, as in Kaggle's file, the synset alone is the label.
 
-    Args:
-        path: File of labels.
-        images: Relative paths of the images.
-
     Raises:
         HoldfastError: The file cannot be read, states two labels of an image, or lacks an image.
     """

@@ -56,7 +56,6 @@ class Scan:
         Images remembered as sound are not read again.
 
         Args:
-            rows: Images to check.
             thorough: True to decode, false to read headers.
             hashing: True to read and hash all of them.
         """
@@ -195,12 +194,7 @@ class Encoded:
             raise HoldfastError(f"{problem}; remove it and run the same command again") from error
 
     def otherwise(self, geometry: Preprocessing, decoding: Decoding) -> Encoded:
-        """The same files, resized and decoded in another way.
-
-        Args:
-            geometry: Resizing and cropping.
-            decoding: Rotation and transparency.
-        """
+        """The same files, resized and decoded in another way."""
         again = copy(self)
         again.geometry, again.decoding = geometry, decoding
         return again

@@ -35,7 +35,6 @@ class Known:
     decoded: bool = False
     """True if the file was decoded; false if only its header was read."""
     digest: bytes = b""
-    """Digest of the file."""
 
 
 @final
@@ -57,7 +56,6 @@ class ScanCache:
         """Read the records at ``path``; none if the file is damaged, missing or not trusted.
 
         Args:
-            path: File of the records; None without.
             rehash: True to ignore old records.
         """
         scan_cache = cls(path)
@@ -95,12 +93,7 @@ class ScanCache:
         return blake2b(os.fsencode(version) + b"\0" + " ".join(map(str, context)).encode(), digest_size=16).digest()
 
     def learn(self, stamp: bytes, known: Known) -> None:
-        """Record what is known of the file of one image.
-
-        Args:
-            stamp: Cache key of the file.
-            known: Record of the file.
-        """
+        """Record what is known of the file of one image."""
         self.known[stamp] = known
         self.changed = True
 
@@ -109,7 +102,6 @@ class ScanCache:
 
         Args:
             stamp: Cache key; None keeps nothing.
-            find: Function that computes the record.
         """
         if stamp in self.contents:
             return self.contents[stamp]

@@ -33,7 +33,6 @@ class FileStore:
     """A file system of fsspec: this machine's own, or one behind an address."""
 
     filesystem: Any
-    """File system of fsspec."""
 
     @classmethod
     def at(cls, address: str) -> tuple[FileStore, str]:
@@ -73,10 +72,6 @@ class FileStore:
 
     def ask(self, path: str, question: Callable[[], Found]) -> Found:
         """Result of ``question``, asked again after a pause if the store does not answer.
-
-        Args:
-            path: Path, for errors.
-            question: Function that asks the store.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -148,9 +143,7 @@ class StoredFile:
     """A file of a store."""
 
     store: FileStore
-    """Store of the file."""
     path: str
-    """Path in the store."""
     listed: str | None
     """Version of the content, as listed by the store; None if unknown."""
 
@@ -168,12 +161,7 @@ class StoredFile:
         return self.store.address(self.path)
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes of the file, or a part of them.
-
-        Args:
-            start: First byte.
-            end: Byte after the last; None for the end of the file.
-        """
+        """Bytes of the file, or a part of them."""
         if self.store.local:
             with open(self.path, "rb") as file:
                 file.seek(start)

@@ -68,11 +68,6 @@ class Architecture(TextSettings):
 def image_sizes(architecture: Architecture, domain: Domain, least: int = 1) -> tuple[int, int, int]:
     """Channels, height and width of the images of ``domain``.
 
-    Args:
-        architecture: Architecture, for the error.
-        domain: Shape and range of the inputs.
-        least: Smallest number of pixels per side.
-
     Raises:
         HoldfastError: The inputs are no images, or smaller.
     """
@@ -116,10 +111,6 @@ class LoadedEncoder(Architecture):
 
     def load(self, domain: Domain, options: Options) -> Encoder:
         """Encoder for inputs of ``domain``.
-
-        Args:
-            domain: Shape and range of the inputs.
-            options: Options of the caller.
 
         Raises:
             HoldfastError: The encoder does not accept such inputs.

@@ -33,12 +33,7 @@ class Settings(InputSettings):
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Exported torch program; its graph decides the shape of the inputs.
-
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-    """
+    """Exported torch program; its graph decides the shape of the inputs."""
     name, settings = split(name, Settings)
     path = existing(name)
     if not settings.trust:

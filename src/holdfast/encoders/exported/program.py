@@ -61,10 +61,6 @@ printable = text(r"[ -~]{0,1000}")
 def operator(value: Any, place: str) -> str:
     """Check the name of a torch operator that works on numbers alone.
 
-    Args:
-        value: Value of the document.
-        place: Place of the value in the document, for errors.
-
     Raises:
         UnlistedError: It is no such operator.
     """

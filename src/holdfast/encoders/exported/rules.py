@@ -21,46 +21,26 @@ class UnlistedError(Exception):
 
 
 def refuse(value: Any, place: str) -> UnlistedError:
-    """Error for a value that no rule allows.
-
-    Args:
-        value: Value of the document.
-        place: Place of the value in the document, for errors.
-    """
+    """Error for a value that no rule allows."""
     return UnlistedError(f"{place or 'the document'} is {repr(value)[:60]}")
 
 
 def integer(value: Any, place: str) -> int:
-    """Check an integer of at most 64 bits.
-
-    Args:
-        value: Value of the document.
-        place: Place of the value in the document, for errors.
-    """
+    """Check an integer of at most 64 bits."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > WIDEST:
         raise refuse(value, place)
     return value
 
 
 def boolean(value: Any, place: str) -> bool:
-    """Check a truth value.
-
-    Args:
-        value: Value of the document.
-        place: Place of the value in the document, for errors.
-    """
+    """Check a truth value."""
     if not isinstance(value, bool):
         raise refuse(value, place)
     return value
 
 
 def real(value: Any, place: str) -> Any:
-    """Check a number, or one of torch's words for infinity and NaN.
-
-    Args:
-        value: Value of the document.
-        place: Place of the value in the document, for errors.
-    """
+    """Check a number, or one of torch's words for infinity and NaN."""
     if value in ("Infinity", "-Infinity", "NaN") or isinstance(value, float):
         return value
     return integer(value, place)
@@ -111,12 +91,7 @@ def several(part: Rule) -> Rule:
 
 
 def mapping(key: Rule, part: Rule) -> Rule:
-    """Rule for an object.
-
-    Args:
-        key: Rule of its names.
-        part: Rule of its values.
-    """
+    """Rule for an object."""
 
     def rule(value: Any, place: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -174,10 +149,6 @@ ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
 
 def size_expression(value: Any, place: str) -> str:
     """Check an expression of sizes.
-
-    Args:
-        value: Value of the document.
-        place: Place of the value in the document, for errors.
 
     Example:
         >>> size_expression("Mul(Integer(2), Symbol('s31', positive=True, integer=True))", "size")

@@ -59,12 +59,7 @@ class Settings:
 
 
 def load(name: str, options: Options) -> Encoder:
-    """Vision model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``.
-
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-    """
+    """Vision model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``."""
     name, settings = split(name, Settings)
     check_tokens(settings.tokens, settings.pool)
     repository, revision = _repository(name)

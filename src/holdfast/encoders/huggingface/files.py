@@ -22,13 +22,7 @@ from holdfast.encoders.loading.reference import Options, first_line, require
 
 
 def architecture(repository: str, revision: str | None, options: Options) -> str:
-    """Transformers class of the saved weights; empty if the configuration names none.
-
-    Args:
-        repository: Repository of the hub, or local folder.
-        revision: Revision of the repository; None for the default.
-        options: Options of the caller.
-    """
+    """Transformers class of the saved weights; empty if the configuration names none."""
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
     try:
@@ -45,36 +39,26 @@ def read_model(
 ) -> tuple[Any, dict[str, Any]]:
     """Load a model, with the report of weights that its files lack.
 
-    Args:
-        repository: Repository of the hub, or local folder.
-        revision: Revision of the repository; None for the default.
-        options: Options of the caller.
-        kind: Class of transformers to load with.
-
     Raises:
         HoldfastError: The model cannot be loaded.
     """
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
-    logging = transformers.utils.logging
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # its table of missing weights becomes one error of ours
     try:
-        model, report = getattr(transformers, kind).from_pretrained(
-            repository,
-            revision=revision,
-            use_safetensors=True,
-            trust_remote_code=options.trust_remote_code,
-            output_loading_info=True,
-            dtype=torch.float32,
-        )
+        with _silent():  # its table of missing weights becomes one error of ours
+            model, report = getattr(transformers, kind).from_pretrained(
+                repository,
+                revision=revision,
+                use_safetensors=True,
+                trust_remote_code=options.trust_remote_code,
+                output_loading_info=True,
+                dtype=torch.float32,
+            )
     except Exception as error:  # the hub's clients raise errors of many libraries
         advice = "check the name, the network and that it holds model.safetensors"
         if "trust_remote_code" in str(error):
             advice = "it runs code of its own: read that code, then pass --trust-remote-code"
         raise HoldfastError(f"cannot load {repository!r}: {first_line(error)}; {advice}") from error
-    finally:
-        logging.set_verbosity(before)
     for part in model.modules():
         if hasattr(part, "name_or_path"):  # else the folder would be part of the fingerprint
             part.name_or_path = part.config._name_or_path = ""
@@ -93,10 +77,7 @@ def images_of(repository: str, revision: str | None, channels: int, accepted: se
     """Recipe of the image processor of a repository.
 
     Args:
-        repository, revision: Repository, or local folder, and its revision.
-        channels: Channels of a picture that the model accepts.
         accepted: Other arguments that the model accepts.
-        options: Options; ``size`` overrides height and width.
     """
     processor = _processor(repository, revision, options)
     if type(processor).__name__ == OF_TIMM:
@@ -110,11 +91,7 @@ def recipe_of_processor(repository: str, processor: Any, channels: int, accepted
     """Recipe of an image processor of transformers.
 
     Args:
-        repository: Repository of the hub, or local folder.
-        processor: Image processor.
-        channels: Channels of a picture that the model accepts.
         accepted: Other arguments that the model accepts.
-        size: Height and width in pixels; None for the processor's own.
     """
     kind = type(processor)
     settings = json.loads(processor.to_json_string())
@@ -203,7 +180,7 @@ def _listed(value: Any) -> list[float]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep transformers from printing advice about processors."""
+    """Keep transformers from printing advice and tables."""
     logging = require("transformers", "huggingface").utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -232,11 +209,6 @@ class TextHalf(nn.Module):
 
 def text_model(repository: str, revision: str | None, options: Options) -> TextModel:
     """Text half of a model of images and text, with its tokenizer.
-
-    Args:
-        repository: Repository of the hub, or local folder.
-        revision: Revision of the repository; None for the default.
-        options: Options of the caller.
 
     Raises:
         HoldfastError: Weights are missing, or there is no tokenizer.

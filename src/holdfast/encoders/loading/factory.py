@@ -84,10 +84,6 @@ def encoder_from(
     """Encoder from a factory's result, with the inputs that it states or else ``settings``.
 
     Args:
-        built: Result of the factory.
-        name: Name of the reference in errors.
-        flag: Flag that names the factory, for errors.
-        settings: Settings of the inputs.
         size: Height and width in pixels; None for the factory's own.
 
     Raises:

@@ -60,9 +60,6 @@ def encoder_of(module: nn.Module, name: str, settings: InputSettings, known: Sha
     """Module as an encoder, with inputs from its file and from settings.
 
     Args:
-        module: Network.
-        name: Name of the reference in errors.
-        settings: Settings of the inputs.
         known: Shape that the file states, in its own layout.
         size: Height and width in pixels; None for the file's own.
 
@@ -161,10 +158,6 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def numbers(text: str, count: int) -> tuple[float, ...]:
     """Parse numbers separated by commas; a single number stands for all.
-
-    Args:
-        text: Text to parse.
-        count: How many numbers to return.
 
     Raises:
         HoldfastError: The text holds something else.

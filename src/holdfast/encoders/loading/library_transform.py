@@ -385,10 +385,6 @@ class PreprocessingSettings:
     def normalisation(self, name: str, channels: int) -> dict[str, tuple[float, ...]]:
         """``mean`` and ``std`` per channel; empty if neither is set.
 
-        Args:
-            name: Name of the reference in errors.
-            channels: Number of channels.
-
         Raises:
             HoldfastError: Only one of the two is set.
         """
@@ -402,7 +398,6 @@ class PreprocessingSettings:
         """Check ``resize``.
 
         Args:
-            name: Name of the reference in errors.
             sizes: True to accept a number of pixels as well.
 
         Raises:
@@ -415,12 +410,7 @@ class PreprocessingSettings:
         return self.resize
 
     def missing(self, name: str, source: str) -> str:
-        """Sentence on preprocessing that is not stated; empty if all of it is.
-
-        Args:
-            name: Name of the reference in errors.
-            source: Library whose defaults apply.
-        """
+        """Sentence on preprocessing that is not stated; empty if all of it is."""
         stated = {"normalisation": self.mean, "interpolation": self.interpolation, "resize": self.resize}
         missing = [what for what, value in stated.items() if value is None]
         if not missing:

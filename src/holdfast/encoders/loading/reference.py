@@ -7,8 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")
@@ -54,10 +53,6 @@ def named(reference: str) -> tuple[str, str]:
 
 def stamp(reference: str, options: Options) -> str:
     """Reference and options of an encoder as one types them, for the record.
-
-    Args:
-        reference: Reference of the encoder.
-        options: Options of the caller.
 
     Example:
         >>> stamp("hf:a/b", Options(size=64, trust_remote_code=True))

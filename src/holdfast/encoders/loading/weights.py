@@ -27,15 +27,7 @@ from holdfast.encoders.loading.reference import existing, first_line
 
 
 def check_expansion(file: Path | BytesIO, name: str) -> None:
-    """Check that a zip archive does not unpack to more than its size on disk.
-
-    Args:
-        file: File to check.
-        name: Name of the reference in errors.
-
-    Raises:
-        HoldfastError: It does.
-    """
+    """Check that a zip archive does not unpack to more than its size on disk."""
     if not zipfile.is_zipfile(file):
         return
     with zipfile.ZipFile(file) as archive:
@@ -69,10 +61,6 @@ class WeightSettings:
 
 def read_weights(path: Path, settings: WeightSettings) -> Weights:
     """Tensors of a file that settings choose.
-
-    Args:
-        path: File of weights.
-        settings: Choice of tensors.
 
     Raises:
         HoldfastError: No tensor is left.
@@ -142,9 +130,6 @@ def _read_safetensors(path: Path) -> Any:
 
 def read_torch(path: Path) -> Any:
     """Content of a file that ``torch.save`` wrote, read as data alone: tensors, numbers, text, lists and dictionaries.
-
-    Args:
-        path: File to read.
 
     Raises:
         HoldfastError: The file is damaged, or holds a program or objects.
@@ -247,9 +232,6 @@ def fit(weights: Weights, module: nn.Module, name: str, otherwise: str = "change
     sides. A missing counter of a batch norm is the module's own. A missing tensor that the module ties to another is that.
 
     Args:
-        weights: tensors by the names they have in the file.
-        module: what they belong to.
-        name: of the file, for errors.
         otherwise: what to do where no choice among the tensors fits.
 
     Raises:

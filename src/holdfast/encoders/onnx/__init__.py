@@ -32,12 +32,7 @@ class Settings(InputSettings):
 
 
 def load(name: str, options: Options) -> Encoder:
-    """ONNX graph as an encoder; ``?mean=...&std=...`` states its normalisation.
-
-    Args:
-        name: Reference without its source and settings.
-        options: Options of the caller.
-    """
+    """ONNX graph as an encoder; ``?mean=...&std=...`` states its normalisation."""
     name, settings = split(name, Settings)
     model = read_model(existing(name), name)
     graph = parse(model, _output(model, settings.output, name), name)

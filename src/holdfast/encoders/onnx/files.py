@@ -25,10 +25,6 @@ OLDEST_CONVERTED = 7
 def read_model(path: Path, name: str) -> Any:
     """ONNX model, possibly compressed (``.gz``), checked and ready to import.
 
-    Args:
-        path: File of the model.
-        name: Name of the reference in errors.
-
     Raises:
         HoldfastError: The file is damaged, or its operator set cannot be converted.
     """
@@ -99,11 +95,6 @@ FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 
 def takes_levels(graph: Graph, value: Any, file: str) -> bool:
     """True if the graph takes uint8 pixels (0 to 255), false for floats.
-
-    Args:
-        graph: Graph.
-        value: Description of the input in the model.
-        file: Name of the file in errors.
 
     Raises:
         HoldfastError: The input has another type, or the graph computes in uint8 before it casts to float.

@@ -31,13 +31,10 @@ class Node:
     """One operation: values by name, an empty name where an optional input is left out."""
 
     operator: str
-    """Name of the operator."""
     inputs: tuple[str, ...]
     """Names of the inputs; empty where an optional input is left out."""
     outputs: tuple[str, ...]
-    """Names of the outputs."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes by name."""
 
     def __str__(self) -> str:
         attributes = ", ".join(f"{key}={value}" for key, value in sorted(self.attributes.items()))
@@ -49,22 +46,13 @@ class Graph:
     """The nodes that lead from one input to one output, and the constants they read."""
 
     input: str
-    """Name of the input."""
     output: str
-    """Name of the output."""
     nodes: tuple[Node, ...]
-    """Nodes in order."""
     constants: Mapping[str, Tensor]
-    """Constants by name."""
 
 
 def parse(model: Any, output: str, name: str) -> Graph:
     """Part of an ONNX model that one output needs.
-
-    Args:
-        model: ONNX model.
-        output: Name of the output.
-        name: Name of the reference in errors.
 
     Raises:
         HoldfastError: It needs several inputs, none, or unknown operators.

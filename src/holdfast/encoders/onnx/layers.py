@@ -195,15 +195,7 @@ def _target(
 def resize(
     call: Call, x: Tensor, roi: Any = None, scales: Setting | None = None, sizes: Setting | None = None
 ) -> Tensor:
-    """Resize images (b, c, h, w) in the variants that torch computes alike.
-
-    Args:
-        call: Node with its attributes.
-        x: Images.
-        roi: Not used.
-        scales: Factor per axis; None if ``sizes`` are given.
-        sizes: Size per axis; None if ``scales`` are given.
-    """
+    """Resize images (b, c, h, w) in the variants that torch computes alike."""
     mode, grid = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
     rounding = call.get("nearest_mode", "round_prefer_floor")
     if x.ndim != 4 or grid not in GRIDS.get(mode, ()) or (mode == "nearest" and rounding != "floor"):

@@ -23,30 +23,19 @@ class Call:
     """Context of a node: attributes, outputs, and precision and device of the pixels."""
 
     operator: str
-    """Name of the operator."""
     attributes: Mapping[str, Any]
-    """Attributes by name."""
     outputs: int
-    """Number of outputs."""
     dtype: torch.dtype
-    """Precision of the pixels."""
     device: torch.device
-    """Device of the pixels."""
 
     def get(self, name: str, default: Any) -> Any:
-        """Attribute of the node, or its default.
-
-        Args:
-            name: Name of the attribute.
-            default: Value if it is missing.
-        """
+        """Attribute of the node, or its default."""
         return self.attributes.get(name, default)
 
     def integers(self, name: str, setting: Setting | None) -> list[int] | None:
         """Integers that are an input in recent operator sets and an attribute in older ones.
 
         Args:
-            name: Name of the attribute.
             setting: Value of the input; None if it is missing.
         """
         return setting.flatten().tolist() if setting is not None else self.attributes.get(name)
@@ -61,12 +50,7 @@ FLOATS = (1, 10, 11, 16)
 
 
 def cast(call: Call, x: Tensor) -> Tensor:
-    """Cast to an integer type, or to the precision of the pixels for floating types.
-
-    Args:
-        call: Node with its attributes.
-        x: Tensor to cast.
-    """
+    """Cast to an integer type, or to the precision of the pixels for floating types."""
     to = call.attributes["to"]
     if to not in INTEGERS and to not in FLOATS:
         raise call.refuse(f"element type {to}")
@@ -135,13 +119,7 @@ def pad(call: Call, x: Tensor, pads: Setting, value: Setting | None = None, axes
 
 
 def product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    """Product over several axes.
-
-    Args:
-        x: Tensor.
-        axes: Axes to multiply over.
-        keep: True to keep these axes with length 1.
-    """
+    """Product over several axes."""
     for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
         x = x.prod(axis, keepdim=keep)
     return x

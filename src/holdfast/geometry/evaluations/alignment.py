@@ -23,7 +23,7 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.points.counting import Groups
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.summaries import summarise
+from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.geometry.spectrum import interval_method, lidar
 from holdfast.geometry.sphere import ZERO
 from holdfast.geometry.views import Views
@@ -31,21 +31,8 @@ from holdfast.measure.evaluation import Evaluation, Sizes, without
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
 
-VIEWS = tuple(
-    map(
-        Transform.read,
-        (
-            "crop:0.2",
-            "rotation:10",
-            "brightness:0.2",
-            "contrast:0.6",
-            "hue-saturation:0.2",
-            "gamma:0.6",
-            "blur:0.02",
-            "noise:0.1",
-        ),
-    )
-)
+EDITS = "crop:0.2 rotation:10 brightness:0.2 contrast:0.6 hue-saturation:0.2 gamma:0.6 blur:0.02 noise:0.1"
+VIEWS = tuple(map(Transform.read, EDITS.split()))
 ONE = "all images have one embedding, so there is no distance to compare with"
 
 
@@ -165,18 +152,10 @@ def _series(
     of: str,
     limits: tuple[float, float] | None = None,
 ) -> Series:
-    undefined = np.flatnonzero(np.isnan(values)).tolist()
-    why = ONE if limits is None and len(undefined) == len(values) else ZERO
-    return Series(
-        quantity=quantity,
-        conditions=conditions,
-        values=tuple(values.tolist()),
-        unit="squared distance" if limits else "of the squared distance between images",
-        claim=Claim.ESTIMATE,
-        of=of,
-        limits=limits,
-        reasons=dict.fromkeys(undefined, why),
-    )
+    why = ONE if limits is None and np.isnan(values).all() else ZERO
+    unit = "squared distance" if limits else "of the squared distance between images"
+    series = series_of(quantity, conditions, torch.from_numpy(values), unit, Claim.ESTIMATE, of, why)
+    return series.model_copy(update={"limits": limits})
 
 
 def _lidar(

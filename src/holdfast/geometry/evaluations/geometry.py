@@ -25,7 +25,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.intervals import skewed_interval
-from holdfast.core.statistics.summaries import summarise
+from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.geometry.classes import (
     FEWER,
     NEAREST,
@@ -255,15 +255,12 @@ class Measured:
         values = np.full(count, np.nan)
         values[list(where)] = self.values
         kept = set(where)
-        return Series(
-            quantity=f"{self.quantity}_influence" if self.better else self.quantity,
-            conditions=self.conditions or {},
-            values=tuple(values.tolist()),
-            unit=self.unit,
-            claim=Claim.ESTIMATE,
-            of=self.of,
-            reasons={k: self.reason if k in kept else ZERO for k in np.flatnonzero(np.isnan(values)).tolist()},
-        )
+
+        def why(position: int) -> str:
+            return self.reason if position in kept else ZERO
+
+        name, case = f"{self.quantity}_influence" if self.better else self.quantity, self.conditions or {}
+        return series_of(name, case, torch.from_numpy(values), self.unit, Claim.ESTIMATE, self.of, why)
 
     def estimate(self, series: Series) -> Estimate:
         """Return the mean of ``series`` with its interval, if it has an honest one."""

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Pixels
 from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Findings, Picture, Series
+from holdfast.core.records import Claim, Findings, Picture
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.summaries import summarise
+from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.geometry.views import Map, Maps, changed
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.population import Population
@@ -57,16 +57,9 @@ class GradCam(Evaluation):
         return Maps(self.change, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        values = overlap(observed["clean"], observed["changed"]).tolist()
-        series = Series(
-            quantity="map_overlap",
-            conditions={"change": str(self.change)},
-            values=tuple(values),
-            unit="fraction of the map",
-            claim=Claim.ESTIMATE,
-            of="overlap of the maps of an image and of its changed version",
-            reasons={k: NONE for k, value in enumerate(values) if value != value},
-        )
+        values, case = overlap(observed["clean"], observed["changed"]), {"change": str(self.change)}
+        of = "overlap of the maps of an image and of its changed version"
+        series = series_of("map_overlap", case, values, "fraction of the map", Claim.ESTIMATE, of, NONE)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=(series,),
@@ -99,10 +92,6 @@ class GradCam(Evaluation):
 def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
     """Overlap of two maps, 0 to 1; nan where one is zero.
 
-    Args:
-        a: First map of each image, shape (b, height, width).
-        b: Second map of each image, of the same shape.
-
     Example:
         >>> overlap(torch.tensor([[[1.0, 1.0]]]), torch.tensor([[[4.0, 0.0]]]))
         tensor([0.5000], dtype=torch.float64)
@@ -112,12 +101,7 @@ def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
 
 
 def overlaid(pixels: Pixels, maps: Map) -> Float[Tensor, "b c height width"]:
-    """Images in gray with their maps in red above them.
-
-    Args:
-        pixels: Images, shape (b, channels, height, width).
-        maps: Map of each image, shape (b, height, width).
-    """
+    """Images in gray with their maps in red above them."""
     size = (int(pixels.shape[2]), int(pixels.shape[3]))
     wide = nn.functional.interpolate(maps[:, None].to(pixels), size=size, mode="bilinear", align_corners=False)
     heat = wide / wide.amax((1, 2, 3), keepdim=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import product
 from typing import final
 
 import torch
@@ -34,7 +34,7 @@ from holdfast.geometry.patches import ALL, IMAGE, AttackedPatches, EditedPatches
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Joint, entries, population_warnings
 from holdfast.measure.population import Population
-from holdfast.transforms.severity import edits_named
+from holdfast.transforms.severity import edits_named, families
 
 UNDEFINED = (
     "embeddings that are not finite or have no direction, an edit that cannot change such inputs, or one patch alone"
@@ -112,18 +112,14 @@ class PatchRetrieval(Evaluation):
                 _series("clean_patches_found", {"among": where}, entries(edited, "clean")[key], Claim.ESTIMATE)
             )
             shares = entries(edited, "edited")[key]
-            for name, span in self._families():
+            for name, span in families(self._edited().edits):
                 conditions = {"edit": name, "among": where}
                 kept.append(_series("edited_patches_found", conditions, shares[:, span].mean(1), Claim.ESTIMATE))
         for ball, attack, (key, where) in product(self.balls, self.attacks, among.items()):
             part = self._attacked(ball)
             shares = part.of_attack(attack, self.observation().of(part, observed))[key]
-            conditions = {
-                "ball": str(ball),
-                "attack": label(attack),
-                "divergence": str(self.divergence),
-                "among": where,
-            }
+            distance = str(self.divergence)
+            conditions = {"ball": str(ball), "attack": label(attack), "divergence": distance, "among": where}
             attacked.append(_series("patches_found", conditions, shares, Claim.UPPER))
         series = (*attacked, *kept, *clean)
         return Findings(
@@ -139,11 +135,8 @@ class PatchRetrieval(Evaluation):
         """Show the images that lost fewest and most patches under the last attack, and which ones."""
         ball, attack = max(self.balls, key=lambda each: each.radius), self.attacks[-1]
         conditions = {"ball": str(ball), "attack": label(attack), "among": ALL}
-        values = next(
-            s.values
-            for s in findings.series
-            if s.quantity == "patches_found" and conditions.items() <= s.conditions.items()
-        )
+        found = [series for series in findings.series if series.quantity == "patches_found"]
+        values = next(series.values for series in found if conditions.items() <= series.conditions.items())
         positions, domain = ends(values), population.encoder.domain
         shown = [rows[position] for position in positions]
         if not shown or len(domain.shape) != 3:
@@ -164,15 +157,6 @@ class PatchRetrieval(Evaluation):
 
     def _attacked(self, ball: Ball) -> AttackedPatches:
         return AttackedPatches(ball, self.attacks, self.divergence, self.searched, self.samples)
-
-    def _families(self) -> list[tuple[str, slice]]:
-        """Return each family of edits and where its rungs stand."""
-        start, spans = 0, list[tuple[str, slice]]()
-        for name, members in groupby(self._edited().edits, key=lambda edit: edit.name):
-            end = start + len(list(members))
-            spans.append((name, slice(start, end)))
-            start = end
-        return spans
 
 
 def faded_outside(pixels: Pixels, patches: Bool[Tensor, "b t"], domain: Domain) -> Pixels | None:

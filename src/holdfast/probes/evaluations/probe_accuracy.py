@@ -101,14 +101,7 @@ class ProbeAccuracy(Evaluation):
 def class_accuracies(
     population: Population, labels: Tensor, ranks: Float[Tensor, "n"], conditions: Conditions
 ) -> list[Estimate]:
-    """Accuracy on the images of each class.
-
-    Args:
-        population: Images of the run with their clean embeddings.
-        labels: Label of each image, shape (n,).
-        ranks: Rank of the correct class, shape (n,); 0 is right.
-        conditions: Conditions of the numbers.
-    """
+    """Accuracy on the images of each class."""
     classes = labels.unique()
     return [
         _share("class_accuracy", ranks[labels == label] == 0, {**conditions, "class": name})
@@ -138,7 +131,6 @@ def shots_of(population: Population, shots: str) -> dict[str, tuple[int, ...]]:
     """Classes with many, medium and few training images.
 
     Args:
-        population: Images of the run; the bank holds all images that a long tail was drawn from.
         shots: ``bank``, the text of a long tail, or empty.
 
     Raises:
@@ -163,14 +155,7 @@ def shot_accuracies(
     conditions: Sequence[Conditions],
     groups: Mapping[str, Sequence[int]],
 ) -> list[Estimate]:
-    """Accuracy of each probe on the images of each group of classes that has some.
-
-    Args:
-        labels: Label of each image, shape (n,).
-        ranks: Rank of the correct class by each probe, shape (n,); 0 is right.
-        conditions: Conditions of each probe.
-        groups: Classes of each group.
-    """
+    """Accuracy of each probe on the images of each group of classes that has some."""
     within = {name: torch.isin(labels, torch.tensor(classes)) for name, classes in groups.items() if classes}
     return [
         _share("shot_accuracy", rank.cpu()[rows] == 0, {**where, "shots": name})
@@ -181,12 +166,7 @@ def shot_accuracies(
 
 
 def class_curve(classes: Sequence[Estimate], conditions: Conditions) -> Curve:
-    """Accuracies of all classes, from the worst to the best.
-
-    Args:
-        classes: Accuracy of each class.
-        conditions: Conditions of the curve.
-    """
+    """Accuracies of all classes, from the worst to the best."""
     order = torch.tensor([kind.value for kind in classes]).argsort(stable=True).tolist()
     ranked = [classes[index] for index in order]
     return Curve(

@@ -20,7 +20,7 @@ import torch
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives import simple as misclassification
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_found, search_forwards
+from holdfast.attacks.radius_search import Goal, Nearest, fixed_forwards, nearest_found, search_forwards
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
@@ -48,11 +48,9 @@ class ProbeRadii(Observation):
     """
 
     probe: Probe
-    """Probe under attack."""
     widest: Ball
     """Largest ball to search; radius in pixel units."""
     attack: Attack
-    """Attack at each radius that is tried."""
     balls: tuple[Ball, ...]
     """Balls of fixed radius."""
     fixed: tuple[Attack, ...]
@@ -60,7 +58,6 @@ class ProbeRadii(Observation):
     divergence: Divergence
     """Distance between embeddings that an attacker without labels maximises."""
     samples: int
-    """Images to attack, chosen at random; 1 or more."""
     name = "probe-radii"
     version = 1
     uses_labels = True
@@ -68,9 +65,6 @@ class ProbeRadii(Observation):
 
     def fits(self) -> tuple[Fit[object], ...]:
         return (*super().fits(), self.probe)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
 
     def forward_passes(self, population: Population) -> int:
         fixed = 2 * fixed_forwards(self.widest, self.balls, self.fixed)  # by who knows the probe and who does not
@@ -80,12 +74,7 @@ class ProbeRadii(Observation):
         return {"radius": self.nearest(population, rows).radii.double()}
 
     def nearest(self, population: Population, rows: Sequence[int]) -> Nearest:
-        """Nearest images found that the probe classifies wrong.
-
-        Args:
-            population: Images of the run with their clean embeddings.
-            rows: Rows of the population.
-        """
+        """Nearest images found that the probe classifies wrong."""
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
 
         def wrong(codes: Codes) -> torch.Tensor:

@@ -53,11 +53,8 @@ class Threat:
     """One attack on one probe."""
 
     probe: Probe
-    """Probe under attack."""
     ball: Ball
-    """Perturbation set."""
     attack: Attack
-    """Attack."""
     aim: str
     """Goal of the attack: ``AT_PROBE`` or ``AT_CODE``."""
 

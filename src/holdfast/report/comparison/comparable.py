@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Claim, Estimate, Result, Series
+from holdfast.core.statistics.intervals import Values
 from holdfast.core.statistics.summaries import ratio_of_means, series_of, summarise
 from holdfast.report import text
 
@@ -204,7 +204,7 @@ def _relative(result: Result, baseline: Result, probe: str, name: str) -> Iterat
     mine, theirs = _by_corruption(result, probe), _by_corruption(baseline, probe)
     ratios = {corruption: ratio_of_means(errors, theirs[corruption]) for corruption, errors in mine.items()}
     whole = next(series for series in _errors(result) if series.conditions["corruption"] == ALL)
-    for corruption, values in {ALL: torch.stack([*ratios.values()]).mean(0), **ratios}.items():
+    for corruption, values in {ALL: np.mean([*ratios.values()], axis=0), **ratios}.items():
         case = {"probe": probe, "corruption": corruption, "baseline": name}
         if corruption == ALL and "without" in whole.conditions:
             case["without"] = whole.conditions["without"]
@@ -220,9 +220,9 @@ def _errors(result: Result) -> list[Series]:
     return [series for series in result.series if series.quantity == ERRORS]
 
 
-def _by_corruption(result: Result, probe: str) -> dict[str, Tensor]:
+def _by_corruption(result: Result, probe: str) -> dict[str, Values]:
     estimates = {
-        series.conditions["corruption"]: torch.tensor(series.values, dtype=torch.float64)
+        series.conditions["corruption"]: np.array(series.values, dtype=np.float64)
         for series in _errors(result)
         if series.conditions["probe"] == probe
         and "severity" not in series.conditions

@@ -119,8 +119,10 @@ def compare(results: Sequence[Result]) -> Comparison:
         everyone = dict.fromkeys(name for group in shared for name in group.encoders)
         ranked = tuple(name for name in everyone if name not in (*baseline_names, *collapsed))
         for group in shared:
-            for like in distinct_estimates(group):
-                if any(other.quantity == f"{like.quantity}_extrapolated" for other in distinct_estimates(group)):
+            estimates = distinct_estimates(group)
+            quantities = {estimate.quantity for estimate in estimates}
+            for like in estimates:
+                if f"{like.quantity}_extrapolated" in quantities:
                     continue  # its bias depends on the encoder; the one without it is compared
                 numbers = _comparable_numbers(group, like, collapsed, refusals)
                 if len(numbers) > 1:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import isfinite, isnan
 
-from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
@@ -147,13 +146,13 @@ class Table:
         The larger ball then looks safer than the smaller, although what was found in the smaller lies in it too.
         """
         sign = {("lower", Claim.LOWER): 1, ("higher", Claim.UPPER): -1}.get((section.like.better, section.like.claim))
-        by_attack: dict[tuple[str, str], list[tuple[Ball, Row]]] = {}
+        by_attack: dict[tuple[str, str], list[tuple[float, Row]]] = {}
         for row in section.rows if sign else ():
             if ":" in row.written:
-                ball = Ball.read(row.written)
-                by_attack.setdefault((ball.name, row.rest), []).append((ball, row))
+                norm, radius = text.norm_and_radius(row.written)
+                by_attack.setdefault((norm, row.rest), []).append((radius, row))
         for (_, attack), rows in by_attack.items():
-            for (_, small), (_, large) in pairwise(sorted(rows, key=lambda each: each[0].radius)):
+            for (_, small), (_, large) in pairwise(sorted(rows, key=lambda each: each[0])):
                 for name, before, after in zip(self.encoders, small.cells, large.cells, strict=True):
                     if (
                         before and after and sign

@@ -10,7 +10,6 @@ from html import escape
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.core.balls import in_print
 from holdfast.core.records import Conditions, Curve, Result, Series
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -154,7 +153,7 @@ def _distribution(series: Series, colour: int) -> _Part:
 
 def _axis(series: Series) -> tuple[Float[np.ndarray, "n"], str]:
     """Return the values of ``series`` and their unit as an axis shows them: radii in l_inf in grey levels."""
-    times, behind = in_print(text.norm_of(series))
+    times, behind = text.in_print(text.norm_of(series))
     return times * np.asarray(series.values, dtype=np.float64), _behind(text.words(series.unit), behind)
 
 
@@ -202,7 +201,7 @@ def _clouds(curve: Curve, colour: int, encoder: str) -> Iterator[_Part]:
 
 def _curve(curve: Curve, colour: int) -> _Part:
     norm = curve.conditions.get("ball", "")
-    times, behind = in_print(norm if curve.x_label == f"{norm} radius" else "")
+    times, behind = text.in_print(norm if curve.x_label == f"{norm} radius" else "")
     x, y = times * np.asarray(curve.x), np.asarray(curve.y)
     band = (np.asarray(curve.low), np.asarray(curve.high)) if curve.low and curve.high else None
     if curve.shaded:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Failure, Result, WarningKind
+from holdfast.core.settings import number
 from holdfast.core.statistics.summaries import is_share
 from holdfast.report import text
 from holdfast.report.comparison.comparable import Group
@@ -271,7 +271,7 @@ def other_radius(table: Table) -> str:
     Else nothing.
     """
     harms = [
-        (Ball.read(ball), each, section.title)
+        (ball, each, section.title)
         for section in table.sections
         if section.robustness and (section.like.better, section.like.claim) in HARM and is_share(section.like.unit)
         for row in section.rows
@@ -284,7 +284,9 @@ def other_radius(table: Table) -> str:
         (untouched, "attacks succeed on no image of any encoder", "larger", FACTOR),
     ):
         if 2 * len(found) > len(harms):
-            flags = text.listed([f"`--ball {ball.scaled(factor)}`" for ball in _ends([b for b, _ in found], factor)])
+            flags = text.listed(
+                [f"`--ball {norm}:{number(factor * size)}`" for norm, size in _ends([b for b, _ in found], factor)]
+            )
             which = text.listed(list(dict.fromkeys(title for _, title in found)))
             return (
                 f". For {which}, {what}, and more images would not change that: take a {size} radius there, as {flags}."
@@ -292,13 +294,12 @@ def other_radius(table: Table) -> str:
     return ""
 
 
-def _ends(balls: Sequence[Ball], factor: float) -> list[Ball]:
-    """Return the smallest ball of each norm, or the largest if ``factor`` is above 1."""
-    by_norm: dict[str, list[Ball]] = {}
-    for ball in balls:
-        by_norm.setdefault(ball.name, []).append(ball)
-    end = min if factor < 1 else max
-    return [end(same, key=lambda ball: ball.radius) for same in by_norm.values()]
+def _ends(balls: Sequence[str], factor: float) -> list[tuple[str, float]]:
+    """Return the smallest radius of each norm, or the largest if ``factor`` is above 1."""
+    radii: dict[str, list[float]] = {}
+    for norm, radius in map(text.norm_and_radius, balls):
+        radii.setdefault(norm, []).append(radius)
+    return [(norm, (min if factor < 1 else max)(same)) for norm, same in radii.items()]
 
 
 def _ball(row: Row) -> str:

@@ -11,7 +11,6 @@ from hashlib import sha256
 from math import inf, isfinite, isnan
 from typing import Literal, NamedTuple
 
-from holdfast.core.balls import in_print
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Estimate, Result
 from holdfast.core.settings import convert
@@ -424,7 +423,7 @@ def number(form: Form, estimate: Estimate, value: float) -> str:
     if form == "percent":
         return f"{100 * value:.{0 if estimate.n < 1000 else 1}f}%"
     norm, _, widest = estimate.conditions.get("ball", "").partition(":")
-    times, behind = in_print(norm) if form == "radius" else (1.0, "")
+    times, behind = text.in_print(norm) if form == "radius" else (1.0, "")
     if value == inf:
         return f"> {times * convert(widest, float, 'radius'):.3g}{behind}" if widest else "∞"
     return f"{value:.2f}" if form == "score" else f"{times * value:.3g}{behind}"

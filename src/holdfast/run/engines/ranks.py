@@ -36,7 +36,7 @@ STALE = 20.0
 LATE = 2.0
 """A unit is late if another rank holds it for this many times the longest that a unit took here ..."""
 SOONEST = 5.0
-"""... and for so many seconds: a shorter wait costs less than computing it again."""
+"""... and for this many seconds: a shorter wait costs less than computing it again."""
 AGAIN = ".again"
 """Ends the name of the lease of a late unit, so that only one rank computes it again."""
 PAUSE = 0.05

@@ -21,7 +21,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
-from holdfast.core.noise import hashed, hashed_each
+from holdfast.core.files import hashed
+from holdfast.core.noise import hashed_each
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive

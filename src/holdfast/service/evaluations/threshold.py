@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Literal, final
 
 from jaxtyping import Float
@@ -47,7 +46,7 @@ from holdfast.service.false_matches import (
     pairs_of_halves,
     supported,
 )
-from holdfast.transforms.severity import EDITS, edits_named
+from holdfast.transforms.severity import EDITS, edits_named, families
 
 UNDEFINED = "too few pairs of images for so small a rate of false matches, or no edit can change inputs of this encoder"
 SHOWN = 3
@@ -221,12 +220,7 @@ class Threshold(Evaluation):
         return parts
 
     def _by_family(self, copies: Float[Tensor, "n edits"], cut: Cut) -> list[tuple[str, Float[Tensor, "n"]]]:
-        start, families = 0, list[tuple[str, Tensor]]()
-        for name, members in groupby(self._copies().edits, key=lambda edit: edit.name):
-            count = len(list(members))
-            families.append((name, cut.beyond(copies[:, start : start + count]).mean(1)))
-            start += count
-        return families
+        return [(name, cut.beyond(copies[:, span]).mean(1)) for name, span in families(self._copies().edits)]
 
     def _share(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> Series:
         of = "edited copies below the threshold"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import final
 
 import numpy as np
@@ -19,8 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import label
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.points.counting import share_of_pairs_within, shares_within
@@ -28,22 +25,19 @@ from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.observation import Joint, population_warnings, radius_curves
+from holdfast.measure.observation import population_warnings, radius_curves
 from holdfast.measure.population import Population
 from holdfast.smoothing.index import abstains
-from holdfast.smoothing.noisy_codes import AttackedCentres
 from holdfast.smoothing.plan import (
     ABSTAINED,
     CENTRES_OF_HEAVY,
     CENTRES_OF_LARGE,
-    LEAST,
     SIMILAR,
     SIZES,
     WITH_NOISE,
-    SmoothedEvaluation,
+    CentredEvaluation,
     certified_distance,
     check_centres,
-    copies_for_centres,
     of_distance,
     sure,
 )
@@ -56,7 +50,7 @@ QUANTILE = (
 
 @final
 @dataclass(frozen=True)
-class CenterSmoothing(SmoothedEvaluation):
+class CenterSmoothing(CentredEvaluation):
     """How far a perturbation can move the smoothed embedding: certified and attacked.
 
     Paper: Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701. Departures: an abstention is no radius, ``R`` is
@@ -65,10 +59,6 @@ class CenterSmoothing(SmoothedEvaluation):
 
     alpha: float = 0.01
     """Probability that a certificate fails, in (0, 0.5)."""
-    slack: float = 0.05
-    """Largest distance of the ball's mass from one half."""
-    attack: Attack = AdaptiveAttack(restarts=1)
-    """Attack on the smoothed embedding."""
     reference: int = 10_000
     """Number of images whose pairs give the scale of quantiles."""
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
@@ -88,13 +78,6 @@ class CenterSmoothing(SmoothedEvaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha, self.looks)
-
-    @property
-    def least_copies(self) -> int:
-        return max(LEAST, *(copies_for_centres(radius, self.sigma, self.slack, self.alpha) for radius in self.radii))
-
-    def observation(self) -> Joint:
-        return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         series: list[Series] = []
@@ -199,9 +182,3 @@ class CenterSmoothing(SmoothedEvaluation):
             f"CONTRADICTION: attacks moved the smoothed representation farther than certified at {refuted} of {images} "
             f"images (l2 radius {radius:g}, {divergence}), more than alpha = {self.alpha:g} allows; report this as a defect."
         ]
-
-    def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
-        return AttackedCentres(self.smoothing, radius, divergence, self.attack)
-
-    def _cases(self) -> list[tuple[float, Divergence]]:
-        return list(product(self.radii, self.divergences))

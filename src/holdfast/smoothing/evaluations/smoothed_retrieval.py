@@ -16,15 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import label
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError
@@ -32,22 +29,19 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import Sizes
-from holdfast.measure.observation import Joint, population_warnings, radius_curves
+from holdfast.measure.observation import population_warnings, radius_curves
 from holdfast.measure.population import Population
 from holdfast.smoothing.copies import farthest, least_share
 from holdfast.smoothing.copies import radius as certified_radius
 from holdfast.smoothing.index import Index, embedding, told_apart
-from holdfast.smoothing.noisy_codes import AttackedCentres
 from holdfast.smoothing.plan import (
     CENTRES_OF_HEAVY,
     CENTRES_OF_LARGE,
-    LEAST,
     SIZES,
-    SmoothedEvaluation,
+    CentredEvaluation,
     certified_distance,
     check_slack,
     check_votes,
-    copies_for_centres,
     sure,
 )
 
@@ -64,16 +58,12 @@ GRID = 41
 
 @final
 @dataclass(frozen=True)
-class SmoothedRetrieval(SmoothedEvaluation):
+class SmoothedRetrieval(CentredEvaluation):
     """ℓ2 perturbation up to which smoothed retrieval keeps its answer, by votes.
 
     A second certificate follows from center smoothing.
     """
 
-    slack: float = 0.05
-    """Largest distance of the ball's mass from one half, as in `center-smoothing`."""
-    attack: Attack = AdaptiveAttack(restarts=1)
-    """Attack on the smoothed embedding."""
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "smoothed-retrieval"
     version = 4
@@ -90,13 +80,6 @@ class SmoothedRetrieval(SmoothedEvaluation):
         super().__post_init__()
         check_slack(self.name, self.slack)
         check_votes(self.name, self.smoothing, self.radii, self.alpha_of_look / self.others)
-
-    @property
-    def least_copies(self) -> int:
-        return max(LEAST, *(copies_for_centres(radius, self.sigma, self.slack, self.alpha) for radius in self.radii))
-
-    def observation(self) -> Joint:
-        return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         if len(population.images) < 2 and not population.bank_images:
@@ -266,12 +249,6 @@ class SmoothedRetrieval(SmoothedEvaluation):
                 ("nearest_neighbour_by_radius", self._radii(counts["kept"][some], counts["copies"][some])),
             )
         ]
-
-    def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
-        return AttackedCentres(self.smoothing, radius, divergence, self.attack)
-
-    def _cases(self) -> list[tuple[float, Divergence]]:
-        return list(product(self.radii, self.divergences))
 
 
 def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Tensor, "m"], Float[Tensor, ""]]:

@@ -24,7 +24,7 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_not_negative, check_positive
 from holdfast.core.statistics.intervals import fit, log_likelihood, misfit
-from holdfast.core.statistics.summaries import summarise
+from holdfast.core.statistics.summaries import series_of, summarise
 from holdfast.measure.evaluation import LATER, Evaluation, Sizes
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import Population
@@ -402,15 +402,8 @@ def _of_samples(
 
 
 def _weights(conditions: Conditions, values: Float[np.ndarray, "b"]) -> Series:
-    return Series(
-        quantity="gairat_weight",
-        conditions=conditions,
-        values=tuple(values.tolist()),
-        unit="weight",
-        claim=Claim.ESTIMATE,
-        of="weight in the training loss, larger near the boundary",
-        reasons=dict.fromkeys(np.flatnonzero(np.isnan(values)).tolist(), SAME),
-    )
+    of = "weight in the training loss, larger near the boundary"
+    return series_of("gairat_weight", conditions, torch.from_numpy(values), "weight", Claim.ESTIMATE, of, SAME)
 
 
 def _unguided(count: int, reached: int, why: str) -> str:
@@ -460,24 +453,15 @@ def _scores(margins: Float[np.ndarray, "b j"], ends: Ends, ball: Ball) -> Float[
 
 
 def _series(conditions: Conditions, values: Float[np.ndarray, "b"], distinct: Bool[np.ndarray, "b"]) -> Series:
-    return Series(
-        quantity="clever_score",
-        conditions=conditions,
-        values=tuple(values.tolist()),
-        unit="radius",
-        claim=Claim.ESTIMATE,
-        of="smallest change that turns the margin",
-        reasons={row: NO_FIT if distinct[row] else SAME for row in np.flatnonzero(np.isnan(values)).tolist()},
-    )
+    def why(row: int) -> str:
+        return NO_FIT if distinct[row] else SAME
+
+    of = "smallest change that turns the margin"
+    return series_of("clever_score", conditions, torch.from_numpy(values), "radius", Claim.ESTIMATE, of, why)
 
 
 def _fits(conditions: Conditions, ends: Ends) -> Series:
     """Return for each sample the fraction of its fits that the maxima do not contradict; its margins have much in common."""
-    return Series(
-        quantity="weibull_fits",
-        conditions=conditions,
-        values=tuple(float(np.mean([end.accepted for end in row])) for row in ends),
-        unit="fraction of fits",
-        claim=Claim.ESTIMATE,
-        of="fraction of reverse Weibull fits that a Kolmogorov-Smirnov test accepts",
-    )
+    values = torch.tensor([float(np.mean([end.accepted for end in row])) for row in ends], dtype=torch.float64)
+    of = "fraction of reverse Weibull fits that a Kolmogorov-Smirnov test accepts"
+    return series_of("weibull_fits", conditions, values, "fraction of fits", Claim.ESTIMATE, of, "")

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from holdfast.core.checks import check_whole
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
 from holdfast.core.pictures import ends, row
 from holdfast.core.points.points import Points, points
-from holdfast.core.records import Claim, Curve, Estimate, Findings, Picture, Question, Warned
+from holdfast.core.records import Curve, Findings, Picture, Question, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_not_negative
+from holdfast.core.statistics.summaries import without_interval
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Observation
 from holdfast.measure.population import LooksAt, Population
@@ -251,11 +251,7 @@ class Spectral(Evaluation):
         """Findings about one map, from the scores of its outputs and of inner layers.
 
         Args:
-            ids: Ids of the images.
-            scores: Scores of the outputs.
-            labels: Label of each image, shape (n,); None without.
             layers: Scores of inner layers, by name.
-            seed: Seed of random subsets.
         """
         kind, groups = _groups(scores, ids, labels, seed)
         findings = assembled(
@@ -350,20 +346,9 @@ def _pairs(population: Population, rows: Sequence[int], spade: Spade) -> tuple[P
 def _collapsed(ids: Sequence[str]) -> Findings:
     """Return the findings of a collapsed encoder: nothing is defined."""
     reason = "all images have the same embedding, so none has nearest neighbours"
+    of = "stretch of neighbourhoods"
     estimates = [
-        Estimate(
-            quantity=name,
-            value=nan,
-            low=nan,
-            high=nan,
-            n=len(ids),
-            method="undefined",
-            unit="stretch",
-            claim=Claim.ESTIMATE,
-            of="stretch of neighbourhoods",
-            better="lower",
-            reason=reason,
-        )
+        without_interval(name, {}, nan, len(ids), "undefined", "stretch", of, "lower", reason)
         for name in Spectral.headline
     ]
     return Findings(

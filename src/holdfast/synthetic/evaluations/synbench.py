@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.checks import check_whole
-from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName
+from holdfast.core.errors import HoldfastError, OutOfRange, UnknownName, check_whole
 from holdfast.core.records import Curve, Findings, Question
 from holdfast.core.run_settings import Observed
 from holdfast.measure.evaluation import LATER, Evaluation, Sizes

@@ -30,7 +30,7 @@ from torch.nn.functional import normalize, relu
 
 from holdfast.bounds.methods import crown, interval
 from holdfast.bounds.methods.crown import NetworkRelaxation
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import Program
 from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations import Box, Rule

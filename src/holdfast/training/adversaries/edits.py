@@ -8,6 +8,7 @@ for each image and step, and takes the worst of these: 1 is an edit at random.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -23,10 +24,11 @@ from holdfast.core.objective import ObjectiveFunction
 from holdfast.core.settings import check_positive
 from holdfast.training.adversaries.base import Adversary, Prepared, gain_of, in_training, untouched
 from holdfast.training.learner import Batch, Learner, OfRows
-from holdfast.transforms.base import Transform, transforms
-from holdfast.transforms.severity import EDITS, edits_named, graded
+from holdfast.transforms.base import Transform
+from holdfast.transforms.severity import EDITS, edits_named
 
-SEPARATOR = ";"
+SEPARATOR, COMMA = ";", "&"
+"""Between names, and for commas within a name: commas end a setting of the adversary."""
 
 
 @final
@@ -35,7 +37,7 @@ class Edits(Adversary):
     """Train on each image under the worst of a family of everyday edits, without an attack."""
 
     edits: str = SEPARATOR.join(EDITS)
-    """Families of edits, in all severities, or single transforms as in `gamma:0.5`; `;` between them."""
+    """Families of edits, in all severities, or single transforms as in `gamma:0.5`; `;` between them, `&` for commas."""
     tried: int | None = None
     """Edits drawn for each image and step, of which the worst counts; 1: one at random; none: all."""
     name = "edits"
@@ -44,7 +46,20 @@ class Edits(Adversary):
         check_positive(self, "tried")
         if (self.ball, self.steps, self.step) != (Linf(8 / 255), 7, None):
             raise Conflict(self.name, "ball, steps or step", "edits and tried alone")
+        if not self.names:
+            raise HoldfastError("edits: no edit is named. Expected families, as in edits=jpeg;blur. Name one.")
         assert self.family
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Edits:
+        """Adversary with these families and single transforms."""
+        return cls(edits=SEPARATOR.join(names).replace(",", COMMA))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Families and single transforms to choose from."""
+        parts = self.edits.replace(COMMA, ",").split(SEPARATOR)
+        return tuple(filter(None, map(str.strip, parts)))
 
     @property
     def family(self) -> tuple[Transform, ...]:
@@ -54,13 +69,7 @@ class Edits(Adversary):
             >>> [str(edit) for edit in Edits(edits="gamma:0.5;rotation").family][:3]
             ['gamma:0.5', 'rotation:1.0', 'rotation:2.0']
         """
-        chosen, known = list[Transform](), transforms()
-        for part in filter(None, map(str.strip, self.edits.split(SEPARATOR))):
-            family = part in known and graded(known[part])
-            chosen += edits_named(self.name, [part]) if family else [Transform.read(part)]
-        if not chosen:
-            raise HoldfastError("edits: no edit is named. Expected families, as in edits=jpeg;blur. Name one.")
-        return tuple(chosen)
+        return edits_named(self.name, self.names)
 
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         network, gain = learner.loss_under_attack(batch)

@@ -51,7 +51,7 @@ from holdfast.training.processes import gathered
 
 FIRST_MULTIPLIER, MOST_MULTIPLIER = 2.0, 1e3
 """The first one weighs clean views as ``clean=1`` does: a small squared distance is twice what cosines lose."""
-DUAL_RATE = 0.05
+DUAL_RATE = 0.5
 """Change of the multiplier in a step in which the floor is missed by all that it allows."""
 MEMORY = 0.9
 """Weight of earlier steps in the running agreement of training images."""

@@ -26,8 +26,6 @@ def sometimes(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) ->
     """Change the chosen images.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        chosen: Mask of images to change, shape (b,).
         change: Function from images and their positions to changed images.
     """
     # On a GPU it costs more to wait for which are chosen than to change all.
@@ -35,39 +33,19 @@ def sometimes(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) ->
 
 
 def some_changed(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) -> ImagePixels:
-    """Change the chosen images alone.
-
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        chosen: Mask of images to change, shape (b,).
-        change: Function from images and their positions to changed images.
-    """
+    """Change the chosen images alone."""
     rows = chosen.nonzero()[:, 0]
     return pixels.index_copy(0, rows, change(pixels.index_select(0, rows), rows))
 
 
 def all_changed(pixels: ImagePixels, chosen: Bool[Tensor, "b"], change: Change) -> ImagePixels:
-    """Change all images, and keep the result for the chosen ones.
-
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        chosen: Mask of images to change, shape (b,).
-        change: Function from images and their positions to changed images.
-    """
+    """Change all images, and keep the result for the chosen ones."""
     changed = change(pixels, torch.arange(len(pixels), device=pixels.device))
     return torch.where(column(chosen, pixels), changed, pixels)
 
 
 def check_probability(p: float, name: str) -> None:
-    """Check that ``p`` is a probability.
-
-    Args:
-        p: Number to check.
-        name: Name of the transform in errors.
-
-    Raises:
-        HoldfastError: ``p`` does not lie in 0..1.
-    """
+    """Check that ``p`` is a probability."""
     if not 0 <= p <= 1:
         raise OutOfRange(f"{name}: p", p, "a probability in 0..1")
 
@@ -156,9 +134,7 @@ def jittered(pixels: ImagePixels, factors: Float[Tensor, "b 4"], order: Int[Tens
     At each step all images go through one linear map of their channels, the identity where the step turns the hue.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
         factors: Factors of brightness, contrast and saturation and turn of the hue, shape (b, 4).
-        order: Order of the four operations, shape (b, 4).
     """
     luma = weights(pixels)
     factor = torch.where(order == HUE, 1.0, factors.gather(1, order)).to(pixels)
@@ -182,7 +158,6 @@ def hue_turned(pixels: ImagePixels, turns: Float[Tensor, "b"]) -> ImagePixels:
     where ``d`` is how far the hue is from the channel's own: 0 for red, 1/3 for green, 2/3 for blue.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
         turns: Turn of each image as a fraction of the circle, shape (b,).
     """
     # The channels are sorted by two exchanges, each of which mirrors the hue: six times faster than a case for each order.
@@ -249,10 +224,6 @@ class Solarize(Transform):
 def solarized(pixels: ImagePixels, threshold: float) -> ImagePixels:
     """Invert the values from ``threshold`` on.
 
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        threshold: Smallest value that is inverted, 0 to 1.
-
     Example:
         >>> solarized(torch.tensor([[[[0.25, 0.5, 0.75]]]]), 0.6).tolist()
         [[[[0.25, 0.5, 0.25]]]]
@@ -309,8 +280,6 @@ def blurred(pixels: ImagePixels, sigmas: Float[Tensor, "b"], reach: int) -> Imag
     """Blur each image with its own width.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        sigmas: Standard deviation of each kernel in pixels, shape (b,).
         reach: Pixels of the kernel to each side; 0 changes nothing.
     """
     if reach == 0:

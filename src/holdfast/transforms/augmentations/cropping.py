@@ -73,9 +73,7 @@ def moved(
     """Rotate and scale images about the middle, then shift them.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
         angles: Clockwise rotation of each image in radians, shape (b,).
-        scales: Factor of each image, shape (b,).
         shifts: Shift of each image in pixels (down, right), shape (b, 2).
     """
     rows, columns = (axis.to(pixels) for axis in centred(pixels))
@@ -167,11 +165,6 @@ class RandomResizedCrop(Transform):
     def boxes(self, noise: Noise, height: int, width: int) -> Float[Tensor, "b 4"]:
         """Crop of each image.
 
-        Args:
-            noise: Random streams, one per image.
-            height: Height of the images in pixels.
-            width: Width of the images in pixels.
-
         Returns:
             Top, left, height and width in whole pixels, shape (b, 4).
         """
@@ -201,7 +194,6 @@ def resized_crops(pixels: ImagePixels, boxes: Float[Tensor, "b 4"]) -> ImagePixe
     """Enlarge a crop of each image to the size of the image.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
         boxes: Top, left, height and width of each crop in pixels, shape (b, 4).
     """
     rows, columns = (

@@ -40,11 +40,7 @@ class MocoV2View(View):
     """MoCo v2 (Chen et al. 2020, https://arxiv.org/abs/2003.04297), as in its program."""
 
     name = "moco-v2-view"
-
-    @property
-    def chain(self) -> Chain:
-        blur = GaussianBlur(kernel=1.0)
-        return Chain((RandomResizedCrop(0.2), ColorJitter(), Grayscale(), blur, HorizontalFlip()))
+    chain = Chain((RandomResizedCrop(0.2), ColorJitter(), Grayscale(), GaussianBlur(kernel=1.0), HorizontalFlip()))
 
 
 @final
@@ -53,10 +49,7 @@ class MocoCifarView(View):
     """MoCo on CIFAR-10, without blur: its authors' demonstration and Zhong et al. 2022, appendix C.3."""
 
     name = "moco-cifar-view"
-
-    @property
-    def chain(self) -> Chain:
-        return Chain((RandomResizedCrop(), HorizontalFlip(), ColorJitter(), Grayscale()))
+    chain = Chain((RandomResizedCrop(), HorizontalFlip(), ColorJitter(), Grayscale()))
 
 
 @final
@@ -139,10 +132,7 @@ class RvclMnistView(View):
     """RVCL on MNIST (Wang and Liu 2022), as in its program: no flip, at least 0.4 of the area."""
 
     name = "rvcl-mnist-view"
-
-    @property
-    def chain(self) -> Chain:
-        return Chain((ColorJitter(), Grayscale(), RandomResizedCrop(0.4)))
+    chain = Chain((ColorJitter(), Grayscale(), RandomResizedCrop(0.4)))
 
 
 @final
@@ -151,10 +141,7 @@ class RvclCifarView(View):
     """RVCL on CIFAR-10 (Wang and Liu 2022) and RoCL (Kim et al. 2020), as in their programs: colours before the crop."""
 
     name = "rvcl-cifar-view"
-
-    @property
-    def chain(self) -> Chain:
-        return Chain((ColorJitter(), Grayscale(), HorizontalFlip(), RandomResizedCrop()))
+    chain = Chain((ColorJitter(), Grayscale(), HorizontalFlip(), RandomResizedCrop()))
 
 
 @final
@@ -163,10 +150,7 @@ class DigitsView(View):
     """The built-in digit encoders: turned, scaled, shifted by half a pixel of 8, brighter or darker, noisy."""
 
     name = "digits-view"
-
-    @property
-    def chain(self) -> Chain:
-        return Chain((RandomAffine(), ColorJitter(0.2, 0.0, 0.0, 0.0, p=1.0), GaussianNoise(0.05)))
+    chain = Chain((RandomAffine(), ColorJitter(0.2, 0.0, 0.0, 0.0, p=1.0), GaussianNoise(0.05)))
 
 
 def flip_and_colors() -> tuple[Transform, ...]:

@@ -44,13 +44,7 @@ class CommonCorruption(Transform):
 
     @abstractmethod
     def corrupt(self, pixels: ImagePixels, noise: Noise, c: Any) -> ImagePixels:
-        """Corrupt images with the parameters of this severity.
-
-        Args:
-            pixels: Images in [0, 1], shape (b, channels, height, width).
-            noise: Random streams, one per image.
-            c: Parameters of the severity.
-        """
+        """Corrupt images with the parameters of this severity."""
 
 
 def small(pixels: ImagePixels) -> bool:

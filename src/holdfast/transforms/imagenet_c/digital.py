@@ -98,12 +98,7 @@ def edges(levels: Float[Tensor, "b 1 height width"]) -> Bool[Tensor, "b 1 height
 
 
 def ridges(across: Tensor, down: Tensor) -> tuple[Bool[Tensor, "b 1 height width"], Tensor]:
-    """Mask of pixels with the largest derivative along its direction, and its size.
-
-    Args:
-        across: Horizontal derivative, shape (b, 1, height, width).
-        down: Vertical derivative, shape (b, 1, height, width).
-    """
+    """Mask of pixels with the largest derivative along its direction, and its size."""
     size = across.abs() + down.abs()
     framed = functional.pad(size, (1, 1, 1, 1))
     height, width = size.shape[-2:]
@@ -166,7 +161,6 @@ def affine(pixels: ImagePixels, moves: Float[Tensor, "b 3 2"]) -> ImagePixels:
     """Affine maps of images.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
         moves: Shift of three corners of a square as (x, y), shape (b, 3, 2).
     """
     height, width = pixels.shape[-2:]
@@ -220,7 +214,6 @@ def there_and_back(size: int, few: int) -> Float[Tensor, "size size"]:
     """Matrix that shrinks a row of pixels and enlarges it again, shape (size, size).
 
     Args:
-        size: Pixels in the row.
         few: Pixels in between.
     """
     return boxes(few, size) @ boxes(size, few)
@@ -228,10 +221,6 @@ def there_and_back(size: int, few: int) -> Float[Tensor, "size size"]:
 
 def boxes(size: int, wanted: int) -> Float[Tensor, "wanted size"]:
     """Matrix that resamples a row with boxes, shape (wanted, size).
-
-    Args:
-        size: Pixels in the row.
-        wanted: Pixels of the result.
 
     Example:
         >>> boxes(4, 2).tolist()

@@ -133,12 +133,7 @@ class DefocusBlurC(CommonCorruption):
 
 @cache
 def disk(radius: float, blur: float) -> Float[Tensor, "side side"]:
-    """Disk with a soft rim and sum 1.
-
-    Args:
-        radius: Radius in pixels.
-        blur: Standard deviation of the rim in pixels.
-    """
+    """Disk with a soft rim and sum 1."""
     reach = max(8, int(radius))
     places = torch.arange(-reach, reach + 1, dtype=torch.float64)
     inside = (places[:, None] ** 2 + places**2 <= radius**2).double()
@@ -179,10 +174,7 @@ def copied_from(height: int, width: int, reach: int, noise: Noise) -> Int[Tensor
     each pixel points at its neighbour, and those that point onward are followed, twice as far each time, to the end.
 
     Args:
-        height: Height of the images in pixels.
-        width: Width of the images in pixels.
         reach: Largest distance of a neighbour in pixels.
-        noise: Random streams, one per image.
 
     Returns:
         Index of the source of each pixel, shape (b, height * width).
@@ -225,10 +217,7 @@ def moved(pixels: ImagePixels, radius: int, sigma: float, degrees: Float[Tensor,
     """Blur images along lines; beyond the border, its pixels repeat.
 
     Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
         radius: Half of the length of the line in pixels.
-        sigma: Standard deviation of the weights in pixels.
-        degrees: Angle of each image in degrees, shape (b,).
     """
     length, (height, width) = 2 * radius, pixels.shape[-2:]
     weights = torch.exp(-0.5 * (torch.arange(length + 1, dtype=torch.float64) / sigma) ** 2)
@@ -261,12 +250,7 @@ class ZoomBlurC(CommonCorruption):
 
 
 def enlarged(pixels: ImagePixels, factor: float) -> ImagePixels:
-    """Enlarge the middle of images to their own size, bilinear, corners aligned.
-
-    Args:
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-        factor: Factor of the enlargement, 1 or more.
-    """
+    """Enlarge the middle of images to their own size, bilinear, corners aligned."""
     sides = pixels.shape[-2:]
     inner = [ceil(side / factor) for side in sides]
     top, left = ((side - part) // 2 for side, part in zip(sides, inner, strict=True))

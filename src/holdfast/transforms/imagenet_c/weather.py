@@ -23,11 +23,7 @@ def plasma(height: int, width: int, decay: float, noise: Noise, dtype: torch.dty
     the mean of its four neighbours and a uniform draw, whose size divides by ``decay`` twice whenever squares halve.
 
     Args:
-        height: Height of the images in pixels.
-        width: Width of the images in pixels.
         decay: Factor by which roughness falls, twice per halving of the squares; above 1.
-        noise: Random streams, one per image.
-        dtype: Floating-point type of the draws.
     """
     side = max(2, 1 << (max(height, width) - 1).bit_length())
     # One draw for each place, by where it is.
@@ -86,14 +82,7 @@ class FrostC(CommonCorruption):
 
 
 def crystals(height: int, width: int, noise: Noise, dtype: torch.dtype) -> Float[Tensor, "b height width"]:
-    """Random map of ridges, denser in some regions.
-
-    Args:
-        height: Height of the images in pixels.
-        width: Width of the images in pixels.
-        noise: Random streams, one per image.
-        dtype: Floating-point type of the draws.
-    """
+    """Random map of ridges, denser in some regions."""
     maps = [plasma(height, width, decay, noise.fork(part), dtype) for part, decay in enumerate((1.6, 1.4, 2.0))]
     ridges = torch.maximum(*((1 - (2 * map - 1).abs()) ** 3 for map in maps[:2]))
     return 0.4 + 0.6 * ridges * (0.4 + 0.6 * maps[2])
@@ -191,15 +180,7 @@ class SpatterC(CommonCorruption):
 
 
 def coloured(colour: tuple[float, ...], pixels: ImagePixels) -> Float[Tensor, "channels 1 1"]:
-    """Colour as a tensor, or its mean for images without colours.
-
-    Args:
-        colour: Red, green and blue in [0, 1].
-        pixels: Images in [0, 1], shape (b, channels, height, width).
-
-    Returns:
-        Values, shape (channels, 1, 1).
-    """
+    """Colour as a tensor, or its mean for images without colours."""
     values = colour if pixels.shape[1] == 3 else [sum(colour) / 3] * pixels.shape[1]
     return torch.tensor(values, dtype=torch.float64).to(pixels)[:, None, None]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.attacks.pairs import on_unit_ball
-from holdfast.bounds.network.graph import Graph
+from holdfast.attacks.pair_attacks import on_unit_ball
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.size import check_size, nonlinear_entries
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations import Rule

@@ -20,7 +20,7 @@ from holdfast.bounds.methods.base import (
     vacuous_unless_finite,
 )
 from holdfast.bounds.methods.lipschitz import Lipschitz
-from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.rounding.formats import Format
 from holdfast.core.balls import Ball, Linf

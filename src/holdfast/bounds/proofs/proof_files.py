@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from holdfast.bounds.certificates import CertificateRecord, Certificates, file_stem, write_record
-from holdfast.bounds.pairs import Pairs, traced
+from holdfast.bounds.certified_pairs import Pairs, traced
 from holdfast.bounds.proofs.checking import ProofError, check
 from holdfast.bounds.proofs.making import check_plain, check_provable, choices, plain_network
 from holdfast.bounds.proofs.proof import EncoderState, Proof

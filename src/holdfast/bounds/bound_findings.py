@@ -23,9 +23,9 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.attacked_codes import ATTACKS
 from holdfast.attacks.attacked_codes import SIZES as ATTACKED
 from holdfast.attacks.base import Attack
+from holdfast.bounds.certified_pairs import UNDEFINED, AttackResult, PairAttack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import Certification, arithmetic_of, certify_cheaply_and_attack, cross_check
-from holdfast.bounds.pairs import UNDEFINED, AttackResult, PairAttack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels

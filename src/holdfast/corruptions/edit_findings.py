@@ -22,16 +22,17 @@ from holdfast.core.settings import number
 from holdfast.core.statistics.quantiles import quantile_influence
 from holdfast.core.statistics.summaries import over_references, series_of, summarise
 from holdfast.core.statistics.tails import AT_LEAST, tails, tails_of, worst_group
-from holdfast.corruptions.edits import Edited, families, ready
+from holdfast.corruptions.edits import Edited, ready
 from holdfast.measure.observation import population_warnings
 from holdfast.measure.population import Population
 from holdfast.transforms.base import Transform
+from holdfast.transforms.severity import families, family_of
 
-FEW = "or fewer other images than neighbours"
 Shares = Float[np.ndarray, "_"]
 Score = Callable[[np.ndarray], np.ndarray]
 """Value of each fraction of neighbours that is kept."""
 UNDEFINED = "a zero embedding, which has no direction under cosine, or one that is not finite"
+OR_FEW = f"{UNDEFINED}; or fewer other images than neighbours"
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,31 @@ def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
 
 
 def rung(edit: Transform) -> str:
-    """Return the value of the one parameter of ``edit``.
+    """Return the value of the one parameter of ``edit``; the first severity is the only one of a single transform.
 
     Example:
         >>> from holdfast.transforms.base import transforms
         >>> rung(transforms()["jpeg"].family()[1])
         '90'
     """
-    return spelled(getattr(edit, fields(edit)[0].name))
+    return "1" if family_of(edit) == str(edit) else spelled(getattr(edit, fields(edit)[0].name))
 
 
 def spelled(value: Any) -> str:
     """Return a parameter as settings spell it."""
     return number(value) if isinstance(value, float) else str(value)
+
+
+def _series(
+    quantity: str,
+    conditions: Conditions,
+    values: Float[Tensor, "n"],
+    unit: str,
+    of: str,
+    claim: Claim = Claim.ESTIMATE,
+    reason: str = UNDEFINED,
+) -> Series:
+    return series_of(quantity, conditions, values, unit, claim, of, reason)
 
 
 class Ladders:
@@ -121,13 +134,9 @@ class Ladders:
         self.references = population.choose(reference)
         self.pairs, self.groups = population.codes[self.references], population.groups_of(self.references)
 
-    def of_edits(self, name: str) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
-        """Return what was observed under ``name``, edit by edit."""
-        return self._by_edit(self.observed[name])
-
     def _by_edit(self, values: Float[Tensor, "n m"]) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
         for edit, column in zip(self.edits, values.unbind(1), strict=True):
-            yield {self.words.singular: edit.name, self.words.strength: rung(edit)}, column
+            yield {self.words.singular: family_of(edit), self.words.strength: rung(edit)}, column
 
     @property
     def retrieval(self) -> Conditions:
@@ -135,59 +144,27 @@ class Ladders:
         return {"divergence": str(self.divergences[0])}
 
     def kept(self) -> Iterator[Series]:
-        for case, values in self.of_edits("kept"):
-            yield series_of(
-                "nearest_neighbour_kept",
-                {**case, **self.retrieval},
-                values,
-                "yes or no",
-                Claim.ESTIMATE,
-                self._kept,
-                UNDEFINED,
-            )
+        for case, values in self._by_edit(self.observed["kept"]):
+            yield _series("nearest_neighbour_kept", {**case, **self.retrieval}, values, "yes or no", self._kept)
 
     def overlap(self) -> Iterator[Series]:
         of = f"Jaccard index of the {self.k} nearest other images, before and after the {self.words.singular}"
-        for case, values in self.of_edits("overlap"):
+        for case, values in self._by_edit(self.observed["overlap"]):
             conditions = {**case, "k": str(self.k), **self.retrieval}
-            yield series_of(
-                "neighbour_overlap",
-                conditions,
-                values,
-                "fraction of neighbours",
-                Claim.ESTIMATE,
-                of,
-                f"{UNDEFINED}; {FEW}",
-            )
+            yield _series("neighbour_overlap", conditions, values, "fraction of neighbours", of, reason=OR_FEW)
 
     def changes(self) -> Iterator[Series]:
+        of = f"change of the embedding by the {self.words.singular}"
         for divergence in self.divergences:
             for case, values in self._by_edit(self.observation.changes(divergence, self.observed)):
-                conditions = {**case, "divergence": str(divergence)}
-                yield series_of(
-                    "code_change",
-                    conditions,
-                    values,
-                    str(divergence),
-                    Claim.ESTIMATE,
-                    f"change of the embedding by the {self.words.singular}",
-                    UNDEFINED,
-                )
+                yield _series("code_change", {**case, "divergence": str(divergence)}, values, str(divergence), of)
 
     def quantiles(self) -> Iterator[Series]:
         for divergence in self.divergences:
             shares = self._shares(divergence, self.observation.changes(divergence, self.observed))
             for case, values in self._by_edit(shares):
                 conditions = {**case, "divergence": str(divergence)}
-                yield series_of(
-                    "universal_quantile",
-                    conditions,
-                    values,
-                    "fraction of pairs",
-                    Claim.ESTIMATE,
-                    self._moved(""),
-                    UNDEFINED,
-                )
+                yield _series("universal_quantile", conditions, values, "fraction of pairs", self._moved(""))
 
     def near(self) -> list[Shares]:
         """Return for each quantile the share of the others within the median change, for each reference image."""
@@ -219,15 +196,8 @@ class Ladders:
         shares = self._shares(self.divergences[0], self.observed["worst"])
         for depth, values in enumerate(shares.unbind(1), start=1):
             case = {**self._strength(depth, self.steps), **self.retrieval, **self.without}
-            yield series_of(
-                f"worst_{self.words.singular}_quantile",
-                case,
-                values,
-                "fraction of pairs",
-                Claim.LOWER,
-                self._moved("worst "),
-                UNDEFINED,
-            )
+            name, of = f"worst_{self.words.singular}_quantile", self._moved("worst ")
+            yield _series(name, case, values, "fraction of pairs", of, Claim.LOWER)
 
     def worst_kept(self) -> Iterator[Series]:
         """Yield whether each image survives all that was tried: single edits of growing strength, then several in a row."""
@@ -240,10 +210,9 @@ class Ladders:
         cases += [self._strength(depth, self.steps) for depth in range(2, self.chained + 1)]
         for case, values in zip(cases, [*upto, *self.observed["worst_kept"][:, 1:].unbind(1)], strict=True):
             conditions = {**case, **self.retrieval, **self.without}
+            name = f"worst_{self.words.singular}_kept"
             of = f"nearest-neighbour accuracy under the worst {self.words.singular}"
-            yield series_of(
-                f"worst_{self.words.singular}_kept", conditions, values, "yes or no", Claim.UPPER, of, UNDEFINED
-            )
+            yield _series(name, conditions, values, "yes or no", of, Claim.UPPER)
 
     @property
     def steps(self) -> int:
@@ -265,15 +234,14 @@ class Ladders:
     def radius(self) -> Iterator[Series]:
         of = "radius of the smallest ball around the unit embeddings of the family"
         for (name, _), values in zip(self.families, self.observed["radius"].unbind(1), strict=True):
-            yield series_of(
-                "divergence_radius", {self.words.singular: name}, values, "radius", Claim.ESTIMATE, of, UNDEFINED
-            ).model_copy(update={"limits": (0.0, 1.0)})
+            series = _series("divergence_radius", {self.words.singular: name}, values, "radius", of)
+            yield series.model_copy(update={"limits": (0.0, 1.0)})
 
     def survived(self) -> Series:
         """Return the share of edits that each image survives, families counting alike."""
         share = self._over_edits(self.observed["kept"])
         name, unit = f"{self.words.plural}_survived", f"fraction of {self.words.plural}"
-        return series_of(name, {**self.retrieval, **self.without}, share, unit, Claim.ESTIMATE, self._kept, UNDEFINED)
+        return _series(name, {**self.retrieval, **self.without}, share, unit, self._kept)
 
     def _over_edits(self, values: Float[Tensor, "n edits"]) -> Float[Tensor, "n"]:
         """Return the mean over the edits of each family that changes images, families counting alike."""
@@ -307,7 +275,7 @@ class Ladders:
         unit = f"fraction of {self.words.plural}" if end else "fraction of neighbours"
         conditions = {"k": str(self.k), **self.retrieval, **self.without}
         of = f"nearest other images that stay the nearest under {self.words.plural}{told}"
-        return series_of(f"neighbours_kept{end}", conditions, values, unit, Claim.ESTIMATE, of, f"{UNDEFINED}; {FEW}")
+        return _series(f"neighbours_kept{end}", conditions, values, unit, of, reason=OR_FEW)
 
     @cached_property
     def touched(self) -> list[bool]:
@@ -394,8 +362,8 @@ def pictures(
         farthest = max(of, key=lambda edit: of[edit][position])[0]
         parts, alone = {"original": pixels[place]}, slice(place, place + 1)
         for edit in observation.edits:
-            if edit.name == farthest:
-                quantile = of[edit.name, rung(edit)][position]
+            if family_of(edit) == farthest:
+                quantile = of[farthest, rung(edit)][position]
                 parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[alone], noise[alone])[0]
         chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
         parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]

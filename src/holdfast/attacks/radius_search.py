@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack, forwards_together
 from holdfast.attacks.base import GRADIENT, Attack, gain_and_gradient
 from holdfast.attacks.gradient import passable, random_start
-from holdfast.attacks.pairs import on_unit_ball
+from holdfast.attacks.pair_attacks import on_unit_ball
 from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.noise import Noise
