@@ -27,6 +27,7 @@ class Repaired:
     """What ``sites`` returns."""
 
     run: EvaluatedRun
+    """The run that measured it."""
     result: Result
     """Numbers of the held-out images, by ``repair``: ``none`` and the fitted map."""
     map: SiteMap
