@@ -46,6 +46,8 @@ from .commands.parity import parity as parity
 from .commands.publish import publish as publish
 from .commands.recheck import recheck as recheck
 from .commands.runs import runs as runs
+from .commands.sites import Repaired as Repaired
+from .commands.sites import sites as sites
 from .commands.spade import spade as spade
 from .commands.threshold import threshold as threshold
 from .commands.train import train as train

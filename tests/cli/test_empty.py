@@ -100,16 +100,16 @@ def test_the_laws_look_at_what_there_is():
 @pytest.mark.parametrize(("function", "parameter"), FUNCTIONS)
 def test_no_argument_of_any_function_may_be_empty(function, parameter):
     called = getattr(hf, function)
-    needed = [
-        name
+    needed = {
+        name: details.kind is inspect.Parameter.KEYWORD_ONLY
         for name, details in inspect.signature(called).parameters.items()
-        if details.default is inspect.Parameter.empty
-    ]
+        if details.default is inspect.Parameter.empty and details.kind is not inspect.Parameter.VAR_KEYWORD
+    }
     at_hand = {"encoder": samples.builtin("digits-robust"), "images": hf.Images(torch.zeros(2, 1, 8, 8))}
-    positional = ["" if name == parameter else at_hand.get(name, "linf:0.1") for name in needed]
-    keywords = {} if parameter in needed else {parameter: ""}
+    given = {name: at_hand.get(name, "linf:0.1") for name in needed} | {parameter: ""}
+    positional = [given.pop(name) for name, keyword_only in needed.items() if not keyword_only]
     with pytest.raises(HoldfastError, match=f"{parameter} is empty"):
-        called(*positional, **keywords)
+        called(*positional, **given)
 
 
 def test_an_empty_text_in_a_file_is_refused_as_well(tmp_path, capsys):

@@ -35,7 +35,7 @@ GROUPS = {
     "Measure": ("evaluate", "compare", "check", "doctor"),
     "Attack and prove": ("attack", "certify"),
     "Improve": ("harden", "train"),
-    "Deploy": ("parity", "canary", "drift", "threshold"),
+    "Deploy": ("parity", "canary", "drift", "threshold", "sites"),
     "Data and runs": ("corrupt", "spade", "runs", "clean", "publish", "list"),
 }
 """Groups of commands in ``holdfast --help``, in their order."""

@@ -93,16 +93,21 @@ def sides_of(
     """
     if not candidates:
         raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or embeddings.npz")
-    first = _side(reference, None, settings, options)
+    first = side_of(reference, None, settings, options)
     sides, counts = list[Side](), Counter[str]()
-    for side in (first, *(_side(each, first, settings, options) for each in candidates)):
+    for side in (first, *(side_of(each, first, settings, options) for each in candidates)):
         counts[side.name] += 1
         name = side.name if counts[side.name] == 1 else f"{side.name} ({counts[side.name]})"
         sides.append(replace(side, encoder=_called(side.encoder, name, side.encoder.source)))
     return sides
 
 
-def _side(named: NamedSide, reference: Side | None, settings: RunSettings, options: Options) -> Side:
+def side_of(named: NamedSide, reference: Side | None, settings: RunSettings, options: Options) -> Side:
+    """Return the side that ``named`` stands for; precisions and forms are those of ``reference``.
+
+    Raises:
+        HoldfastError: it cannot be loaded, or there is no reference for a precision or a form.
+    """
     if isinstance(named, str) and named in PRECISIONS:
         if reference is None or reference.encoder.codes_only:
             raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")

@@ -103,13 +103,21 @@ class Tags(TextSettings):
         Raises:
             HoldfastError: the file has changed or is of another form, an image has no tag, or all have the same.
         """
-        stated = self._stated(ids)
-        names, numbers = np.unique([stated[name][0] for name in ids], return_inverse=True)
+        names, numbers = np.unique(self.names(ids), return_inverse=True)
         if len(names) < 2:
             raise HoldfastError(
                 f"all images have the tag {str(names[0])!r} in {self.path}; a nuisance needs two at least"
             )
         return numbers
+
+    def names(self, ids: Sequence[str]) -> list[str]:
+        """Return the tag of each of ``ids``.
+
+        Raises:
+            HoldfastError: the file has changed or is of another form, or an image has no tag.
+        """
+        stated = self._stated(ids)
+        return [stated[name][0] for name in ids]
 
     def groups(self, ids: Sequence[str]) -> tuple[str, ...] | None:
         """Return the group of each of ``ids``; None where the file states none.

@@ -21,7 +21,7 @@ from typing import Annotated, Literal, final
 
 import numpy as np
 from jaxtyping import Float, Int
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.core.errors import (
     Described,
@@ -61,6 +61,8 @@ class Header(BaseModel):
     """Features of an embedding."""
     images: Size
     """Images that the map was fitted to."""
+    unit: bool = False
+    """True if embeddings are divided by their norm first."""
 
 
 @final
@@ -99,6 +101,7 @@ class SiteMap:
             )
         if not np.isfinite(values).all():
             raise HoldfastError("embeddings: some are infinite or NaN, so they cannot be mapped. Leave them out")
+        values = _unit(values) if self.header.unit else values
         known = {name: place for place, name in enumerate(self.header.sites)}
         if new := [site for site in sites if site not in known]:
             raise UnknownName("site", new[0], self.header.sites, fix="fit the map again with images of this site")
@@ -125,13 +128,14 @@ class SiteMap:
         return Path(path)
 
 
-def fit_site_map(embeddings: object, sites: Sequence[str], kind: str = "combat") -> SiteMap:
+def fit_site_map(embeddings: object, sites: Sequence[str], kind: str = "combat", unit: bool = False) -> SiteMap:
     """Fit the map that takes the site out of embeddings.
 
     Args:
         embeddings: Embeddings of images of at least two sites, shape (n, d).
         sites: Name of the site of each embedding.
         kind: ``centre``, ``whiten`` or ``combat``.
+        unit: True if the map divides embeddings by their norm first, as for search by cosine.
 
     Raises:
         UnknownName: There is no such kind.
@@ -154,6 +158,7 @@ def fit_site_map(embeddings: object, sites: Sequence[str], kind: str = "combat")
             f"embeddings: a map is fitted to finite numbers of shape ({len(sites)}, d), got shape {values.shape}. Pass "
             "one row for each site"
         )
+    values = _unit(values) if unit else values
     names, member = np.unique(np.array(sites, dtype=str), return_inverse=True)
     counts = np.bincount(member)
     if len(names) < 2 or counts.min() < FEWEST:
@@ -162,10 +167,19 @@ def fit_site_map(embeddings: object, sites: Sequence[str], kind: str = "combat")
             f"{counts.min()}. Add images or leave the site out"
         )
     fitted = {"centre": _centre, "whiten": _whiten, "combat": _combat}[kind](values, member)
-    header = Header.model_validate(
-        {"kind": kind, "sites": names.tolist(), "width": values.shape[1], "images": len(values)}
-    )
+    stated = {"kind": kind, "sites": names.tolist(), "width": values.shape[1], "images": len(values), "unit": unit}
+    try:
+        header = Header.model_validate(stated)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        fix = "Name at most 10,000 sites, in printable characters, and at most 100,000 images"
+        raise HoldfastError(f"sites: the map cannot be stored, because of its {where}. {fix}") from None
     return SiteMap(header, *(np.ascontiguousarray(part, dtype=np.float32) for part in fitted))
+
+
+def _unit(values: Values) -> Values:
+    norms = np.linalg.norm(values.astype(np.float64), axis=1, keepdims=True)
+    return np.asarray(values / np.maximum(norms, np.finfo(float).tiny))
 
 
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -11,6 +11,7 @@ import torch
 from numpy.random import default_rng
 
 import holdfast as hf
+from holdfast.cli.app import run
 from holdfast.core.errors import HoldfastError, UnknownName
 from holdfast.core.images import Images
 from holdfast.geometry.sphere import Tags
@@ -134,3 +135,39 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     assert all(isnan(each.value) for each in found)
     assert all(each.reason for each in found)
     assert hf.Sites is Sites
+
+
+def test_the_map_that_the_command_writes_is_the_one_that_it_measures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = 80
+    codes, labels, sites = (values[:count] for values in sample(0.1, 0.4))
+    ids = [f"image-{k}" for k in range(count)]
+    stored, tags, file = tmp_path / "codes.npz", tmp_path / "sites.csv", tmp_path / "map.safetensors"
+    np.savez(stored, codes=codes, ids=ids, labels=labels)
+    tags.write_text("".join(f"{name},site {site}\n" for name, site in zip(ids, sites, strict=True)))
+    flags = ["--tags", str(tags), "--repair", "centre", "--map", str(file), "--out", str(tmp_path / "run")]
+    assert run(["sites", f"embeddings:{stored}", *flags]) == 0
+    assert str(file) in capsys.readouterr().out
+    found = hf.load_site_map(file)
+    assert (found.header.kind, found.header.unit, found.header.images) == ("centre", True, count // 2)
+    assert found.header.sites == ("site 0", "site 1")
+    names = [f"site {site}" for site in sites]
+    learning = halves(np.array(ids), sites, 0)
+    unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+    mapped = found(codes * 7, names)  # any length: the map divides by it
+    for site in (0, 1):
+        assert mapped[learning & (sites == site)].mean(0) == pytest.approx(unit[learning].mean(0), abs=1e-5)
+    repaired = hf.sites(f"embeddings:{stored}", tags=tags, repair="centre")
+    assert repaired.map(codes, names) == pytest.approx(found(codes, names), abs=1e-6)
+    score = {e.conditions["repair"]: e.value for e in repaired.result.estimates if e.quantity == "clustering_score"}
+    assert score["centre"] > score["none"] + 0.4
+
+
+def test_the_command_refuses_other_files_and_repairs(tmp_path: Path) -> None:
+    made, file = images(tmp_path)
+    encoder = linear(torch.eye(8), (8,))
+    with pytest.raises(HoldfastError, match=r"safetensors"):
+        hf.sites(encoder, made, tags=file, map=tmp_path / "map.npz")
+    with pytest.raises(UnknownName):
+        hf.sites(encoder, made, tags=file, repair="scale")

@@ -31,7 +31,7 @@ from holdfast.geometry.views import Lengths
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import population_warnings
 from holdfast.measure.population import Population
-from holdfast.service.site_map import KINDS, fit_site_map
+from holdfast.service.site_map import KINDS, SiteMap, fit_site_map
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Cramér's V of class and site among the images that a probe is trained on."""
@@ -57,6 +57,27 @@ class Cells(NamedTuple):
     def fewest(self) -> int:
         """Images of the smallest of the four."""
         return min(len(cell) for pair in self.rows for cell in pair)
+
+
+class Halved(NamedTuple):
+    """Images in random order, and which of them repairs are fitted to."""
+
+    rows: list[int]
+    """Rows of the population."""
+    codes: Codes
+    """Unit embeddings."""
+    sites: Labels
+    """Number of the site of each image."""
+    names: np.ndarray
+    """Name of the site of each image."""
+    units: np.ndarray
+    """Group of each image; its id where there are none."""
+    learning: Bool[np.ndarray, "n"]
+    """Images that repairs are fitted to; the others are held out."""
+
+    def part(self, mask: Bool[np.ndarray, "_"]) -> tuple[Codes, list[str]]:
+        """Return embeddings and names of sites of some images."""
+        return self.codes[mask], self.names[mask].tolist()
 
 
 @final
@@ -115,7 +136,17 @@ class Sites(Evaluation):
     def observation(self) -> Lengths:
         return Lengths(self.samples)
 
-    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+    def map_of(self, population: Population, repair: str) -> SiteMap:
+        """Return the map that ``conclude`` measures; it divides embeddings by their norm first.
+
+        Args:
+            population: Images of the run with their clean embeddings.
+            repair: ``centre``, ``whiten`` or ``combat``.
+        """
+        halved = self._halved(population)
+        return fit_site_map(*halved.part(halved.learning), repair, unit=True)
+
+    def _halved(self, population: Population) -> Halved:
         if self.tags is None:
             raise HoldfastError("sites.tags is missing. Name a CSV file of sites: --set sites.tags=sites.csv")
         chosen, unit = directions(population, self.samples)
@@ -123,22 +154,21 @@ class Sites(Evaluation):
         # One order for all that is drawn below, whatever the order of the images.
         order = np.argsort(hashed_each((population.run.seed, "sites"), ids), kind="stable")
         chosen, ids = [chosen[k] for k in order], [ids[k] for k in order]
-        codes, labels = unit.double().cpu().numpy()[order], population.labels.cpu().numpy()[chosen]
         sites, groups = self.tags.of(ids), groups_of(population, self.tags)
-        units, names = (
-            np.array(ids if groups is None else [groups[row] for row in chosen]),
-            [str(site) for site in sites],
-        )
+        units = np.array(ids if groups is None else [groups[row] for row in chosen])
         learning = halves(units, sites, population.run.seed)
-        estimates = list[Estimate]()
+        names = np.array(self.tags.names(ids), dtype=object)
+        return Halved(chosen, unit.double().cpu().numpy()[order], sites, names, units, learning)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        halved, estimates = self._halved(population), list[Estimate]()
+        held_out = ~halved.learning
+        labels = population.labels.cpu().numpy()[halved.rows][held_out]
         for repair in ("none", *self.repairs):
-            mapped = codes[~learning]
+            mapped, names = halved.part(held_out)
             if repair != "none":
-                fitted = fit_site_map(
-                    codes[learning], [n for n, kept in zip(names, learning, strict=True) if kept], repair
-                )
-                mapped = fitted(mapped, [n for n, kept in zip(names, learning, strict=True) if not kept])
-            part = (np.asarray(mapped, dtype=np.float64), labels[~learning], sites[~learning], units[~learning])
+                mapped = fit_site_map(*halved.part(halved.learning), repair)(mapped, names)
+            part = (np.asarray(mapped, dtype=np.float64), labels, halved.sites[held_out], halved.units[held_out])
             estimates += self._measured(*part, population.run.seed, repair)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),

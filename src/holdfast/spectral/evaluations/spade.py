@@ -251,7 +251,11 @@ class Spectral(Evaluation):
         """Findings about one map, from the scores of its outputs and of inner layers.
 
         Args:
+            ids: Ids of the images.
+            scores: Scores of the outputs.
+            labels: Label of each image, shape (n,); None without.
             layers: Scores of inner layers, by name.
+            seed: Seed of random subsets.
         """
         kind, groups = _groups(scores, ids, labels, seed)
         findings = assembled(

@@ -1,0 +1,79 @@
+"""Fit the map that takes the site out of embeddings, and measure what it restores on held-out images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from holdfast.commands.evaluate import evaluate_one
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.parity import WHERE
+from holdfast.commands.parity_sides import coded, side_of
+from holdfast.core.errors import HoldfastError
+from holdfast.core.options import LocalOptions, takes
+from holdfast.core.records import Result
+from holdfast.data.reading.scan_cache import FILE, ScanCache
+from holdfast.geometry.sphere import Tags
+from holdfast.run.inputs import Inputs, NamedEncoder, NamedImages, images_reference, loading_of, named_images
+from holdfast.run.request import Request
+from holdfast.run.run import Run
+from holdfast.service.evaluations.sites import Sites
+from holdfast.service.site_map import SiteMap
+
+
+@dataclass(frozen=True, eq=False)
+class Repaired:
+    """What ``sites`` returns."""
+
+    run: EvaluatedRun
+    """The run that measured it."""
+    result: Result
+    """Numbers of the held-out images, by ``repair``: ``none`` and the fitted map."""
+    map: SiteMap
+    """The map, fitted to the other half of the images."""
+
+
+@takes(LocalOptions)
+def sites(
+    encoder: NamedEncoder,
+    images: NamedImages | None = None,
+    *,
+    tags: str | Path,
+    repair: str = "combat",
+    map: str | Path | None = None,
+    samples: int = Sites.samples,
+    **options: Unpack[LocalOptions],
+) -> Repaired:
+    """Return the map that takes the site out of embeddings, as ``holdfast sites`` does.
+
+    Args:
+        encoder: in memory or by name.
+        images: labelled images: a reference such as ``photos?labels=folders``, or Images. None for stored embeddings.
+        tags: CSV or JSON file with the site of each image, ``id,site``, or ``id,site,group``.
+        repair: ``centre``, ``whiten`` or ``combat``.
+        map: safetensors file to write the map to, for ``load_site_map``. By default none is written.
+        samples: how many images are used; one half fits the map, the other half gives the numbers.
+        **options: as other verbs take them.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit, or a site has too few images.
+    """
+    if map is not None and Path(map).suffix != ".safetensors":
+        raise HoldfastError(f"map: a safetensors file, got {map}. Name one that ends in .safetensors")
+    measure = Sites(tags=Tags.read(str(tags)), repairs=(repair,), samples=samples)
+    asked = {"tags": str(measure.tags), "repairs": [repair], "samples": samples}
+    settings = {Sites.name: {**asked, "pairs": measure.pairs, "repeats": measure.repeats}}
+    run = evaluate_one(encoder, images, only=Sites.name, settings=settings, **options)
+    images_name, given = named_images(images)
+    with Run.open("sites", {**options, "out": run.folder}, mark=None) as again:  # reads the embeddings that it keeps
+        side = side_of(encoder, None, again.settings, loading_of(options))
+        where: dict[str, Any] = {name: value for name, value in options.items() if name in WHERE}
+        request = Request(**where, encoders=(side.request,), images=images_name, out=str(run.folder))
+        named = images_reference(request, [side.encoder]) if given is None else given
+        inputs = Inputs(request, [side.encoder], named, None, ScanCache.at(run.folder / FILE))
+        population = coded(side, inputs, again).known
+    fitted = measure.map_of(population, repair)
+    if map is not None:
+        fitted.save(map)
+    return Repaired(run, run.results[0], fitted)
