@@ -322,8 +322,6 @@ def _check_goals(agreement: float | None, certified: bool, noise: float | None, 
     if (certified or noise is not None) and (agreement is not None or edits):
         other = "certified" if certified else "noise"
         raise Conflict("harden", f"{other} with {'agreement' if agreement is not None else 'edits'}", "one of the two")
-    if edits:
-        CommonPerturbations(edits=tuple(edits))
 
 
 def _read(
