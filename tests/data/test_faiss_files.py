@@ -183,3 +183,11 @@ def test_damaged_files_are_refused(codes, write, factory):
 def test_an_empty_index_is_refused(write):
     with pytest.raises(Unreadable):
         faiss_files.read(write(faiss.IndexFlatL2(WIDTH)))
+
+
+def test_a_codebook_needs_no_vectors(codes, write):
+    index = trained("PQ8", codes)
+    empty = faiss_files.codebook(write(index))
+    assert np.array_equal(empty, faiss.vector_to_array(index.pq.centroids).reshape(8, 256, WIDTH // 8))
+    index.add(codes)
+    assert np.array_equal(faiss_files.codebook(write(index)), empty)

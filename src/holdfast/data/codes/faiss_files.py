@@ -70,6 +70,13 @@ def read(path: Path) -> Index:
         Unreadable: The file is truncated, damaged or too large.
         OutOfRange: The index is of a class that is not read.
     """
+    index = _read(path)
+    if len(index.codes) == 0:
+        raise Unreadable(path.name, "the index holds no vectors", fix="write it after vectors were added")
+    return index if index.ids is None else _in_order(index)
+
+
+def _read(path: Path) -> Index:
     size = path.stat().st_size
     if not 0 < size <= MOST_BYTES:
         raise Unreadable(path.name, f"it has {size} bytes; an index file has 1 to {MOST_BYTES}")
@@ -78,22 +85,18 @@ def read(path: Path) -> Index:
     index = _index(reader, 0)
     if reader.place != size:
         raise reader.damaged(f"{size - reader.place} bytes follow the index")
-    if len(index.codes) == 0:
-        raise Unreadable(path.name, "the index holds no vectors", fix="write it after vectors were added")
-    if index.ids is not None:
-        index = _in_order(index)
     return index
 
 
 def codebook(path: Path) -> Float[np.ndarray, "m k s"]:
-    """Codebook of an IndexPQ.
+    """Codebook of an IndexPQ, which may hold no vectors yet.
 
     Raises:
         Unreadable: The file cannot be read, or holds no codebook.
     """
     if not path.is_file():
         raise Unreadable(str(path), "there is no such file", fix="check the path")
-    centres = read(path).centres
+    centres = _read(path).centres
     if centres is None:
         raise Unreadable(path.name, "the index holds no codebook", fix="name the file of an IndexPQ")
     return centres
