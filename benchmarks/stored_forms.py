@@ -2,8 +2,8 @@
 
     python -m benchmarks.stored_forms PHOTOS --radii 8
 
-PHOTOS is a folder of crops named ``photograph_number.png``. Ranges, means and the codebook are fitted to mirrored and cropped
-copies of the same crops. The form ``pq`` needs faiss and is left out without it.
+PHOTOS is a folder of crops named ``photograph_number.png``. Ranges, means and the codebook are fitted to mirrored and
+cropped copies of the same crops. The form ``pq`` needs faiss and is left out without it.
 """
 
 from __future__ import annotations
