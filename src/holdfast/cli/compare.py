@@ -42,7 +42,6 @@ def command(
     """
     if format_ not in FORMATS:
         raise UnknownName("--format", format_, FORMATS)
-    # Loaded here, because it needs torch.
     from holdfast.commands.compare import compare
 
     comparison = compare(runs, only=names_of(only or (), "--only"), where=where or (), relative_to=relative_to)

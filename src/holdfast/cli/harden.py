@@ -99,7 +99,7 @@ def _print(hardened: Hardened, out: Path) -> int:
 
 def _compare(folder: Path, run: EvaluatedRun) -> None:
     """Print what hardening gained, of all that was measured: a spent budget leaves fewer images, or evaluations."""
-    from holdfast.commands.compare import compare  # loaded here, because it needs torch
+    from holdfast.commands.compare import compare
 
     try:
         if run.results:

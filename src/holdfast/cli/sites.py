@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from holdfast.cli import flags
+from holdfast.cli.flags import flag
 from holdfast.cli.terminal import show_result
 from holdfast.core.options import INPUT, MEASURED, OUTPUT, LocalOptions
 
@@ -14,24 +11,11 @@ from holdfast.core.options import INPUT, MEASURED, OUTPUT, LocalOptions
 @flags.options(LocalOptions, "sites")
 def command(
     encoder: flags.Encoder,
-    tags: Annotated[
-        str,
-        typer.Option(
-            help="CSV or JSON file of sites: id,site or id,site,group.", metavar="FILE", rich_help_panel=INPUT
-        ),
-    ],
     images: flags.Images[str | None] = None,
-    repair: Annotated[
-        str, typer.Option(help="Fit this map: centre, whiten or combat.", metavar="NAME", rich_help_panel=MEASURED)
-    ] = "combat",
-    samples: Annotated[
-        int,
-        typer.Option(help="Fit to one half of N images, measure the other.", metavar="N", rich_help_panel=MEASURED),
-    ] = 2000,
-    map: Annotated[
-        str | None,
-        typer.Option(help="Write the map to this .safetensors file.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
+    tags: str = flag(..., "CSV or JSON file of sites: id,site or id,site,group.", INPUT, "FILE"),
+    repair: str = flag("combat", "Fit this map: centre, whiten or combat.", MEASURED, "NAME"),
+    samples: int = flag(2000, "Fit to one half of N images, measure the other.", MEASURED, "N"),
+    map: str | None = flag(None, "Write the map to this .safetensors file.", OUTPUT, "FILE"),
     *,
     options: LocalOptions,
 ) -> int:
@@ -39,9 +23,10 @@ def command(
 
     holdfast sites timm:resnet50 --images 'photos?labels=folders' --tags sites.csv --map map.safetensors
     """
+    given = flags.keywords(locals())
     from holdfast.commands.sites import sites  # loaded here, because it needs torch
 
-    repaired = sites(encoder, images, tags=tags, repair=repair, map=map, samples=samples, **options)
+    repaired = sites(**given)
     show_result(repaired.result)
     if map:
         print(f"Map: {map}")
