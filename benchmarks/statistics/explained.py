@@ -21,7 +21,7 @@ from holdfast.service.drift_findings import compare
 from holdfast.service.edited_codes import explained
 from holdfast.transforms.base import Transform
 
-EDITS = ("contrast:0.8", "contrast:0.6", "contrast:0.4", "rotation:5.0", "rotation:10.0", "blur:0.5", "blur:1.0")
+EDITS = ("contrast:0.8", "contrast:0.6", "contrast:0.4", "rotation:5.0", "rotation:10.0", "blur:0.02", "blur:0.04")
 
 
 def energy(before: Tensor, after: Tensor) -> float:
