@@ -1,4 +1,4 @@
-"""Which bounding methods are worth their time: tightness against processor seconds, on every encoder at hand.
+"""Which bounding methods are worth their time: tightness against processor seconds, on built-in and reference encoders.
 
 A method gets the pairs of the first test image with the images after it, at multiples of the radius that CROWN
 certifies (in l2 balls `lipschitz`). Tightness is the fraction of a proved loss that an attack reaches: 1 is exact.
