@@ -152,6 +152,21 @@ def test_a_unit_that_a_slow_rank_holds_is_computed_again_once(tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
+def test_a_rank_knows_how_long_others_hold_units_before_it_has_nothing_else_to_do(
+    tmp_path: Path, quickly: None
+) -> None:
+    engine, held = Ranks(0, 1, tmp_path), list[float]()
+    (tmp_path / "unit-3").touch()
+
+    def task(given: int, unit: int) -> int:
+        sleep(0.01)
+        held.append(engine._held("unit-3"))
+        return slow_power(given, unit)
+
+    shared(engine, {}, task)
+    assert held[0] >= 0.01, "it is noted before the first unit, not when unit-3 is asked for"
+
+
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with refused(Exception, "ranks", "folder"):

@@ -111,6 +111,7 @@ class Ranks:
                         if is_kept(shard):
                             yield shard, None
                         elif begin(shard):
+                            self._watch()
                             outcome = task(context, shard)
                             longest = max(longest, monotonic() - began)
                             yield shard, outcome
@@ -170,6 +171,12 @@ class Ranks:
         same = known[0] == renewal[0]
         self._watched[path] = (held if same else now), (since if known == renewal else now), renewal
         return known == renewal and now - since > STALE
+
+    def _watch(self) -> None:
+        """Note what others hold now, so that it is known for how long once nothing else is left."""
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                self._abandoned(path)
 
     def _held(self, name: str) -> float:
         """Return for how many seconds another rank has been seen to hold a unit."""
