@@ -146,14 +146,18 @@ def promise_of(asked: float, original: Encoder, images: Images, device: str) -> 
         images: Images to measure with.
         device: Device of the original embeddings.
     """
-    before = codes_of(original.to(device, torch.float32).module, images, original.domain).double()
-    groups = None if images.groups is None else list(images.groups)
+    before = codes_of(original.to(device, torch.float32).module, images, original.domain)
 
     def check(module: nn.Module) -> Promise:
-        after = codes_of(module, images, original.domain).double().to(before.device)
-        return Promise.of(asked, torch.cosine_similarity(before, after), groups)
+        return _promise(asked, before, codes_of(module, images, original.domain), images)
 
     return check
+
+
+def _promise(asked: float, before: Codes, after: Codes, images: Images) -> Promise:
+    groups = None if images.groups is None else list(images.groups)
+    cosines = torch.cosine_similarity(before.double(), after.double().to(before.device))
+    return Promise.of(asked, cosines, groups)
 
 
 def shift_of(module: nn.Module, images: Images, domain: Domain, resisted: Ball | Edits, seed: int) -> float:
@@ -204,12 +208,15 @@ def watch_of(
         resisted: Perturbation set, or edits.
         seed: Seed of the attack or of the edits.
     """
-    usual, check = agreement_of(original, images, device), promise_of(asked, original, images, device)
+    before = _known(original, images, device)
 
     def measure(module: nn.Module) -> dict[str, float]:
-        promise = check(module)
-        shift = shift_of(module, images, original.domain, resisted, seed)
-        return usual(module) | {"agreement_low": promise.low, "shift": shift, "kept": float(promise.kept)}
+        after = codes_of(module, images, original.domain).to(before.device)
+        promise = _promise(asked, before, after, images)
+        measured = agreement(before, after) | {"agreement_low": promise.low, "kept": float(promise.kept)}
+        if promise.kept:  # only among these epochs the most robust counts
+            measured["shift"] = shift_of(module, images, original.domain, resisted, seed)
+        return measured
 
     return measure
 
@@ -220,14 +227,19 @@ def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[
     Raises:
         HoldfastError: the original has one code for all of them.
     """
-    before = codes_of(original.to(device, torch.float32).module, held_out, original.domain)
+    before = _known(original, held_out, device)
+    return lambda module: agreement(before, codes_of(module, held_out, original.domain).to(before.device))
+
+
+def _known(original: Encoder, images: Images, device: str) -> Codes:
+    """Embeddings of the original, refused if they are all equal."""
+    before = codes_of(original.to(device, torch.float32).module, images, original.domain)
     if collapsed(before):
         raise HoldfastError(
             f"{original.name} gives one embedding to all images that are kept to measure with, so there is nothing to "
-            "keep and "
-            "it cannot be hardened; name another encoder, or check its weights and the range of its inputs"
+            "keep and it cannot be hardened; name another encoder, or check its weights and the range of its inputs"
         )
-    return lambda module: agreement(before, codes_of(module, held_out, original.domain).to(before.device))
+    return before
 
 
 def agreement(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"]) -> dict[str, float]:
