@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.bounds.relaxations import Box, best_multiplier, minimiser, offset, relu_relaxation
+from holdfast.bounds.relaxations import Box, ReluForm, relu_relaxation
 
 WIDE = 1e6
 KINDS = ("random", "point", "no slopes", "stable", "one neuron", "no coefficients", "small", "wide box")
@@ -69,7 +69,7 @@ def test_no_point_of_the_ball_lies_below_the_bound(kind: str) -> None:
     slack = []
     for seed in range(30):
         a, g, box, centre, radius = layer(kind, seed)
-        found = offset(a, g, box, centre, radius)
+        found = ReluForm(a, g, box, centre).least(radius)
         z = points(box, centre, radius, 600, seed)
         values = z.clamp_min(0) @ a - z @ g
         scale = (a.abs() + g.abs()).sum() * (centre.norm() + radius)
@@ -84,7 +84,7 @@ def test_the_bound_lies_below_what_many_descents_find_and_close_to_it(kind: str)
     gaps = []
     for seed in range(6):
         a, g, box, centre, radius = layer(kind, seed)
-        found, least = offset(a, g, box, centre, radius), lowest(a, g, box, centre, radius, seed)
+        found, least = ReluForm(a, g, box, centre).least(radius), lowest(a, g, box, centre, radius, seed)
         assert found <= least + 1e-9
         gaps.append(float((least - found) / ((a.abs() + g.abs()).norm() * radius)))
     # A few neurons of which each has two halves: the gap of the dual is that of the kinks.
@@ -105,7 +105,7 @@ def test_few_neurons_lie_between_the_minimum_on_a_grid_and_the_best_dual_on_a_gr
         dual = torch.stack(
             [(value + t / 2 * (far - radius**2)).amin() for t in 10 ** torch.linspace(-6, 3, 200)]
         ).amax()
-        found = offset(a, g, box, centre, radius)
+        found = ReluForm(a, g, box, centre).least(radius)
         step = max(float(axis[1] - axis[0]) for axis in axes)
         assert abs(found - dual) <= 2e-2 * (1 + dual.abs()) + step * (a.abs() + g.abs()).sum()
         inside = far <= radius**2 * (1 + 1e-12)
@@ -119,10 +119,10 @@ def test_without_a_box_it_is_the_published_constant() -> None:
         for t in (0.03, 0.4, 5.0):
             phi = torch.minimum(torch.minimum(a - g - t * centre, g + t * centre), torch.zeros_like(a))
             published = -(t * (radius**2 - centre @ centre) + phi @ phi / t) / 2
-            z = minimiser(a, g, box, centre, torch.tensor([t], dtype=torch.float64))
+            z = ReluForm(a, g, box, centre).minimiser(torch.tensor([t], dtype=torch.float64))
             mine = a @ z.clamp_min(0) - g @ z + t / 2 * ((z - centre) @ (z - centre) - radius**2)
             assert torch.allclose(mine, published, rtol=1e-9, atol=1e-9)
-            assert offset(a, g, box, centre, radius) >= published - 1e-6 * published.abs()
+            assert ReluForm(a, g, box, centre).least(radius) >= published - 1e-6 * published.abs()
 
 
 def test_it_is_never_looser_than_the_box_alone() -> None:
@@ -133,7 +133,7 @@ def test_it_is_never_looser_than_the_box_alone() -> None:
         assert relaxation.ceiling is not None
         slopes = torch.where(a > 0, relaxation.lower[0][0], relaxation.upper[0][0])
         by_box = (a.clamp_max(0) * relaxation.ceiling[0]).sum()
-        found = offset(a, a * slopes, box, centre, radius)
+        found = ReluForm(a, a * slopes, box, centre).least(radius)
         assert found >= by_box - 1e-7 * (1 + by_box.abs())
         gained += bool(found > by_box + 1e-3)
     assert gained > 20, "vacuous: the ball never binds"
@@ -142,9 +142,9 @@ def test_it_is_never_looser_than_the_box_alone() -> None:
 def test_the_multiplier_is_the_best_of_a_grid() -> None:
     for seed in range(30):
         a, g, box, centre, radius = layer("random", seed)
-        found = offset(a, g, box, centre, radius)
-        for t in best_multiplier(a, g, box, centre, radius) * 2.0 ** torch.linspace(-6, 6, 25):
-            z = minimiser(a, g, box, centre, t[None])
+        found = ReluForm(a, g, box, centre).least(radius)
+        for t in ReluForm(a, g, box, centre).best_multiplier(radius) * 2.0 ** torch.linspace(-6, 6, 25):
+            z = ReluForm(a, g, box, centre).minimiser(t[None])
             other = a @ z.clamp_min(0) - g @ z + t / 2 * ((z - centre) @ (z - centre) - radius**2)
             assert other <= found + 1e-4 * (1 + found.abs())
 
@@ -153,7 +153,7 @@ def test_gradients_are_those_of_the_bound() -> None:
     for seed in range(10):
         a, g, box, centre, radius = layer("random", seed)
         g.requires_grad_()
-        (slope,) = torch.autograd.grad(offset(a, g, box, centre, radius), g)
+        (slope,) = torch.autograd.grad(ReluForm(a, g, box, centre).least(radius), g)
         step = 1e-4 * torch.randn(len(g), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        up, down = (offset(a, g.detach() + sign * step, box, centre, radius) for sign in (1, -1))
+        up, down = (ReluForm(a, g.detach() + sign * step, box, centre).least(radius) for sign in (1, -1))
         assert abs((up - down) / 2 - slope @ step) <= 0.05 * step.norm() * slope.norm() + 1e-8

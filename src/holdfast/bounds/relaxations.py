@@ -61,7 +61,7 @@ class Rule:
     function: Callable[..., Tensor]
     interval: Callable[..., Box]
     relax: Callable[..., LinearRelaxation]
-    nonlinear: Callable[[Box], Tensor]
+    nonlinear: Callable[[Box], Tensor] = lambda box: box.lower < box.upper
     """Mask of entries that are not affine over the box, so that a tighter box changes their relaxation."""
 
 
@@ -92,22 +92,13 @@ def product_relaxation(x: Box, y: Box) -> LinearRelaxation:
     return LinearRelaxation((middle[1], middle[0]), (middle[1], middle[0]), below, above)
 
 
-def relu_rule() -> Rule:
-    return Rule(
-        function=torch.relu,
-        interval=lambda box: Box(box.lower.clamp_min(0), box.upper.clamp_min(0)),
-        relax=relu_relaxation,
-        nonlinear=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
-    )
-
-
-def product_rule() -> Rule:
-    return Rule(
-        function=torch.mul,
-        interval=product_box,
-        relax=product_relaxation,
-        nonlinear=lambda box: box.lower < box.upper,
-    )
+RELU = Rule(
+    function=torch.relu,
+    interval=lambda box: Box(box.lower.clamp_min(0), box.upper.clamp_min(0)),
+    relax=relu_relaxation,
+    nonlinear=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
+)
+PRODUCT = Rule(torch.mul, product_box, product_relaxation)
 
 
 # Smooth functions of one variable, bounded by two lines over an interval.
@@ -136,31 +127,24 @@ class Curve:
     """The function may lie this far from one with that derivative."""
 
     def rule(self) -> Rule:
-        return Rule(self.function, self.interval, self.relax, lambda box: box.lower < box.upper)
+        return Rule(self.function, self.interval, self.relax)
 
     def interval(self, box: Box) -> Box:
-        ends = [self._at(point.clamp(*box)) for point in (*box, *self._constants(self.turns, box.lower))]
-        values = torch.stack(ends)
+        turns = (torch.full_like(box.lower, turn) for turn in self.turns)
+        values = torch.stack([self._at(point.clamp(*box)) for point in (*box, *turns)])
         return Box(*_outward(values.amin(0) - self.jump, values.amax(0) + self.jump, torch.zeros_like(box.lower)))
 
     def relax(self, box: Box) -> LinearRelaxation:
         lower, upper = self._slopes(box, -1), self._slopes(box, 1)
-        floor, _ = _outward(*self._extremes(box, lower), self._reach(box, lower))
-        _, ceiling = _outward(*self._extremes(box, upper), self._reach(box, upper))
+        largest = torch.maximum(box.lower.abs(), box.upper.abs())
+        # The constants inherit the rounding of ``slope * x``.
+        floor, _ = _outward(*self._extremes(box, lower), lower.abs() * largest)
+        _, ceiling = _outward(*self._extremes(box, upper), upper.abs() * largest)
         return LinearRelaxation((lower,), (upper,), floor, ceiling)
-
-    @staticmethod
-    def _reach(box: Box, slope: Values) -> Values:
-        """Return the size of ``slope * x``, whose rounding the constants inherit."""
-        return slope.abs() * torch.maximum(box.lower.abs(), box.upper.abs())
 
     def _at(self, x: Values) -> Values:
         """Return the function's values, NaN outside its domain."""
         return torch.where(x >= self.domain, self.function(x), torch.nan)
-
-    @staticmethod
-    def _constants(points: tuple[float, ...], like: Values) -> list[Tensor]:
-        return [torch.full_like(like, point) for point in points]
 
     def _slopes(self, box: Box, sign: int) -> Values:
         """Return the slope at the middle of the concave envelope of ``sign * f`` on a grid (the line above), signed."""
@@ -182,7 +166,7 @@ class Curve:
 
     def _extremes(self, box: Box, slope: Values) -> tuple[Values, Values]:
         """Return the least and the greatest value of ``f(x) - slope * x`` over the box."""
-        ends = [self._constants((bend,), box.lower)[0].clamp(*box) for bend in (-inf, *self.bends, inf)]
+        ends = [torch.full_like(box.lower, bend).clamp(*box) for bend in (-inf, *self.bends, inf)]
         points = [*ends, *(self._tangent(a, b, slope) for a, b in pairwise(ends))]
         gaps = torch.stack([self._at(x) - slope * x for x in points])
         return gaps.amin(0) - self.jump, gaps.amax(0) + self.jump
@@ -203,12 +187,9 @@ def _outward(low: Values, high: Values, size: Values) -> tuple[Values, Values]:
     return low - slack * (1 + low.abs() + size), high + slack * (1 + high.abs() + size)
 
 
-def _normal(x: Tensor) -> Tensor:
-    return torch.exp(-x * x / 2) / sqrt(2 * pi)
-
-
-def _normal_share(x: Tensor) -> Tensor:
-    return (1 + torch.erf(x / sqrt(2))) / 2
+def _gelu_slope(x: Tensor) -> Tensor:
+    share, density = (1 + torch.erf(x / sqrt(2))) / 2, torch.exp(-x * x / 2) / sqrt(2 * pi)
+    return share + x * density
 
 
 def _silu_slope(x: Tensor) -> Tensor:
@@ -251,9 +232,7 @@ CURVES = {
     "sigmoid": Curve(torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), (0.0,)),
     "log_sigmoid": Curve(functional.logsigmoid, lambda x: torch.sigmoid(-x)),
     "tanh": Curve(torch.tanh, lambda x: 1 - torch.tanh(x) ** 2, (0.0,)),
-    "gelu": Curve(
-        functional.gelu, lambda x: _normal_share(x) + x * _normal(x), (-sqrt(2), sqrt(2)), (-0.7517915246935646,)
-    ),
+    "gelu": Curve(functional.gelu, _gelu_slope, (-sqrt(2), sqrt(2)), (-0.7517915246935646,)),
     "gelu_tanh": Curve(
         partial(functional.gelu, approximate="tanh"),
         _gelu_tanh_slope,
@@ -347,14 +326,11 @@ def average_rule(kept: Bool[Tensor, "... q k"] | None) -> Rule:
     Below, the value itself, or the end of the range where that is nearer to the middle of what is known without it.
     """
 
-    def known(average: Box, scores: Box, values: Box) -> Box:
-        box = averages_box(scores, values, kept)
-        return Box(box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf))
-
     def interval(average: Box, scores: Box, values: Box) -> Box:
-        box = known(average, scores, values)
+        box = averages_box(scores, values, kept)
+        low, high = box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
         # Where products overflow, what scores and values say remains.
-        return Box(torch.fmax(average.lower, box.lower), torch.fmin(average.upper, box.upper))
+        return Box(torch.fmax(average.lower, low), torch.fmin(average.upper, high))
 
     def relax(average: Box, scores: Box, values: Box) -> LinearRelaxation:
         low, high = interval(average, scores, values)
@@ -368,7 +344,7 @@ def average_rule(kept: Bool[Tensor, "... q k"] | None) -> Rule:
         )
         return LinearRelaxation((slopes[0],), (slopes[1],), floor, ceiling)
 
-    return Rule(lambda average, *_: average, interval, relax, lambda box: box.lower < box.upper)
+    return Rule(lambda average, *_: average, interval, relax)
 
 
 # ReLUs over a ball of their inputs: the constant of a linear bound of many neurons together.
@@ -395,78 +371,57 @@ SMALLEST = 1e-9
 """The smallest multiplier, as a fraction of the one at which the ball no longer binds: as good as none."""
 
 
-def offset(
-    a: Float[Tensor, "*f n"],
-    g: Float[Tensor, "*f n"],
-    box: Box,
-    centre: Float[Tensor, "*#f n"],
-    radius: Float[Tensor, "*#f"],
-    rounding: float = 0.0,
-) -> Float[Tensor, "*f"]:
-    """Return a lower bound of ``a . relu(z) - g . z`` over the ``z`` in box and ball; minus infinity or nan claims nothing.
+class ReluForm(NamedTuple):
+    """``a . relu(z) - g . z`` of the inputs ``z`` of ReLUs in a ``box``, looked at around a ``centre``."""
 
-    Its gradients by ``a`` and ``g`` are those at the best multiplier.
+    a: Float[Tensor, "*f n"]
+    g: Float[Tensor, "*f n"]
+    box: Box
+    centre: Float[Tensor, "*#f n"]
 
-    Args:
-        a, g: coefficients of the outputs, and slopes.
-        box: of the inputs.
-        centre, radius: of the ball.
-        rounding: what rounding may add to the sum, as a fraction of the sizes of its terms: it is subtracted.
-    """
-    with torch.no_grad():
-        t = best_multiplier(a, g, box, centre, radius)[..., None]
-        z = minimiser(a, g, box, centre, t)
-    far = (z - centre) * (z - centre)
-    total = (a * z.clamp_min(0) - g * z + t / 2 * far).sum(-1) - t[..., 0] / 2 * radius * radius
-    with torch.no_grad():
-        largest = torch.maximum(box.lower.abs(), box.upper.abs())
-        sizes = ((a.abs() + g.abs()) * largest + t * (largest + centre.abs()) ** 2).sum(-1) + t[
-            ..., 0
-        ] * radius * radius
-    return total - rounding * sizes
+    def least(self, radius: Float[Tensor, "*#f"], rounding: float = 0.0) -> Float[Tensor, "*f"]:
+        """Return a lower bound over the ``z`` in the box and in a ball; minus infinity or nan claims nothing.
 
+        Its gradients by ``a`` and ``g`` are those at the best multiplier.
 
-def best_multiplier(
-    a: Float[Tensor, "*f n"],
-    g: Float[Tensor, "*f n"],
-    box: Box,
-    centre: Float[Tensor, "*#f n"],
-    radius: Float[Tensor, "*#f"],
-) -> Float[Tensor, "*f"]:
-    """Return the multiplier that makes the constant largest, or one close to it: every choice is sound."""
-    # Where no neuron gains more by moving than the parabola takes, the minimiser lies in the ball.
-    steepest = torch.maximum((a - g).abs(), g.abs()).norm(dim=-1)
-    least = torch.finfo(a.dtype).eps * (1 + centre.norm(dim=-1))
-    high = (2 * steepest / torch.maximum(radius, least)).clamp_min(torch.finfo(a.dtype).tiny ** 0.5)
-    low = high * SMALLEST
-    for _ in range(OFFSET_BISECTIONS):
-        middle = low.sqrt() * high.sqrt()
-        outside = (minimiser(a, g, box, centre, middle[..., None]) - centre).norm(dim=-1) > radius
-        low, high = torch.where(outside, middle, low), torch.where(outside, high, middle)
-    return low.sqrt() * high.sqrt()
+        Args:
+            radius: of the ball around the centre.
+            rounding: what rounding may add to the sum, as a fraction of the sizes of its terms: it is subtracted.
+        """
+        a, g, box, centre = self
+        with torch.no_grad():
+            t = self.best_multiplier(radius)[..., None]
+            z = self.minimiser(t)
+        far = (z - centre) * (z - centre)
+        total = (a * z.clamp_min(0) - g * z + t / 2 * far).sum(-1) - t[..., 0] / 2 * radius * radius
+        with torch.no_grad():
+            largest = torch.maximum(box.lower.abs(), box.upper.abs())
+            sizes = ((a.abs() + g.abs()) * largest + t * (largest + centre.abs()) ** 2).sum(-1)
+            sizes = sizes + t[..., 0] * radius * radius
+        return total - rounding * sizes
 
+    def best_multiplier(self, radius: Float[Tensor, "*#f"]) -> Float[Tensor, "*f"]:
+        """Return the multiplier that makes the constant largest, or one close to it: every choice is sound."""
+        # Where no neuron gains more by moving than the parabola takes, the minimiser lies in the ball.
+        steepest = torch.maximum((self.a - self.g).abs(), self.g.abs()).norm(dim=-1)
+        least = torch.finfo(self.a.dtype).eps * (1 + self.centre.norm(dim=-1))
+        high = (2 * steepest / torch.maximum(radius, least)).clamp_min(torch.finfo(self.a.dtype).tiny ** 0.5)
+        low = high * SMALLEST
+        for _ in range(OFFSET_BISECTIONS):
+            middle = low.sqrt() * high.sqrt()
+            outside = (self.minimiser(middle[..., None]) - self.centre).norm(dim=-1) > radius
+            low, high = torch.where(outside, middle, low), torch.where(outside, high, middle)
+        return low.sqrt() * high.sqrt()
 
-def minimiser(
-    a: Float[Tensor, "*f n"],
-    g: Float[Tensor, "*f n"],
-    box: Box,
-    centre: Float[Tensor, "*#f n"],
-    t: Float[Tensor, "*#f 1"],
-) -> Float[Tensor, "*f n"]:
-    """Return for each neuron where ``a relu(z) - g z + t/2 (z - c)^2`` is smallest in its box."""
-    low, high = box
-    above, value_above = lowest_point(a - g, low.clamp_min(0), high, centre, t)
-    below, value_below = lowest_point(-g, low, high.clamp_max(0), centre, t)
-    return torch.where((value_above < value_below) & (high > 0) | (low >= 0), above, below)
+    def minimiser(self, t: Float[Tensor, "*#f 1"]) -> Float[Tensor, "*f n"]:
+        """Return for each neuron where ``a relu(z) - g z + t/2 (z - c)^2`` is smallest in its box."""
+        low, high = self.box
 
+        def lowest(slope: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+            """Return the minimiser of ``slope z + t/2 (z - c)^2`` between ``low`` and ``high``, and the minimum."""
+            z = torch.minimum(torch.maximum(self.centre - slope / t, low), high)
+            return z, slope * z + t / 2 * (z - self.centre) ** 2
 
-def lowest_point(
-    slope: Float[Tensor, "*f n"],
-    low: Float[Tensor, "*#f n"],
-    high: Float[Tensor, "*#f n"],
-    centre: Float[Tensor, "*#f n"],
-    t: Float[Tensor, "*#f 1"],
-) -> tuple[Float[Tensor, "*f n"], Float[Tensor, "*f n"]]:
-    """Return the minimiser of ``slope z + t/2 (z - c)^2`` between ``low`` and ``high``, and the minimum."""
-    z = torch.minimum(torch.maximum(centre - slope / t, low), high)
-    return z, slope * z + t / 2 * (z - centre) ** 2
+        above, value_above = lowest(self.a - self.g, low.clamp_min(0), high)
+        below, value_below = lowest(-self.g, low, high.clamp_max(0))
+        return torch.where((value_above < value_below) & (high > 0) | (low >= 0), above, below)

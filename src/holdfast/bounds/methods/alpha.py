@@ -146,7 +146,7 @@ class Alpha(Method):
 # Any neuron of a layer may be as far from the centre of a ball as its radius, but not all of them at once. Boxes
 # forget that, and lose up to the square root of a layer's width. Here the inputs of each layer of ReLUs lie in a ball
 # as well (``enclosing_balls``), and the constant of a linear bound is the minimum over ball and box
-# (``relaxations.ball_offset``): Chiu et al. 2025, https://arxiv.org/abs/2506.06665. Any slopes are sound; they start
+# (``relaxations.ReluForm``): Chiu et al. 2025, https://arxiv.org/abs/2506.06665. Any slopes are sound; they start
 # from CROWN's and are optimised, and the multiplier of each ball is solved for at every step.
 #
 # Departures: the box is kept beside the ball, so that nothing is lost where it is the tighter; inner layers are

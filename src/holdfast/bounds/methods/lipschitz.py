@@ -19,7 +19,7 @@ from holdfast.bounds.network.forms import Form
 from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.network.norms import spectral_norms
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations import Box, offset
+from holdfast.bounds.relaxations import Box, ReluForm
 from holdfast.core.balls import L1, L2
 
 # Balls that hold the values of inner layers while the input stays in its region.
@@ -84,7 +84,7 @@ def constant_over_ball(
     a, g = torch.broadcast_tensors(form.flatten_last(coefficients), form.flatten_last(slopes))
     radius = ball.radius.reshape((-1, 1) if form.windows is None else (-1, 1, 1))
     rounding = 4 * (a.shape[-1] + SPARE) * torch.finfo(a.dtype).eps
-    return form.per_form(offset(a, g, Box(low, high), centre, radius, rounding))
+    return form.per_form(ReluForm(a, g, Box(low, high), centre).least(radius, rounding))
 
 
 # Lipschitz constants by layer: CROWN, and the minimum over the ball that holds each layer, whichever is the tighter.
@@ -92,7 +92,7 @@ def constant_over_ball(
 # A change of l2 size ``r`` moves the values of a layer by at most ``r`` times the product of the spectral norms of
 # the affine maps before it (``enclosing_balls``). Specifications are carried back through the affine maps at the end
 # of the network alone; over the values ``z`` of the layer before them, which lie in a box and in a ball, the minimum
-# of ``c . z`` is that of ``relaxations.ball_offset`` with no outputs and slopes ``-c``. Nothing is optimised, so it
+# of ``c . z`` is that of ``relaxations.ReluForm`` with no outputs and slopes ``-c``. Nothing is optimised, so it
 # costs little more than CROWN.
 
 

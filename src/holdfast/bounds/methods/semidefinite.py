@@ -13,6 +13,7 @@ from typing import final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods.alpha import (
@@ -33,7 +34,7 @@ from holdfast.bounds.network.forms import dense_form
 from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.network.norms import spectral_norms
 from holdfast.bounds.regions import Region, l2_multiplier
-from holdfast.bounds.relaxations import Box, best_multiplier
+from holdfast.bounds.relaxations import ReluForm
 from holdfast.core.balls import L2, Linf, column
 from holdfast.core.errors import HoldfastError
 
@@ -97,8 +98,7 @@ def _relu_multipliers(
     box, (centre, radius) = network.intermediate_bounds[source], recorder.balls[source]
     zero = torch.zeros_like(box.lower)
     a, g = (values[:, 0].expand_as(zero) for values in recorder.replaced.get(node, (zero[:, None], zero[:, None])))
-    flat = [values.flatten(1) for values in (a, g, *box, centre)]
-    t = best_multiplier(flat[0], flat[1], Box(flat[2], flat[3]), flat[4], radius)
+    t = tree_map_only(Tensor, lambda values: values.flatten(1), ReluForm(a, g, box, centre)).best_multiplier(radius)
     t_own, later = column(t, zero), column(taken, zero)
     multipliers[node, "square"] = (t_own + later).expand_as(zero)
     multipliers[node, "positive"] = (a - g - t_own * centre).clamp_min(0) + later * (-centre).clamp_min(0)

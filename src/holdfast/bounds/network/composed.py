@@ -18,17 +18,7 @@ from holdfast.bounds.relaxations import average_rule, elu, softplus
 from holdfast.core.errors import CannotBound
 
 Number = float | int
-
-
-def _curve(name: str) -> Callable[..., Var]:
-    def build(builder: Builder, x: Var) -> Var:
-        return builder.nonlinear(name, x)
-
-    return build
-
-
-def _gelu(builder: Builder, x: Var, approximate: str = "none") -> Var:
-    return builder.nonlinear("gelu" if approximate == "none" else "gelu_tanh", x)
+Constant = Tensor | None
 
 
 def _leaky_relu(builder: Builder, x: Var, slope: Tensor | Number = 0.01) -> Var:
@@ -54,43 +44,26 @@ def _softplus(builder: Builder, x: Var, beta: Number = 1.0, threshold: Number = 
     return builder.combine([1 / beta], builder.nonlinear(softplus(float(threshold)), builder.combine([beta], x)))
 
 
-def _abs(builder: Builder, x: Var) -> Var:
-    return builder.combine([2.0, -1.0], builder.nonlinear("relu", x), x)
+def _extreme(sign: float) -> Callable[..., Var]:
+    """The larger of two (``sign`` 1) or the smaller (-1): ``y + relu(x - y)`` or ``x - relu(x - y)``."""
+
+    def build(builder: Builder, x: Any, y: Any) -> Var:
+        if isinstance(x, Var) and isinstance(y, Var):
+            above = builder.nonlinear("relu", builder.combine([1.0, -1.0], x, y))
+            return builder.combine([1.0, sign], y if sign > 0 else x, above)
+        moving, limit = (x, builder.constant(y)) if isinstance(x, Var) else (y, builder.constant(x))
+        beyond = builder.nonlinear("relu", builder.combine([sign], moving, offset=-sign * limit))
+        return builder.combine([sign], beyond, offset=limit)
+
+    return build
 
 
-def at_least(builder: Builder, x: Var, low: Any) -> Var:
-    """``max(x, low) = low + relu(x - low)``."""
-    low = builder.constant(low)
-    return builder.combine([1.0], builder.nonlinear("relu", builder.combine([1.0], x, offset=-low)), offset=low)
-
-
-def at_most(builder: Builder, x: Var, high: Any) -> Var:
-    """``min(x, high) = high - relu(high - x)``."""
-    high = builder.constant(high)
-    return builder.combine([-1.0], builder.nonlinear("relu", builder.combine([-1.0], x, offset=high)), offset=high)
+_larger, _smaller = _extreme(1.0), _extreme(-1.0)
 
 
 def _clamp(builder: Builder, x: Var, low: Any = None, high: Any = None) -> Var:
     x = x if low is None else _larger(builder, x, low)
     return x if high is None else _smaller(builder, x, high)
-
-
-def _hardsigmoid(builder: Builder, x: Var) -> Var:
-    return _clamp(builder, builder.combine([1 / 6], x, offset=builder.constant(0.5)), 0.0, 1.0)
-
-
-def _larger(builder: Builder, x: Any, y: Any) -> Var:
-    if not isinstance(x, Var) or not isinstance(y, Var):
-        return at_least(builder, *((x, y) if isinstance(x, Var) else (y, x)))
-    above = builder.nonlinear("relu", builder.combine([1.0, -1.0], x, y))
-    return builder.combine([1.0, 1.0], y, above)
-
-
-def _smaller(builder: Builder, x: Any, y: Any) -> Var:
-    if not isinstance(x, Var) or not isinstance(y, Var):
-        return at_most(builder, *((x, y) if isinstance(x, Var) else (y, x)))
-    above = builder.nonlinear("relu", builder.combine([1.0, -1.0], x, y))
-    return builder.combine([1.0, -1.0], x, above)
 
 
 def _largest(builder: Builder, x: Var, axis: int, indices: Tensor) -> Var:
@@ -167,7 +140,7 @@ def _softmax(builder: Builder, x: Var, dim: int, dtype: Any = None, kept: Tensor
     else:
         ratios = builder.nonlinear("exp", builder.combine([1.0, -1.0], theirs, mine))
     # The sum has a term exp(x_i - x_i) = 1, which its interval does not know.
-    total = at_least(builder, builder.monotone(lambda v: v.sum(axis + 1), ratios), 1.0)
+    total = _larger(builder, builder.monotone(lambda v: v.sum(axis + 1), ratios), 1.0)
     shares = builder.nonlinear("reciprocal", total)
     shares = shares if kept is None else builder.combine([kept], shares)
     if axis == len(x.shape) - 1:
@@ -192,7 +165,8 @@ def matmul(builder: Builder, x: Any, y: Any) -> Any:
     # Weights that were rounded before need not sum to 1, so that their average may lie outside of that range.
     if x.index in builder.softmaxes and len(x.shape) == len(y.shape) and not builder.steps:
         scores, kept = builder.softmaxes[x.index]
-        return builder.known(average_rule(kept), total, scores, y)
+        # The sum itself, of which the range of averages is known besides.
+        return builder.append(total.shape, [total], average_rule(kept), [scores, y])
     return total
 
 
@@ -239,7 +213,7 @@ def _normalised(builder: Builder, x: Var, axes: tuple[int, ...], eps: Number) ->
     )
     variance = builder.monotone(lambda v: v.mean(axes, keepdim=True) + eps, builder.nonlinear("square", centred))
     # A variance is never below eps, which the relaxed squares alone would not say.
-    scale = builder.nonlinear("rsqrt", at_least(builder, variance, eps))
+    scale = builder.nonlinear("rsqrt", _larger(builder, variance, eps))
     # Nor is any of n centred values above sqrt(n) of their deviation.
     most = sqrt(prod(x.shape[axis] for axis in axes))
     return _clamp(builder, builder.nonlinear("product", centred, scale), -most, most)
@@ -252,35 +226,20 @@ def _centred_magnitude(radius: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def _layer_norm(
-    builder: Builder,
-    x: Var,
-    shape: list[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: Number = 1e-5,
-    cudnn: bool = False,
+    builder: Builder, x: Var, shape: Any, weight: Constant = None, bias: Constant = None, eps: Number = 1e-5, *_: Any
 ) -> Var:
     normal = _normalised(builder, x, tuple(range(-len(shape), 0)), eps)
     return builder.combine([1.0 if weight is None else weight], normal, offset=bias)
 
 
 def group_norm(
-    builder: Builder,
-    x: Var,
-    groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: Number = 1e-5,
-    cudnn: bool = False,
+    builder: Builder, x: Var, groups: int, weight: Constant = None, bias: Constant = None, eps: Number = 1e-5, *_: Any
 ) -> Var:
     grouped = builder.monotone(lambda v: v.unflatten(1, (groups, -1)).flatten(2), x)
     normal = builder.monotone(lambda v: v.reshape(x.shape), _normalised(builder, grouped, (-1,), eps))
     column = (-1,) + (1,) * (len(x.shape) - 2)
-    return builder.combine(
-        [1.0 if weight is None else weight.reshape(column)],
-        normal,
-        offset=None if bias is None else bias.reshape(column),
-    )
+    weight, bias = (None if part is None else part.reshape(column) for part in (weight, bias))
+    return builder.combine([1.0 if weight is None else weight], normal, offset=bias)
 
 
 def _vector_norm(builder: Builder, x: Var, order: Number = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Var:
@@ -288,7 +247,7 @@ def _vector_norm(builder: Builder, x: Var, order: Number = 2, dim: Any = None, k
         raise CannotBound(f"a vector norm of order {order}", "no rule for it", fix="use order 2")
     squares = builder.nonlinear("square", x)
     total = builder.monotone(lambda v: v.sum(dim, keepdim=keepdim), squares)
-    return builder.nonlinear("sqrt", at_least(builder, total, 0.0))
+    return builder.nonlinear("sqrt", _larger(builder, total, 0.0))
 
 
 def _power(builder: Builder, x: Var, exponent: Any) -> Var:
@@ -300,27 +259,31 @@ def _power(builder: Builder, x: Var, exponent: Any) -> Var:
 
 COMPOSED: dict[str, Callable[..., Any]] = {
     **{
-        name: _curve(name)
+        name: lambda builder, x, *, name=name: builder.nonlinear(name, x)
         for name in (
             *("relu", "sigmoid", "log_sigmoid", "tanh", "silu", "mish", "hardswish"),
             *("exp", "square", "sqrt", "rsqrt", "reciprocal"),
         )
     },
-    "gelu": _gelu,
+    "gelu": lambda builder, x, approximate="none": builder.nonlinear(
+        "gelu" if approximate == "none" else "gelu_tanh", x
+    ),
     "leaky_relu": _leaky_relu,
     "prelu": _prelu,
     "elu": _elu,
     "selu": lambda builder, x: _elu(builder, x, 1.6732632423543772, 1.0507009873554805),
     "celu": lambda builder, x, alpha=1.0: _elu(builder, x, alpha, stretch=1 / alpha),
     "softplus": _softplus,
-    "abs": _abs,
+    "abs": lambda builder, x: builder.combine([2.0, -1.0], builder.nonlinear("relu", x), x),
     "clamp": _clamp,
     "clip": _clamp,
     "clamp_min": _larger,
     "clamp_max": _smaller,
     "hardtanh": lambda builder, x, low=-1.0, high=1.0: _clamp(builder, x, low, high),
     "relu6": lambda builder, x: _clamp(builder, x, 0.0, 6.0),
-    "hardsigmoid": _hardsigmoid,
+    "hardsigmoid": lambda builder, x: _clamp(
+        builder, builder.combine([1 / 6], x, offset=builder.constant(0.5)), 0.0, 1.0
+    ),
     "maximum": _larger,
     "minimum": _smaller,
     "amax": _amax,

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.network.forms import Form, Shape, Windows
-from holdfast.bounds.relaxations import CURVES, Rule, product_rule, relu_rule
+from holdfast.bounds.relaxations import CURVES, PRODUCT, RELU, Rule
 from holdfast.core.errors import CannotBound
 
 if TYPE_CHECKING:
@@ -48,11 +48,7 @@ class Affine(ABC):
         """Return for each input the form ``L_i^T coef``."""
 
 
-def unless_zero(values: Tensor) -> Tensor | None:
-    """Return ``values``, or None if all are zero."""
-    return values if bool((values != 0).any()) else None
-
-
+@dataclass(eq=False)
 class General(Affine):
     """Any affine ``function``; its transpose is its derivative's.
 
@@ -63,19 +59,16 @@ class General(Affine):
         dtype, device: of the inputs.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Tensor],
-        absolute: Callable[..., Tensor],
-        shapes: Sequence[Shape],
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.function, self.absolute, self.shapes = function, absolute, list(shapes)
-        self.dtype, self.device = dtype, device
-        origin = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        pulled = torch.func.vjp(function, *origin)
-        self.offset, self.pullback = unless_zero(pulled[0]), pulled[1]
+    function: Callable[..., Tensor]
+    absolute: Callable[..., Tensor]
+    shapes: Sequence[Shape]
+    dtype: torch.dtype
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        origin = [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in self.shapes]
+        offset, self.pullback, *_ = torch.func.vjp(self.function, *origin)
+        self.offset = offset if bool((offset != 0).any()) else None
 
     def forward(self, *inputs: Value) -> Value:
         return torch.vmap(self.function)(*inputs)
@@ -150,18 +143,6 @@ class Convolution(Affine):
     def transpose(self, form: Form) -> Sequence[Form]:
         return [self._dense(form) if form.windows is None else self._windows(form, form.windows)]
 
-    def _transposed(self, coef: Tensor, padding: Sequence[int], extra: Sequence[int]) -> Tensor:
-        return functional.conv_transpose2d(
-            coef,
-            self.weight,
-            None,
-            self.stride,
-            padding,
-            extra,
-            self.groups,
-            self.dilation,
-        )
-
     def _dense(self, form: Form) -> Form:
         flat = form.coef.flatten(0, 2)
         # What the transposed sizes leave out: input beyond the last window.
@@ -172,7 +153,9 @@ class Convolution(Affine):
             )
         ]
         extra = [n - r for n, r in zip(self.shape[2:], reached, strict=True)]
-        return Form(self._transposed(flat, self.padding, extra).unflatten(0, form.coef.shape[:3]), self.shape)
+        settings = (self.stride, self.padding, extra, self.groups, self.dilation)
+        coef = functional.conv_transpose2d(flat, self.weight, None, *settings)
+        return Form(coef.unflatten(0, form.coef.shape[:3]), self.shape)
 
     def _windows(self, form: Form, windows: Windows) -> Form:
         coef = self._scattered(form.trimmed().coef)
@@ -236,11 +219,7 @@ def _shifts(
 
 Number = float | int
 
-RULES: dict[str, Rule] = {
-    "relu": relu_rule(),
-    "product": product_rule(),
-    **{name: curve.rule() for name, curve in CURVES.items()},
-}
+RULES: dict[str, Rule] = {"relu": RELU, "product": PRODUCT, **{name: curve.rule() for name, curve in CURVES.items()}}
 
 
 @dataclass(frozen=True)
@@ -372,10 +351,11 @@ class Builder:
         """The traced operation that is being rewritten: nodes are named after it."""
         self.steps: list[Step] = []
 
-    def _append(self, shape: Shape, inputs: tuple[Var, ...], operation: Affine | Rule) -> Var:
-        node = Node(len(self.nodes), self.naming, shape, tuple(var.index for var in inputs), operation)
-        self.nodes.append(node)
-        return Var(node.index, shape)
+    def append(self, shape: Shape, inputs: Sequence[Var], operation: Affine | Rule, context: Sequence[Var] = ()) -> Var:
+        """Append an operation, whose rule may also look at the boxes of ``context``."""
+        index, (sources, others) = len(self.nodes), (tuple(var.index for var in each) for each in (inputs, context))
+        self.nodes.append(Node(index, self.naming, shape, sources, operation, others))
+        return Var(index, shape)
 
     def constant(self, value: Tensor | Number) -> Tensor:
         """Return ``value`` in the graph's precision, on its device."""
@@ -389,7 +369,7 @@ class Builder:
         """Append ``function``, affine in its inputs; ``absolute`` is the same with absolute coefficients, no constant."""
         shapes = [var.shape for var in inputs]
         general = General(function, absolute, shapes, self.dtype, self.device)
-        return self._append(tuple(function(*self._zeros(shapes)).shape), inputs, general)
+        return self.append(tuple(function(*self._zeros(shapes)).shape), inputs, general)
 
     def monotone(self, function: Callable[..., Tensor], *inputs: Var) -> Var:
         """Append ``function``, affine in its inputs with no negative coefficient: views, sums, means."""
@@ -405,15 +385,11 @@ class Builder:
         shape = tuple(torch.broadcast_shapes(*sizes))
         wide = tuple(self.expand(var, shape) for var in inputs)
         full = [factor.expand(shape) if isinstance(factor, Tensor) else float(factor) for factor in factors]
-        return self._append(shape, wide, Diagonal(tuple(full), None if offset is None else offset.expand(shape)))
+        return self.append(shape, wide, Diagonal(tuple(full), None if offset is None else offset.expand(shape)))
 
     def expand(self, var: Var, shape: Shape) -> Var:
         """Append the broadcast of ``var`` to ``shape``, if it has another."""
         return var if var.shape == shape else self.monotone(lambda x: x.expand(shape), var)
-
-    def local(self, operation: Affine, var: Var, shape: Shape) -> Var:
-        """Append an affine operation made elsewhere."""
-        return self._append(shape, (var,), operation)
 
     def nonlinear(self, rule: str | Rule, *inputs: Var) -> Var:
         """Append a rule, or that of ``RULES`` with this name, entry by entry, with broadcasting."""
@@ -423,15 +399,7 @@ class Builder:
                 f"{self.naming} of a single number for all images", "it has no axis of images", fix="keep their axis"
             )
         operation = RULES[rule] if isinstance(rule, str) else rule
-        return self._append(shape, tuple(self.expand(var, shape) for var in inputs), operation)
-
-    def known(self, rule: Rule, var: Var, *context: Var) -> Var:
-        """Append ``var`` itself, of which ``rule`` knows more by the boxes of ``context``."""
-        node = Node(
-            len(self.nodes), self.naming, var.shape, (var.index,), rule, tuple(other.index for other in context)
-        )
-        self.nodes.append(node)
-        return Var(node.index, var.shape)
+        return self.append(shape, tuple(self.expand(var, shape) for var in inputs), operation)
 
     def graph(self, output: Var) -> Graph:
         """Return the graph that computes ``output``, without what it does not need."""
@@ -441,20 +409,12 @@ class Builder:
                 needed.update(node.sources)
         order = sorted(needed | {0})
         position_of = {index: position for position, index in enumerate(order)}
-        nodes = [self.nodes[index] for index in order]
-        kept = [
-            Node(
-                position_of[n.index],
-                n.name,
-                n.shape,
-                tuple(position_of[i] for i in n.inputs),
-                n.operation,
-                tuple(position_of[i] for i in n.context),
-            )
-            for n in nodes
-        ]
+        nodes: list[Node] = []
+        for node in (self.nodes[index] for index in order):
+            inputs, context = (tuple(position_of[i] for i in each) for each in (node.inputs, node.context))
+            nodes.append(replace(node, index=len(nodes), inputs=inputs, context=context))
         steps = tuple(step.renumbered(position_of) for step in self.steps if step.output.index in needed)
-        return Graph(tuple(kept), self.dtype, self.device, steps)
+        return Graph(tuple(nodes), self.dtype, self.device, steps)
 
     def _zeros(self, shapes: list[Shape]) -> list[Tensor]:
         return [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes]

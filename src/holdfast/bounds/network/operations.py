@@ -71,11 +71,6 @@ def _cat(builder: Builder, tensors: list[Var | Tensor], dim: int = 0, stack: boo
     return builder.monotone(function, *(part for part in tensors if isinstance(part, Var)))
 
 
-def _isnan(builder: Builder, x: Var) -> Tensor:
-    """Nowhere: of real numbers none is, and where a bound is none, nothing is claimed."""
-    return torch.zeros(x.shape, dtype=torch.bool, device=builder.device)
-
-
 def _where(builder: Builder, condition: Any, x: Any, y: Any) -> Var:
     """Entries of one or of the other, chosen whatever the input."""
     if isinstance(condition, Var):
@@ -99,14 +94,6 @@ def _add(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
     if isinstance(x, Var):
         return builder.combine([1.0], x, offset=builder.constant(y) * alpha)
     return builder.combine([float(alpha)], y, offset=builder.constant(x))
-
-
-def _sub(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
-    return _add(builder, x, y, alpha=-alpha)
-
-
-def _rsub(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
-    return _add(builder, y, x, alpha=-alpha)
 
 
 def _mul(builder: Builder, x: Any, y: Any) -> Var:
@@ -148,22 +135,15 @@ def _pair(value: Any) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _conv2d(
-    builder: Builder,
-    x: Var,
-    weight: Any,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Var:
+def _conv2d(builder: Builder, x: Var, weight: Any, bias: Tensor | None = None, *settings: Any) -> Var:
+    defaults: tuple[Any, ...] = (1, 0, 1, 1)
+    stride, padding, dilation, groups = settings + defaults[len(settings) :]
     if isinstance(padding, str) or len(x.shape) != 4 or x.shape[0] != 1:  # windows are those of a single image
-        return _conv(functional.conv2d)(builder, x, weight, bias, stride, padding, dilation, groups)
-    settings = (_pair(stride), _pair(padding), _pair(dilation), groups)
-    convolution = Convolution(_fixed(weight, "conv2d"), bias, x.shape, *settings)
+        return _conv(functional.conv2d)(builder, x, weight, bias, *settings)
+    pairs = _pair(stride), _pair(padding), _pair(dilation)
+    convolution = Convolution(_fixed(weight, "conv2d"), bias, x.shape, *pairs, groups)
     example = torch.zeros((1, *x.shape), dtype=builder.dtype, device=builder.device)
-    return builder.local(convolution, x, tuple(convolution.forward(example).shape[1:]))
+    return builder.append(tuple(convolution.forward(example).shape[1:]), [x], convolution)
 
 
 def _conv(function: Callable[..., Tensor]) -> Operation:
@@ -178,19 +158,9 @@ def _conv(function: Callable[..., Tensor]) -> Operation:
     return build
 
 
-def _batch_norm(
-    builder: Builder,
-    x: Var,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    batch_statistics: bool,
-    momentum: Number,
-    eps: Number,
-    cudnn: bool,
-) -> Var:
+def _batch_norm(builder: Builder, x: Var, *arguments: Any) -> Var:
     """Normalisation by stored statistics: one factor and one constant per channel."""
+    weight, bias, mean, variance, batch_statistics, _momentum, eps, _cudnn = arguments
     if batch_statistics or mean is None or variance is None:
         raise CannotBound(
             "batch norm without running statistics", "embeddings depend on the batch", fix="track running statistics"
@@ -201,36 +171,17 @@ def _batch_norm(
     return builder.combine([factor.reshape(column)], x, offset=offset.reshape(column))
 
 
-def _batch_norm_in_eval(
-    builder: Builder,
-    x: Var,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    momentum: Number,
-    eps: Number,
-) -> list[Var]:
+def _batch_norm_in_eval(builder: Builder, x: Var, *arguments: Any) -> list[Var]:
     """The first of the results that torch's own form has, the others of which no one asks for."""
-    return [_batch_norm(builder, x, weight, bias, mean, variance, False, momentum, eps, False)]
+    return [_batch_norm(builder, x, *arguments[:4], False, *arguments[4:], False)]
 
 
-def _instance_norm(
-    builder: Builder,
-    x: Var,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    input_statistics: bool,
-    momentum: Number,
-    eps: Number,
-    cudnn: bool,
-) -> Var:
+def _instance_norm(builder: Builder, x: Var, *arguments: Any) -> Var:
     """Normalisation by the input's statistics, channel by channel, or by stored ones."""
+    weight, bias, _mean, _variance, input_statistics, _momentum, eps, _cudnn = arguments
     if input_statistics:
         return group_norm(builder, x, x.shape[1], weight, bias, eps)
-    return _batch_norm(builder, x, weight, bias, mean, variance, False, momentum, eps, cudnn)
+    return _batch_norm(builder, x, *arguments)
 
 
 VIEWS = {"view": "reshape", "_unsafe_view": "reshape"}
@@ -244,6 +195,7 @@ MONOTONE = (
     *("upsample_nearest1d", "upsample_nearest2d"),
     *("upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d"),
 )
+CONVOLUTIONS = ("conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 SAME = (
     *("alias", "clone", "contiguous", "detach", "lift_fresh_copy"),
     *("_to_copy", "to", "type_as"),  # to single or double precision: tracing refuses every result of another type
@@ -259,23 +211,20 @@ OPERATIONS: dict[str, Operation] = {
     "dropout": _dropout,
     "cat": _cat,
     "stack": lambda builder, tensors, dim=0: _cat(builder, tensors, dim, stack=True),
-    "isnan": _isnan,
+    # Nowhere: of real numbers none is, and where a bound is none, nothing is claimed.
+    "isnan": lambda builder, x: torch.zeros(x.shape, dtype=torch.bool, device=builder.device),
     "where": _where,
     "add": _add,
-    "sub": _sub,
-    "rsub": _rsub,
+    "sub": lambda builder, x, y, alpha=1: _add(builder, x, y, -alpha),
+    "rsub": lambda builder, x, y, alpha=1: _add(builder, y, x, -alpha),
     "neg": lambda builder, x: builder.combine([-1.0], x),
     "mul": _mul,
     "div": _div,
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "linear": _linear,
-    "conv1d": _conv(functional.conv1d),
+    **{name: _conv(getattr(functional, name)) for name in CONVOLUTIONS},
     "conv2d": _conv2d,
-    "conv3d": _conv(functional.conv3d),
-    "conv_transpose1d": _conv(functional.conv_transpose1d),
-    "conv_transpose2d": _conv(functional.conv_transpose2d),
-    "conv_transpose3d": _conv(functional.conv_transpose3d),
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm_in_eval,
     "instance_norm": _instance_norm,

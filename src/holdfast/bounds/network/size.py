@@ -31,16 +31,8 @@ ENTRYWISE = frozenset(
             "relu6",
         ),
         *("sigmoid", "log_sigmoid_forward", "tanh", "silu", "mish", "gelu", "softplus", "exp", "abs"),
-        *(
-            "clamp",
-            "clamp_min",
-            "clamp_max",
-            "maximum",
-            "minimum",
-            "_softmax",
-            "native_layer_norm",
-            "native_group_norm",
-        ),
+        *("clamp", "clamp_min", "clamp_max", "maximum", "minimum"),
+        *("_softmax", "native_layer_norm", "native_group_norm"),
     )
 )
 """Operations each of whose outputs takes at least one nonlinear function to bound."""

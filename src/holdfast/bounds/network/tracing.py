@@ -99,8 +99,13 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     """
     room = slack(codes, allowed)
     _compare(encoder, call(encoder, pixels), codes, room, "")
-    sizes = [size for size in SIZES if size <= max(len(pixels), largest)]
-    for mode, rows, execute in _executions(len(pixels), ALONE if calls_one_by_one(encoder.module) else sizes):
+    sizes: Sequence[int] = [size for size in SIZES if size <= max(len(pixels), largest)]
+    sizes = ALONE if calls_one_by_one(encoder.module) else sizes
+    batches = [(f" in a batch of {size}", [row % len(pixels) for row in range(size)], call) for size in sizes]
+    for mode, rows, execute in (
+        *batches,
+        *((f" {mode}", list(range(len(pixels))), run) for mode, run in MODES.items()),
+    ):
         executed = codes[rows]
         with suppress(Exception):  # no one takes a failure for a code
             executed = execute(encoder, pixels[rows])
@@ -119,14 +124,6 @@ def calls_one_by_one(module: nn.Module) -> bool:
     return False
 
 
-def _executions(count: int, sizes: Sequence[int]) -> Iterator[tuple[str, list[int], Execute]]:
-    """Yield every mode in words, the images that it is tried on, and how."""
-    for size in sizes:
-        yield f" in a batch of {size}", [row % count for row in range(size)], call
-    for mode, execute in MODES.items():
-        yield f" {mode}", list(range(count)), execute
-
-
 def _compare(encoder: Encoder, executed: Tensor, codes: Codes, room: Float[Tensor, "d"], mode: str) -> None:
     if executed.shape != codes.shape:
         raise CannotBound(
@@ -143,18 +140,20 @@ def _compare(encoder: Encoder, executed: Tensor, codes: Codes, room: Float[Tenso
         )
 
 
-def _within(context: Callable[[], AbstractContextManager[object]], leaf: bool) -> Execute:
+def _within(
+    context: Callable[[], AbstractContextManager[object]], arrange: Callable[[Pixels], Pixels] = torch.clone
+) -> Execute:
+    """Call an encoder on images whose memory ``arrange`` lays out."""
+
     def execute(encoder: Encoder, pixels: Pixels) -> Codes:
         with context():
-            return encoder.forward(pixels.clone().requires_grad_(leaf))
+            return encoder.forward(arrange(pixels))
 
     return execute
 
 
-def _computed(encoder: Encoder, pixels: Pixels) -> Codes:
-    """Call ``encoder`` on images that were computed, as the steps of an attack are."""
-    with torch.enable_grad():
-        return encoder.forward(pixels.clone().requires_grad_() * 1)
+def _leaf(pixels: Pixels) -> Pixels:
+    return pixels.clone().requires_grad_()
 
 
 def _in_a_thread(encoder: Encoder, pixels: Pixels) -> Codes:
@@ -172,39 +171,23 @@ def _default(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _laid_out(arrange: Callable[[Pixels], Pixels]) -> Execute:
-    def execute(encoder: Encoder, pixels: Pixels) -> Codes:
-        with torch.no_grad():
-            return encoder.forward(arrange(pixels))
-
-    return execute
-
-
 def _transposed(pixels: Pixels) -> Pixels:
     axes = tuple(reversed(range(pixels.ndim)))
     return pixels.permute(axes).contiguous().permute(axes)
 
 
-def _channels_last(pixels: Pixels) -> Pixels:
-    return pixels.movedim(1, -1).contiguous().movedim(-1, 1)
-
-
-def _every_second(pixels: Pixels) -> Pixels:
-    return torch.stack([pixels, pixels], -1)[..., 1]
-
-
 MODES: dict[str, Execute] = {
-    "where gradients are on": _within(torch.enable_grad, False),
-    "where images need gradients": _within(torch.enable_grad, True),
-    "where images need gradients that are off": _within(torch.no_grad, True),
-    "where images are computed from others": _computed,
-    "in inference mode": _within(torch.inference_mode, False),
+    "where gradients are on": _within(torch.enable_grad),
+    "where images need gradients": _within(torch.enable_grad, _leaf),
+    "where images need gradients that are off": _within(torch.no_grad, _leaf),
+    "where images are computed from others": _within(torch.enable_grad, lambda pixels: _leaf(pixels) * 1),
+    "in inference mode": _within(torch.inference_mode),
     "in another thread": _in_a_thread,
-    "where the default type is float64": _within(partial(_default, torch.float64), False),
-    "where the default type is float32": _within(partial(_default, torch.float32), False),
-    "with channels last in memory": _laid_out(_channels_last),
-    "with images transposed in memory": _laid_out(_transposed),
-    "with images that are parts of others in memory": _laid_out(_every_second),
+    "where the default type is float64": _within(partial(_default, torch.float64)),
+    "where the default type is float32": _within(partial(_default, torch.float32)),
+    "with channels last in memory": _within(torch.no_grad, lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1)),
+    "with images transposed in memory": _within(torch.no_grad, _transposed),
+    "with images that are parts of others in memory": _within(torch.no_grad, lambda x: torch.stack([x, x], -1)[..., 1]),
 }
 
 
@@ -251,7 +234,7 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     call(moved, pixels[:1])  # before tracing, so that what a module keeps from its first call is there
     exported = exported_program(moved, pixels[:1])
     # Most encoders that cannot be bounded are refused here, before they are called on many images.
-    graph = graph_of(moved.name, moved.domain.shape, exported, dtype, device)
+    graph = graph_of(moved, exported, dtype, device)
     codes = call(moved, pixels)
     if not codes.isfinite().any(0).all():
         raise CannotBound(encoder.name, f"it returns NaN or infinite embeddings in {dtype}", fix="check its weights")
@@ -329,24 +312,19 @@ class Program:
             name: value.to(device) if isinstance(value, Tensor) else value
             for name, value in self.exported.constants.items()
         }
-        return _rewritten(self.name, self.shape, self.exported, {**constants, **values}, dtype, device)
+        return _rewritten(Builder((1, *self.shape), dtype, device), self.name, self.exported, {**constants, **values})
 
 
 def graph_of(
-    name: str,
-    shape: tuple[int, ...],
-    exported: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    record: Recorder | None = None,
+    encoder: Encoder, exported: Any, dtype: torch.dtype, device: torch.device, record: Recorder | None = None
 ) -> Graph:
     """Return the graph of an exported program; ``record`` notes what it rounds."""
-    program = functional_program(name, exported)
+    program = functional_program(encoder.name, exported)
     constants = {
         target: value.detach() if isinstance(value, Tensor) else value
         for target, value in {**program.state_dict, **program.constants}.items()
     }
-    return _rewritten(name, shape, program, constants, dtype, device, record)
+    return _rewritten(Builder((1, *encoder.domain.shape), dtype, device), encoder.name, program, constants, record)
 
 
 Recorder = Callable[[Builder, fx.Node, Any, Any, Any], None]
@@ -354,20 +332,17 @@ Recorder = Callable[[Builder, fx.Node, Any, Any, Any], None]
 
 
 def _rewritten(
-    name: str,
-    shape: tuple[int, ...],
-    program: Any,
-    stored: Mapping[str, Any],
-    dtype: torch.dtype,
-    device: torch.device,
-    record: Recorder | None = None,
+    builder: Builder, name: str, program: Any, stored: Mapping[str, Any], record: Recorder | None = None
 ) -> Graph:
     """Return the graph of a program whose weights, buffers and constants are those ``stored``.
 
     With ``record``, the program may be in any precision: what it rounds is noted.
     """
-    builder = Builder((1, *shape), dtype, device)
-    values = dict(_placeholders(program, builder, stored))
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    values: dict[fx.Node, Any] = {
+        node: Var(0, builder.nodes[0].shape) if spec.target is None else stored[spec.target]
+        for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True)
+    }
     for node in program.graph.nodes:
         if node.op == "call_function" and node.users:
             values[node] = _rewrite(builder, name, node, values, record)
@@ -377,15 +352,6 @@ def _rewritten(
         returned = output.shape if isinstance(output, Var) else "something that does not depend on the input"
         raise OutOfRange(f"what {name} returns", Described(returned), "one vector per image to be bounded")
     return builder.graph(output)
-
-
-def _placeholders(program: Any, builder: Builder, stored: Mapping[str, Any]) -> list[tuple[fx.Node, Var | Tensor]]:
-    """Return the value of each placeholder: weights and buffers are those ``stored``."""
-    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
-    return [
-        (node, Var(0, builder.nodes[0].shape) if spec.target is None else stored[spec.target])
-        for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True)
-    ]
 
 
 def _rewrite(

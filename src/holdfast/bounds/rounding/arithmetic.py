@@ -24,7 +24,7 @@ from holdfast.bounds.network.network_graph import RULES, Affine, Diagonal, Graph
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, LinearRelaxation
 from holdfast.bounds.rounding.errors import local_error
-from holdfast.bounds.rounding.formats import Format, size
+from holdfast.bounds.rounding.formats import HALF, Format, size
 from holdfast.core.balls import column
 
 Values = Float[Tensor, "b ..."]
@@ -86,8 +86,7 @@ class Arithmetic:
 
     def sums_of(self, result: torch.dtype) -> Format:
         """Return the format in which sums are kept until they are rounded to ``result``."""
-        narrow = result in (torch.float16, torch.bfloat16)
-        return self.sums if narrow and self.sums is not None else Format(result)
+        return self.sums if result in HALF and self.sums is not None else Format(result)
 
 
 def rigorous(graph: Graph) -> Graph:
@@ -130,16 +129,10 @@ def own_rounding(
 
 def _same_values(operation: Affine) -> bool:
     """Return whether an operation returns its only input."""
-    return (
-        isinstance(operation, Diagonal)
-        and len(operation.factors) == 1
-        and _is(operation.factors[0], 1.0)
-        and (operation.offset is None or _is(operation.offset, 0.0))
-    )
-
-
-def _is(values: Tensor | float, number: float) -> bool:
-    return bool((values == number).all()) if isinstance(values, Tensor) else values == number
+    if not isinstance(operation, Diagonal) or len(operation.factors) != 1:
+        return False
+    offset = 0.0 if operation.offset is None else operation.offset
+    return all(bool((torch.as_tensor(part) == at).all()) for part, at in ((operation.factors[0], 1), (offset, 0)))
 
 
 def _widened(node: Node, boxes: Sequence[Box], by: Values) -> Box:

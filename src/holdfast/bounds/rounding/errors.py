@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.bounds.network.network_graph import Affine, Graph, Step, Var
 from holdfast.bounds.network.tracing import CASTS
 from holdfast.bounds.relaxations import Box
-from holdfast.bounds.rounding.formats import NAMES, Execution, Format, Number, Rule, Values, size
+from holdfast.bounds.rounding.formats import HALF, NAMES, Execution, Format, Number, Rule, Values, size
 from holdfast.core.errors import HoldfastError
 
 # Sums and products, which are bounded a priori: in any order, with or without fused multiply-add.
@@ -35,7 +35,7 @@ def sum_of(count: Callable[[Execution], int]) -> Rule:
         error = x.sums.gamma(n) * x.terms + 2 * n * x.sums.tiny
         if x.sums.tiny < NORMAL:  # operands that are not normal may be read as zero
             scale = max((float(size(x.boxes[i]).max()) for i in x.operands), default=0.0)
-            error = error + x.sums.tiny * (float(_gain(x)) + n * scale)
+            error = error + x.sums.tiny * (_gain(x) + n * scale)
         # A mean is a sum before it is divided.
         largest = x.sums.largest / count(x) if "avg_pool" in x.step.name or x.step.name == "mean" else x.sums.largest
         error = torch.where(x.terms + error > largest, inf, error)
@@ -53,15 +53,10 @@ def sum_of(count: Callable[[Execution], int]) -> Rule:
     return rule
 
 
-def _gain(x: Execution) -> Tensor:
+def _gain(x: Execution) -> float:
     """Return the largest sum of absolute coefficients of an entry."""
-    largest = torch.zeros((), dtype=x.values.dtype, device=x.values.device)
-    ones = {i: torch.ones_like(x.boxes[i].lower[:1]) for i in x.operands}
-    operation = x.node.operation
-    if isinstance(operation, Affine):
-        inputs = [ones.get(i, torch.ones_like(x.boxes[i].lower[:1])) for i in x.node.inputs]
-        largest = operation.magnitude(*inputs).abs().max()
-    return largest
+    operation, ones = x.node.operation, (torch.ones_like(x.boxes[i].lower[:1]) for i in x.node.inputs)
+    return float(operation.magnitude(*ones).abs().max()) if isinstance(operation, Affine) else 0.0
 
 
 BIASED = ("addmm", "baddbmm")
@@ -71,16 +66,6 @@ BIASED = ("addmm", "baddbmm")
 def inner(position: int) -> Callable[[Execution], int]:
     """The length of the axis that a matrix product sums over, the last of an argument."""
     return lambda x: int(x.argument(position).shape[-1])
-
-
-def kernel(x: Execution) -> int:
-    weight = x.argument(1)
-    return prod(weight.shape[1:])
-
-
-def kernel_of_transposed(x: Execution) -> int:
-    weight = x.argument(1)
-    return int(weight.shape[0]) * prod(weight.shape[2:])
 
 
 def entries_of(x: Execution) -> int:
@@ -308,18 +293,8 @@ def interpolated(x: Execution) -> Values:
 
 EXACT = frozenset(
     (
-        *(
-            "view",
-            "_unsafe_view",
-            "reshape",
-            "flatten",
-            "unflatten",
-            "squeeze",
-            "unsqueeze",
-            "permute",
-            "transpose",
-            "t",
-        ),
+        *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute"),
+        *("transpose", "t"),
         *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "index_select", "flip", "roll"),
         *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "upsample_nearest1d", "upsample_nearest2d"),
         *("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "split", "split_with_sizes", "chunk", "unbind"),
@@ -331,8 +306,11 @@ EXACT = frozenset(
 """Operations that round nothing: what they return is among what they are given."""
 ROUNDING: dict[str, Rule] = {
     "linear": sum_of(inner(1)),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), sum_of(kernel)),
-    **{f"conv_transpose{axes}d": sum_of(kernel_of_transposed) for axes in (1, 2, 3)},
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), sum_of(lambda x: prod(x.argument(1).shape[1:]))),
+    **{
+        f"conv_transpose{axes}d": sum_of(lambda x: x.argument(1).shape[0] * prod(x.argument(1).shape[2:]))
+        for axes in (1, 2, 3)
+    },
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), sum_of(inner(0))),
     **dict.fromkeys(("addmm", "baddbmm"), sum_of(inner(1))),
     **dict.fromkeys(("sum", "mean"), sum_of(entries_of)),
@@ -367,7 +345,6 @@ NARROW = {
 
 NORMS = frozenset(("batch_norm", "_native_batch_norm_legit_no_training", "layer_norm", "group_norm"))
 """Operations that compute in the wider of their argument types."""
-HALF = (torch.float16, torch.bfloat16)
 
 
 def rounds(name: str, owner: str, place: str, sources: Sequence[torch.dtype], dtype: torch.dtype) -> bool:
@@ -378,14 +355,11 @@ def rounds(name: str, owner: str, place: str, sources: Sequence[torch.dtype], dt
     """
     if name in EXACT:
         return False
-    if name in CASTS:
-        return any(
-            torch.finfo(source).eps < torch.finfo(dtype).eps or torch.finfo(source).max > torch.finfo(dtype).max
-            for source in sources
-        )
     wider = any(
         torch.finfo(s).eps < torch.finfo(dtype).eps or torch.finfo(s).max > torch.finfo(dtype).max for s in sources
     )
+    if name in CASTS:
+        return wider
     reason = UNKNOWN.get(name, "nothing is known of it")
     if wider and name not in NORMS:
         reason = f"its operands are converted to {NAMES[dtype]} first"

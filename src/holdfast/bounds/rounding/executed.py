@@ -26,7 +26,7 @@ from holdfast.bounds.regions import Region, region
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.arithmetic import Arithmetic
 from holdfast.bounds.rounding.errors import EXACT, local_error, rounds
-from holdfast.bounds.rounding.formats import NAMES, Format, size
+from holdfast.bounds.rounding.formats import HALF, NAMES, Format, size
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError, UnknownName
@@ -39,7 +39,6 @@ _EXECUTED: WeakKeyDictionary[
 DETERMINED = frozenset(("add", "sub", "rsub", "mul", "div", "sqrt", "reciprocal"))
 """Operations of constants alone that every machine rounds alike: once, to the nearest number."""
 ARITHMETICS = ("real", "executed")
-HALF = (torch.float16, torch.bfloat16)
 COLUMNS = 256
 """Features of an embedding whose bounds are taken together."""
 
@@ -78,24 +77,21 @@ class ExecutedEncoder:
         lower, upper = vacuous_unless_finite(torch.cat(parts, 1)).chunk(2, 1)
         return Box(lower, -upper)
 
-    def check_finite(self, pixels: Pixels) -> None:
-        """Raise if on one of the images a value may exceed the largest number of its type, or lose all digits."""
-        for step, largest in self._unbounded(self._around(pixels)):
-            raise self._refusal(step, largest, " or rounding may lose all digits")
+    def check_finite(self, pixels: Pixels, range_alone: bool = False) -> None:
+        """Raise if on one of the images a value may exceed the largest number of its type, or lose all digits.
 
-    def check_range(self, pixels: Pixels) -> None:
-        """Raise if on one of the images a value exceeds the largest number of its type."""
+        With ``range_alone`` it may lose them.
+        """
         for step, largest in self._unbounded(self._around(pixels)):
-            if largest > Format(step.dtype).largest * 0.999:
-                raise self._refusal(step, largest, "")
-
-    def _refusal(self, step: Step, largest: float, otherwise: str) -> HoldfastError:
-        kind = Format(step.dtype)
-        return HoldfastError(
-            f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of {step.name!r} "
-            f"({step.place}) may reach {largest:.3g} on an image itself, where {kind.name} ends at {kind.largest:.3g}"
-            f"{otherwise}; execute it in a wider type, or certify it by noisy copies (method smoothing)"
-        )
+            kind = Format(step.dtype)
+            if range_alone and not largest > kind.largest * 0.999:
+                continue
+            otherwise = "" if range_alone else " or rounding may lose all digits"
+            raise HoldfastError(
+                f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of {step.name!r} "
+                f"({step.place}) may reach {largest:.3g} on an image itself, where {kind.name} ends at {kind.largest:.3g}"
+                f"{otherwise}; execute it in a wider type, or certify it by noisy copies (method smoothing)"
+            )
 
     def _around(self, pixels: Pixels) -> Region:
         still = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
@@ -182,10 +178,10 @@ def _executed(
     def record(builder: Builder, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
         _record(builder, executed.name, node, args, kwargs, result)
 
-    graph = graph_of(executed.name, executed.domain.shape, exported, torch.float64, device, record)
+    graph = graph_of(executed, exported, torch.float64, device, record)
     arithmetic = Arithmetic(Format(precision), None if sums is None else Format(sums))
     built = ExecutedEncoder(executed, reference, replace(graph, arithmetic=arithmetic), Format(precision))
-    built.check_range(pixels.double())
+    built.check_finite(pixels.double(), range_alone=True)
     codes, allowed = call(reference, pixels.double()), torch.finfo(precision).eps ** 0.5
     check_repeatable(executed, pixels, call(executed, pixels), allowed)
     check_graph(reference, graph, pixels.double(), codes, allowed)
@@ -254,7 +250,7 @@ def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any,
     name = operation_name(node.target)
     value: Any = node.meta.get("val")
     if result is None:
-        if isinstance(value, Tensor) and value.is_floating_point() and not _determined(name, node):
+        if isinstance(value, Tensor) and value.is_floating_point() and not _determined(name):
             raise HoldfastError(
                 f"{owner} computes a constant by {name!r} ({node.name}), which machines round in different ways; compute it "
                 "beforehand and keep it as a buffer"
@@ -269,9 +265,8 @@ def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any,
         and source.meta["val"].ndim
     )
     dtype = values[0].dtype
-    if not isinstance(result, Var | list):  # nothing that depends on the input
-        return
-    if not rounds(name, owner, node.name, sources, dtype):
+    # Else nothing depends on the input, or nothing is rounded.
+    if not isinstance(result, Var | list) or not rounds(name, owner, node.name, sources, dtype):
         return
     builder.softmaxes.clear()  # weights that are rounded are no softmax, and averages by them are not in its range
     output = result[0] if isinstance(result, list) else result
@@ -279,20 +274,9 @@ def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any,
     builder.steps.append(Step(name, node.name, tuple(args), settings, output, dtype, sources))
 
 
-MADE = (
-    "arange",
-    "ones",
-    "zeros",
-    "full",
-    "eye",
-    "scalar_tensor",
-    "empty",
-    "ones_like",
-    "zeros_like",
-    "full_like",
-    "new_",
-)
+MADE = ("arange", "ones", "zeros", "full", "eye", "scalar_tensor", "empty", "new_")
+"""Beginnings of the names of operations that make a constant from numbers alone."""
 
 
-def _determined(name: str, node: fx.Node) -> bool:
+def _determined(name: str) -> bool:
     return name in EXACT or name in CASTS or name in DETERMINED or name.startswith(MADE)

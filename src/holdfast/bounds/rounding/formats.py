@@ -26,6 +26,8 @@ from holdfast.bounds.relaxations import Box
 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
+HALF = (torch.float16, torch.bfloat16)
+
 
 @dataclass(frozen=True)
 class Format:
@@ -66,7 +68,7 @@ class Format:
 
     def holds(self, values: Tensor) -> Tensor:
         """Return which values are numbers of this format."""
-        return values.to(self.dtype).to(values.dtype) == values
+        return self.nearest(values) == values
 
     def nearest(self, values: Tensor) -> Tensor:
         """Return the nearest numbers of this format, in the precision of ``values``."""
