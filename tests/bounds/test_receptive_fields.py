@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.bounds import Branch, Exact, lower_bound
 from holdfast.bounds.certified_search import bisect_radii
+from holdfast.bounds.methods.base import RadiusProblem
 from holdfast.bounds.methods.branch import _branch_and_bound, receptive_field, refine_node, relax_and_refine
 from holdfast.bounds.methods.branch_and_bound import Subdomains
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
@@ -22,7 +23,7 @@ from holdfast.bounds.regions import Region, region
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
-from tests.bounds.networks import Residual, trained
+from tests.bounds.networks import Residual, shared, trained
 from tests.marks import rest_slow
 
 SHAPE = (2, 6, 7)
@@ -203,13 +204,14 @@ def test_radii_are_sought_together_up_to_what_can_be_proved() -> None:
         centre = torch.zeros(len(eps), 1, 1, dtype=torch.float64)
         return Region(centre, centre, centre, eps, Linf)
 
-    found = bisect_radii(trial, place, low, high, 4, 60.0).radii
+    problem = RadiusProblem(trace(shared("linear")), place, torch.ones(5, 1), low, high)
+    found = bisect_radii(trial, problem, 4, 60.0).radii
     assert (found <= true.clamp_max(0.5)).all()
     assert (found >= torch.minimum(true, high) * 0.98)[[0, 1, 2, 4]].all()
     assert found[3] == 0
     assert asked[0] == 1
     assert len(asked) < 20
-    assert torch.equal(bisect_radii(trial, place, low, high, 4, 0.0).radii, low)
+    assert torch.equal(bisect_radii(trial, problem, 4, 0.0).radii, low)
 
 
 @pytest.mark.slow

@@ -11,18 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.bounds.methods.base import (
-    Crown,
-    Method,
-    RadiusResult,
-    RadiusSearch,
-    RegionAtRadius,
-    vacuous_unless_finite,
-)
+from holdfast.bounds.methods.base import Crown, Method, RadiusProblem, RadiusResult, RadiusSearch, vacuous_unless_finite
 from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.regions import Region, region
-from holdfast.bounds.rounding.formats import Format
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import OutOfRange
@@ -37,6 +29,7 @@ from holdfast.core.errors import OutOfRange
 # With nested regions, one evaluation can close a bracket from both sides: it finds no proof just above the root, and
 # the linear relaxations computed there give a proof just below it.
 
+Radii = Float[Tensor, "b s"]
 Bound = Callable[[Int[Tensor, "a"], Float[Tensor, "a"], Int[Tensor, "a k"]], Float[Tensor, "a k"]]
 """Lower bounds of the named specifications of the named images, each image at its own radius."""
 GROWTH = 4.0
@@ -124,13 +117,7 @@ class BracketSearch:
         self.guess = torch.where(wanted.any(1), root, self.guess)
         return torch.cat(chosen, 1), wanted
 
-    def _useful(
-        self,
-        root: Float[Tensor, "b s"],
-        gap: Float[Tensor, "b q s"],
-        low: Float[Tensor, "b s"],
-        high: Float[Tensor, "b s"],
-    ) -> Bool[Tensor, "b q s n"]:
+    def _useful(self, root: Radii, gap: Float[Tensor, "b q s"], low: Radii, high: Radii) -> Bool[Tensor, "b q s n"]:
         """Return which candidates, ``gap`` above a root, would be the first close enough below it, and above it.
 
         Both sides of a bracket share the tolerance: half each, or what the other side leaves. Nested regions close both
@@ -144,14 +131,7 @@ class BracketSearch:
             return (upper | (lower & (above <= half)))[..., None]
         return torch.stack([lower, upper], 3)
 
-    def _beside(
-        self,
-        root: Float[Tensor, "b s"],
-        steady: Bool[Tensor, "b s"],
-        low: Float[Tensor, "b s"],
-        high: Float[Tensor, "b s"],
-        aside: float,
-    ) -> Float[Tensor, "b s"]:
+    def _beside(self, root: Radii, steady: Bool[Tensor, "b s"], low: Radii, high: Radii, aside: float) -> Radii:
         """Return the candidate on one side of each root, or on the other side where this one is close enough."""
         near = self.tolerance * aside
         settled = (root - low if aside < 0 else high - root) <= self.tolerance / 2
@@ -293,20 +273,14 @@ def search_radii(
         ends = largest[:, None].expand_as(radii) if high is None else high
         ends = torch.where(clean > 0, ends, 0.0)
         for image in range(len(pixels)):
-            region_at = _regions_around(pixels[image : image + 1], ball, domain, graph.inputs)
-            radii[image], points[image] = method.search_radii(
-                graph, region_at, specifications[image], radii[image], ends[image]
-            )
+
+            def region_at(eps: Float[Tensor, "b"], centre: Tensor = pixels[image]) -> Region:
+                return region(centre.expand(len(eps), *centre.shape), ball, eps, domain, inputs=graph.inputs)
+
+            problem = RadiusProblem(graph, region_at, specifications[image], radii[image], ends[image])
+            radii[image], found = method.search_radii(problem)
+            points[image] = torch.nan if found is None else found
     return RadiusResult(radii, points)
-
-
-def _regions_around(pixels: Pixels, ball: type[Ball], domain: Domain, inputs: Format | None) -> RegionAtRadius:
-    """Return the function from radii to regions around one image."""
-
-    def at(eps: Float[Tensor, "b"]) -> Region:
-        return region(pixels.expand(len(eps), *pixels.shape[1:]), ball, eps, domain, inputs=inputs)
-
-    return at
 
 
 BISECTION_GROWTH = 2.5
@@ -320,32 +294,19 @@ Prove = Callable[[Region, Int[Tensor, "o"], Int[Tensor, "o"], float], Bool[Tenso
 """Function that proves specifications positive, from regions, indices, the region of each, and a deadline."""
 
 
-def bisect_radii(
-    prove: Prove,
-    region_at: RegionAtRadius,
-    low: Float[Tensor, "s"],
-    high: Float[Tensor, "s"],
-    rounds: int,
-    seconds: float,
-) -> RadiusResult:
+def bisect_radii(prove: Prove, problem: RadiusProblem, rounds: int, seconds: float) -> RadiusResult:
     """Return for each specification of one image the largest radius found, from ``low`` to ``high``, that is proved.
 
     The time is shared so that ``rounds`` attempts can fail; what successes leave of their time goes to later ones.
     """
-    low, high, turn = low.clone(), high.clone(), 0
+    low, high, turn = problem.low.clone(), problem.high.clone(), 0
     end = time.monotonic() + seconds
     while len(open_ := (high > low * (1 + CLOSE)).nonzero()[:, 0]) and (now := time.monotonic()) < end:
         eps, region = next_radii(low[open_], high[open_]).unique(return_inverse=True)
-        won = prove(region_at(eps), open_, region, now + (end - now) / max(rounds - turn, 2))
-        low[open_], high[open_] = (
-            torch.where(won, eps[region], low[open_]),
-            torch.where(won, high[open_], eps[region]),
-        )
-        turn += 1
-    no_points = torch.full(
-        (len(low), *region_at(low[:1]).centre.shape[2:]), torch.nan, dtype=low.dtype, device=low.device
-    )
-    return RadiusResult(low, no_points)
+        won = prove(problem.region_at(eps), open_, region, now + (end - now) / max(rounds - turn, 2))
+        below, above = torch.where(won, eps[region], low[open_]), torch.where(won, high[open_], eps[region])
+        low[open_], high[open_], turn = below, above, turn + 1
+    return RadiusResult(low)
 
 
 def next_radii(low: Float[Tensor, "o"], high: Float[Tensor, "o"]) -> Float[Tensor, "o"]:

@@ -194,6 +194,7 @@ def certify_and_attack(
     pairs = pair_attack.pairs
     attacked = pair_attack.sizes(nearest.points).reshape(pairs.shape)
     certified, points = _search_radii(pairs, pair_attack.ball, method, tolerance, attacked)
+    assert points is not None
     points = points.flatten(0, 1)
     searched = shorten(pair_attack, pair_attack.evaluate(torch.where(points.isnan(), nearest.points, points)))
     nearer = (searched.values < 0) & (pair_attack.sizes(searched.points) < pair_attack.sizes(nearest.points))

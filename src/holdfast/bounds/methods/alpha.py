@@ -5,20 +5,19 @@ SDP-CROWN uses that the neurons of a layer share one l2 ball.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import Bounder, NetworkRelaxation, RelaxationParameters, minimise, relax
 from holdfast.bounds.methods.lipschitz import EnclosingBall, bounds_by_norms, constant_over_ball, enclosing_balls
-from holdfast.bounds.network.forms import Form, dense_form
+from holdfast.bounds.network.forms import Form, Windows, dense_form
 from holdfast.bounds.network.network_graph import RULES, Graph
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import LinearRelaxation
@@ -53,6 +52,37 @@ class OptimisedSlopes(RelaxationParameters):
         for slope in self.slopes.values():
             slope.clamp_(0, 1)
 
+    def keep(self, better: Bool[Tensor, "b s"]) -> None:
+        """Note the slopes of the forms that are bounded ``better`` than before; here nothing is noted."""
+
+
+@dataclass
+class RecordedSlopes(OptimisedSlopes):
+    """Slopes with the windows that they lie in, and the best of them."""
+
+    layouts: dict[int, tuple[tuple[int, ...], Windows | None]] = field(default_factory=dict)
+    best: dict[int, Tensor] = field(default_factory=dict)
+
+    def choose(self, node: int, form: Form, relaxation: LinearRelaxation) -> LinearRelaxation:
+        self.layouts[node] = (form.shape, form.windows)
+        return super().choose(node, form, relaxation)
+
+    def keep(self, better: Bool[Tensor, "b s"]) -> None:
+        for node, slopes in self.slopes.items():
+            windows = self.layouts[node][1]
+            if windows is None:
+                mask = better.reshape(*better.shape, *(1,) * (slopes.ndim - 2))
+            else:
+                mask = better.unflatten(1, (-1, *windows.count)).transpose(0, 1)[None, None, None]
+            now = slopes.detach()
+            self.best[node] = torch.where(mask, now, self.best[node]) if node in self.best else now.clone()
+
+    def dense(self) -> dict[int, Float[Tensor, "s n"]]:
+        """Return the best slopes of the forms of a single image, zero where a form does not depend on the ReLU."""
+        return {
+            node: Form(slopes, *self.layouts[node]).dense().coef[0].flatten(1) for node, slopes in self.best.items()
+        }
+
 
 def ascend(network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float) -> Tensor:
     """Return the best lower bounds of the forms of ``target`` that ``steps`` of Adam find."""
@@ -63,32 +93,19 @@ def ascend_specifications(
     network: NetworkRelaxation, specifications: Float[Tensor, "b s d"], steps: int, rate: float
 ) -> tuple[Float[Tensor, "b s"], dict[int, Float[Tensor, "b s ..."]]]:
     """Return the best lower bounds of ``specifications . code``, and for each ReLU node the slopes that gave them."""
-    output, parameters = network.graph.nodes[-1], OptimisedSlopes()
-    best: dict[int, Tensor] = {}
+    output, parameters = network.graph.nodes[-1], RecordedSlopes()
     form = dense_form(specifications, output.shape)
-
-    def keep(better: Tensor) -> None:
-        for node, slopes in parameters.slopes.items():
-            mask = better.reshape(*better.shape, *(1,) * (slopes.ndim - 2))
-            best[node] = torch.where(mask, slopes.detach(), best.get(node, slopes.detach()))
-
-    return ascend_slopes(network, output.index, form, steps, rate, parameters, keep), best
+    return ascend_slopes(network, output.index, form, steps, rate, parameters), parameters.best
 
 
 def ascend_slopes(
-    network: NetworkRelaxation,
-    target: int,
-    form: Form,
-    steps: int,
-    rate: float,
-    parameters: OptimisedSlopes,
-    keep: Callable[[Tensor], None] = lambda better: None,
+    network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float, parameters: OptimisedSlopes
 ) -> Tensor:
-    """Return the best bounds found from ``parameters``; ``keep`` is called with a mask of those that each step improved."""
+    """Return the best bounds found from ``parameters``, which keep what they like of each step that improves some."""
     with torch.enable_grad():
         bound = minimise(network, target, form, parameters)
         best = bound.detach()
-        keep(torch.ones_like(best, dtype=torch.bool))
+        parameters.keep(torch.ones_like(best, dtype=torch.bool))
         if not parameters.slopes or not steps:
             return best
         optimiser = torch.optim.Adam(parameters.slopes.values(), lr=rate)
@@ -101,7 +118,7 @@ def ascend_slopes(
             with torch.no_grad():
                 parameters.clip()
             bound = minimise(network, target, form, parameters)
-            keep(bound.detach() > best)
+            parameters.keep(bound.detach() > best)
             best = torch.fmax(best, bound.detach())
     return best
 
@@ -112,9 +129,7 @@ def optimised_bounds(
     """Return lower bounds of ``specifications . code`` by ``last`` and by intervals, from intermediate ones by ``inner``."""
     network, output = relax(graph, region, bounder=inner), graph.nodes[-1]
     bounds = last(network, output.index, dense_form(specifications, output.shape))
-    return torch.fmax(
-        bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding)
-    )
+    return torch.fmax(bounds, network.by_intervals(specifications))
 
 
 @final
@@ -132,13 +147,8 @@ class Alpha(Method):
 
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        return optimised_bounds(
-            graph,
-            region,
-            specifications,
-            partial(ascend, steps=self.inner, rate=self.rate),
-            partial(ascend, steps=self.steps, rate=self.rate),
-        )
+        inner, last = (partial(ascend, steps=steps, rate=self.rate) for steps in (self.inner, self.steps))
+        return optimised_bounds(graph, region, specifications, inner, last)
 
 
 # SDP-CROWN: linear bounds whose constants know that the neurons of a layer share one l2 ball.

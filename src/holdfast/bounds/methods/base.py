@@ -72,12 +72,26 @@ RegionAtRadius = Callable[[Float[Tensor, "b"]], Region]
 """The region around given images, each at its own radius."""
 
 
+class RadiusProblem(NamedTuple):
+    """Specifications of one image, each with the radii between which its robust radius is searched."""
+
+    graph: Graph
+    region_at: RegionAtRadius
+    """The region at a radius."""
+    specifications: Float[Tensor, "s d"]
+    """Linear functions, positive at the image itself."""
+    low: Float[Tensor, "s"]
+    """Radii that are already proved."""
+    high: Float[Tensor, "s"]
+    """The largest radii of interest, for instance where an attack succeeded."""
+
+
 class RadiusResult(NamedTuple):
     """Certified radii, and points that seem to lie just beyond the robust radius."""
 
     radii: Float[Tensor, "*specifications"]
-    points: Float[Tensor, "*specifications_and_pixels"]
-    """NaN where no point was found."""
+    points: Float[Tensor, "*specifications_and_pixels"] | None = None
+    """NaN where no point was found; None if none was sought."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +99,8 @@ class RadiusSearch(Method):
     """A method so costly that it searches for the robust radius itself, rather than bound at many radii."""
 
     @abstractmethod
-    def search_radii(
-        self,
-        graph: Graph,
-        region_at: RegionAtRadius,
-        specifications: Float[Tensor, "s d"],
-        low: Float[Tensor, "s"],
-        high: Float[Tensor, "s"],
-    ) -> RadiusResult:
-        """Return radii around one image, from ``low`` to ``high``, at which its specifications are proved positive.
-
-        Args:
-            graph: the encoder.
-            region_at: the region at a radius.
-            specifications: linear functions, positive at the image itself.
-            low: radii that are already proved.
-            high: the largest radii of interest, for instance where an attack succeeded.
-        """
+    def search_radii(self, problem: RadiusProblem) -> RadiusResult:
+        """Return radii around one image, from ``low`` to ``high``, at which its specifications are proved positive."""
 
 
 @final
@@ -134,10 +133,7 @@ class Crown(Method):
             return bounds
         gained = torch.as_tensor(network.interval_gains, device=specifications.device).expand(len(specifications))
         if gained.any():  # tighter boxes change the slopes, which is not better for every specification
-            crown_alone = output_bounds(
-                relax(graph, region, with_intervals=False, initial=network.without_intervals), specifications
-            )
+            alone = relax(graph, region, with_intervals=False, initial=network.without_intervals)
+            crown_alone = output_bounds(alone, specifications)
             bounds = torch.where(gained[:, None], torch.fmax(bounds, crown_alone), bounds)
-        return torch.fmax(
-            bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding)
-        )
+        return torch.fmax(bounds, network.by_intervals(specifications))

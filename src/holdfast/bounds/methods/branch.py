@@ -17,9 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.certified_search import bisect_radii
-from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.alpha import ascend, ascend_in_balls
-from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius, vacuous_unless_finite
+from holdfast.bounds.methods.base import RadiusProblem, RadiusResult, RadiusSearch, vacuous_unless_finite
 from holdfast.bounds.methods.branch_and_bound import BranchAndBound
 from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.methods.lipschitz import enclosing_balls
@@ -249,27 +248,19 @@ class Branch(RadiusSearch):
 
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        image = torch.arange(len(specifications), device=specifications.device).repeat_interleave(
-            specifications.shape[1]
-        )
+        count, each, _ = specifications.shape
+        image = torch.arange(count, device=specifications.device).repeat_interleave(each)
         end = time.monotonic() + self.seconds * len(specifications)
         return self._bounds(graph, region, specifications.flatten(0, 1), image, end).reshape(specifications.shape[:2])
 
     @torch.no_grad()
-    def search_radii(
-        self,
-        graph: Graph,
-        region_at: RegionAtRadius,
-        specifications: Float[Tensor, "s d"],
-        low: Float[Tensor, "s"],
-        high: Float[Tensor, "s"],
-    ) -> RadiusResult:
+    def search_radii(self, problem: RadiusProblem) -> RadiusResult:
         def prove(
             region: Region, indices: Int[Tensor, "o"], region_index: Int[Tensor, "o"], end: float
         ) -> Bool[Tensor, "o"]:
-            return self._bounds(graph, region, specifications[indices], region_index, end) > 0
+            return self._bounds(problem.graph, region, problem.specifications[indices], region_index, end) > 0
 
-        return bisect_radii(prove, region_at, low, high, self.rounds, self.seconds)
+        return bisect_radii(prove, problem, self.rounds, self.seconds)
 
     def _bounds(
         self,
@@ -285,12 +276,9 @@ class Branch(RadiusSearch):
         root, picked = problem.root(self.steps), network.take(region_index)
         if region.ball is L2:
             output = graph.nodes[-1]
-            by_balls = ascend_in_balls(
-                picked, output.index, dense_form(specifications[:, None], output.shape), self.steps
-            )
+            form = dense_form(specifications[:, None], output.shape)
+            by_balls = ascend_in_balls(picked, output.index, form, self.steps)
             root = replace(root, bounds=torch.fmax(root.bounds, vacuous_unless_finite(by_balls[:, 0])))
         bounds = problem.solve(root, self.ascent, self.parts, self.batch, end, self.target)
-        by_intervals = vacuous_unless_finite(
-            interval.output_bounds(graph, picked.intermediate_bounds, specifications[:, None], picked.rounding)
-        )
+        by_intervals = vacuous_unless_finite(picked.by_intervals(specifications[:, None]))
         return torch.fmax(bounds, by_intervals[:, 0])

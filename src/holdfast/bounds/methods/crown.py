@@ -9,7 +9,7 @@ of the linear form over the region is the bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 import torch
@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.methods.interval import node_box
+from holdfast.bounds.methods.interval import output_bounds as output_bounds_of_boxes
 from holdfast.bounds.network.forms import Form, dense_form, identity
-from holdfast.bounds.network.network_graph import Convolution, Diagonal, Graph
+from holdfast.bounds.network.network_graph import Convolution, Diagonal, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, LinearRelaxation, Rule
 from holdfast.core.balls import Linf
@@ -72,9 +73,20 @@ class NetworkRelaxation:
         """Return the relaxation of a graph whose nodes are bounded by ``boxes``."""
         network = cls(graph, region, boxes, rounding=rounding or {})
         for node in graph.nodes:
-            if isinstance(node.operation, Rule):
-                network.linear_relaxations[node.index] = node.operation.relax(*(boxes[i] for i in node.sources))
+            network.relax_node(node)
         return network
+
+    def relax_node(self, node: Node) -> None:
+        """Add the linear relaxation of a node over the boxes, if it needs one."""
+        if isinstance(node.operation, Rule):
+            boxes = (self.intermediate_bounds[i] for i in node.sources)
+            self.linear_relaxations[node.index] = node.operation.relax(*boxes)
+
+    def by_intervals(
+        self, specifications: Float[Tensor, "b s d"], least: Callable[[int, Form], Float[Tensor, "b s"]] | None = None
+    ) -> Float[Tensor, "b s"]:
+        """Return lower bounds of ``specifications . code`` from the boxes, as ``interval.output_bounds`` does."""
+        return output_bounds_of_boxes(self.graph, self.intermediate_bounds, specifications, self.rounding, least)
 
     def take(self, images: Int[Tensor, "a"]) -> NetworkRelaxation:
         """Return the relaxation of some images."""
@@ -197,10 +209,7 @@ def relax(
     for node in graph.nodes[len(network.intermediate_bounds) :]:
         box = node_box(node, network.intermediate_bounds, region)
         network.intermediate_bounds.append(box)
-        if isinstance(node.operation, Rule):
-            network.linear_relaxations[node.index] = node.operation.relax(
-                *(network.intermediate_bounds[i] for i in node.sources)
-            )
+        network.relax_node(node)
         if graph.arithmetic is not None:
             relaxation, before = network.linear_relaxations.get(node.index), (network.rounding, network.passed)
             box = graph.arithmetic.account(graph, node, region, network.intermediate_bounds, *before, relaxation)
@@ -211,14 +220,9 @@ def relax(
                 where = where[: region.distinct].repeat(2, *(1,) * (where.ndim - 1))
             network.intermediate_bounds[-1], alone = tighten(network, node.index, where, with_intervals, bounder)
             if alone and node.index == min(wanted):
-                network.without_intervals = NetworkRelaxation(
-                    graph,
-                    region,
-                    [*network.intermediate_bounds[:-1], alone],
-                    dict(network.linear_relaxations),
-                    rounding=dict(network.rounding),
-                    passed=dict(network.passed),
-                )
+                boxes = [*network.intermediate_bounds[:-1], alone]
+                kept = NetworkRelaxation(graph, region, boxes, dict(network.linear_relaxations))
+                network.without_intervals = replace(kept, rounding=dict(network.rounding), passed=dict(network.passed))
             if refiner:
                 network.intermediate_bounds[-1] = refiner(network, node.index)
     return network

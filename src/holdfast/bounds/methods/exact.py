@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.methods.alpha import ascend_specifications
-from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
+from holdfast.bounds.methods.base import RadiusProblem, RadiusResult, RadiusSearch
 from holdfast.bounds.methods.branch import relax_and_refine
 from holdfast.bounds.methods.crown import NetworkRelaxation, taken
 from holdfast.bounds.network.network_graph import RULES, Affine, Graph, Node
@@ -336,41 +336,26 @@ class Exact(RadiusSearch):
         return bounds
 
     @torch.no_grad()
-    def search_radii(
-        self,
-        graph: Graph,
-        region_at: RegionAtRadius,
-        specifications: Float[Tensor, "s d"],
-        low: Float[Tensor, "s"],
-        high: Float[Tensor, "s"],
-    ) -> RadiusResult:
-        check_box(region_at(low))
-        radii, points = low.clone(), []
-        for index, weights in enumerate(specifications):
+    def search_radii(self, problem: RadiusProblem) -> RadiusResult:
+        check_box(problem.region_at(problem.low))
+        radii, points = problem.low.clone(), []
+        for index, largest in enumerate(problem.high.tolist()):
             end, cap, point = time.monotonic() + self.seconds, 0.0, None
-            while cap < float(high[index]) and time.monotonic() < end:
-                cap = min(float(high[index]), GROWTH * max(cap, float(radii[index])))
-                if not cap:  # nothing is certified, so there is no scale to begin at
-                    cap = float(high[index])
-                radii[index], point = self._nearest(
-                    graph, region_at, weights, float(radii[index]), cap, end - time.monotonic()
-                )
+            while cap < largest and time.monotonic() < end:
+                # Where nothing is certified, there is no scale to begin at.
+                cap = min(largest, GROWTH * max(cap, float(radii[index]))) or largest
+                radii[index], point = self._nearest(problem, index, float(radii[index]), cap, end - time.monotonic())
                 if point is not None:
                     break
-            points.append(torch.full(graph.nodes[0].shape[1:], torch.nan) if point is None else point)
+            points.append(torch.full(problem.graph.nodes[0].shape[1:], torch.nan) if point is None else point)
         return RadiusResult(radii, torch.stack(points).to(radii))
 
     def _nearest(
-        self,
-        graph: Graph,
-        region_at: RegionAtRadius,
-        weights: Float[Tensor, "d"],
-        low: float,
-        cap: float,
-        seconds: float,
+        self, problem: RadiusProblem, index: int, low: float, cap: float, seconds: float
     ) -> tuple[float, Tensor | None]:
         """Return a radius from ``low`` to ``cap`` that is proved within ``seconds``, and a point beyond it, if found."""
-        region = region_at(torch.full((1,), cap, dtype=weights.dtype, device=weights.device))
+        graph, weights = problem.graph, problem.specifications[index]
+        region = problem.region_at(weights.new_full((1,), cap))
         network = self._relax(graph, region)
         boxes = tree_map_only(Tensor, Tensor.double, network.intermediate_bounds)
         clean = float(weights @ graph(region.centre[:, 0])[0])

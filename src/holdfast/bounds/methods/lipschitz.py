@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.base import Method
 from holdfast.bounds.methods.crown import NetworkRelaxation, output_bounds, relax
 from holdfast.bounds.network.forms import Form
@@ -118,6 +117,4 @@ def bounds_by_norms(network: NetworkRelaxation, specifications: Float[Tensor, "b
         zeros = torch.zeros_like(form.coef)
         return constant_over_ball(form, zeros, -form.coef, network.intermediate_bounds[node], balls[node])
 
-    boxes = network.intermediate_bounds
-    by_boxes = interval.output_bounds(network.graph, boxes, specifications, network.rounding)
-    return torch.fmax(by_boxes, interval.output_bounds(network.graph, boxes, specifications, network.rounding, least))
+    return torch.fmax(network.by_intervals(specifications), network.by_intervals(specifications, least))

@@ -24,7 +24,7 @@ from holdfast.bounds.methods.alpha import (
     ascend_slopes,
     ascend_specifications,
 )
-from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
+from holdfast.bounds.methods.base import RadiusProblem, RadiusResult, RadiusSearch
 from holdfast.bounds.methods.branch import relax_and_refine
 from holdfast.bounds.methods.branch_and_bound import BranchAndBound, SubdomainParameters
 from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, propagate_backward, relax
@@ -173,15 +173,9 @@ class Semidefinite(RadiusSearch):
         return bounds
 
     @torch.no_grad()
-    def search_radii(
-        self,
-        graph: Graph,
-        region_at: RegionAtRadius,
-        specifications: Float[Tensor, "s d"],
-        low: Float[Tensor, "s"],
-        high: Float[Tensor, "s"],
-    ) -> RadiusResult:
-        _check_ball(region_at(low))
+    def search_radii(self, problem: RadiusProblem) -> RadiusResult:
+        graph, specifications = problem.graph, problem.specifications
+        _check_ball(problem.region_at(problem.low))
         last: tuple[Tensor, Ascent] | None = None
 
         def prove(
@@ -199,7 +193,7 @@ class Semidefinite(RadiusSearch):
                     won[hard[index]] = ascent.total(kappa) < 0 and ascent.proved(index, kappa, 0) >= 0
             return won
 
-        return bisect_radii(prove, region_at, low, high, self.rounds, self.seconds)
+        return bisect_radii(prove, problem, self.rounds, self.seconds)
 
     def _initial_bounds(
         self,

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.bounds.methods.alpha import Alpha, OptimisedSlopes, ascend_slopes, ascend_specifications
+from holdfast.bounds.methods.alpha import Alpha, RecordedSlopes, ascend_slopes, ascend_specifications
 from holdfast.bounds.methods.base import Crown, Interval, Method
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.branch_and_bound import BranchAndBound, Subdomains
 from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, output_bounds, relax
 from holdfast.bounds.methods.interval import intermediate_bounds
-from holdfast.bounds.network.forms import Form, Windows, dense_form
+from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.network_graph import RULES, Affine, Graph
 from holdfast.bounds.proofs.proof import Claim, Leaves, Matrix, PlainNetwork, Step
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations import Box, LinearRelaxation
+from holdfast.bounds.relaxations import Box
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 
@@ -41,35 +41,6 @@ WIDER = 1e-9
 
 
 @dataclass
-class RecordedSlopes(OptimisedSlopes):
-    """Slopes with the windows that they lie in, and the best of them."""
-
-    layouts: dict[int, tuple[tuple[int, ...], Windows | None]] = field(default_factory=dict)
-    best: dict[int, Tensor] = field(default_factory=dict)
-
-    def choose(self, node: int, form: Form, relaxation: LinearRelaxation) -> LinearRelaxation:
-        self.layouts[node] = (form.shape, form.windows)
-        return super().choose(node, form, relaxation)
-
-    def keep(self, better: Bool[Tensor, "b s"]) -> None:
-        """Keep the slopes of the forms that are bounded better than before."""
-        for node, slopes in self.slopes.items():
-            windows = self.layouts[node][1]
-            if windows is None:
-                mask = better.reshape(*better.shape, *(1,) * (slopes.ndim - 2))
-            else:
-                mask = better.unflatten(1, (-1, *windows.count)).transpose(0, 1)[None, None, None]
-            now = slopes.detach()
-            self.best[node] = torch.where(mask, now, self.best[node]) if node in self.best else now.clone()
-
-    def dense(self) -> dict[int, Float[Tensor, "s n"]]:
-        """Return the best slopes of the forms of a single image, zero where a form does not depend on the ReLU."""
-        return {
-            node: Form(slopes, *self.layouts[node]).dense().coef[0].flatten(1) for node, slopes in self.best.items()
-        }
-
-
-@dataclass
 class Recorder:
     """Bounds forms by optimised slopes and writes down, for each step, which forms and which slopes."""
 
@@ -81,7 +52,7 @@ class Recorder:
         from scipy.sparse import csr_array
 
         slopes = RecordedSlopes()
-        ascend_slopes(network, target, form, self.steps, self.rate, slopes, slopes.keep)
+        ascend_slopes(network, target, form, self.steps, self.rate, slopes)
         # Slopes are kept in single precision, and what counts is the bound that they give as they are kept.
         slopes.slopes = {node: value.float().to(value.dtype) for node, value in slopes.best.items()}
         units = form.dense().coef[0].flatten(1)
