@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import nan
@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
@@ -25,7 +25,14 @@ from holdfast.attacks.attacked_codes import SIZES as ATTACKED
 from holdfast.attacks.base import Attack
 from holdfast.bounds.certified_pairs import UNDEFINED, AttackResult, PairAttack
 from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.pair_bounds import Certification, arithmetic_of, certify_cheaply_and_attack, cross_check
+from holdfast.bounds.pair_bounds import (
+    Certification,
+    PairRadii,
+    arithmetic_of,
+    certify_cheaply_and_attack,
+    cross_check,
+    refuted,
+)
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
@@ -125,23 +132,16 @@ def findings(
 ) -> Findings:
     """Return the findings of the images at ``rows``, with the verdicts of ``checks``."""
     counts = [check.estimate() for check in checks]
+    broken = [(check.witness, (check.refuted > 0).nonzero()[:, 0].tolist()) for check in checks if check.witness]
+    witnesses = (witness(images[0]) for witness, images in broken if images)
     return Findings(
         ids=tuple(population.images.ids[row] for row in rows),
         series=tuple(all_series),
         estimates=(*estimates, *counts),
         curves=tuple(curves),
-        verdicts=(verdict(counts, first_witness(checks)), *verdicts),
+        verdicts=(verdict(counts, next(witnesses, {})), *verdicts),
         warnings=warnings(counts),
     )
-
-
-def first_witness(checks: Sequence[CrossCheck]) -> dict[str, str]:
-    """Return the recomputed witness of the first contradiction."""
-    for check in checks:
-        images = (check.refuted > 0).nonzero()[:, 0].tolist()
-        if images and check.witness:
-            return check.witness(images[0])
-    return {}
 
 
 def verdict(counts: Sequence[Estimate], witness: dict[str, str]) -> Verdict:
@@ -260,8 +260,36 @@ class Bracket:
             yield bound, over_scale(estimate, self.scale) if self.scale else estimate
 
 
+class CertifiedEvaluation(Evaluation):
+    """Evaluation of certificates, whose settings say how they are made."""
+
+    samples: int
+    method: Method
+    attack: Attack
+    neurons: int
+    arithmetic: str
+    partial = True
+    needs_gradients = True
+    questions: ClassVar[tuple[Question, ...]] = (CONTRADICTIONS,)
+
+    @property
+    def certification(self) -> Certification:
+        """Settings that all its observations share."""
+        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
+
+
 @dataclass(frozen=True)
-class BracketEvaluation(Evaluation):
+class Case:
+    """Images of a population, and the ball and the divergence that they are certified in."""
+
+    population: Population
+    rows: Sequence[int]
+    ball: Ball
+    divergence: Divergence
+
+
+@dataclass(frozen=True)
+class BracketEvaluation(CertifiedEvaluation):
     """Brackets in every ball under every divergence, with the attacks set against the certificates."""
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
@@ -280,14 +308,8 @@ class BracketEvaluation(Evaluation):
     """Largest number of nonlinear units; larger encoders are refused."""
     arithmetic: str = "real"
     """`real` for exact arithmetic, `executed` for floating-point arithmetic; half precision is always executed."""
-    partial = True
     reached: ClassVar[Mapping[str, Literal["most", "least"]]]
     """Name of the value that attacks reach, and the function that picks the stronger of two."""
-
-    @property
-    def certification(self) -> Certification:
-        """Settings that all its observations share."""
-        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
 
     @abstractmethod
     def bounds(self, ball: Ball, divergence: Divergence) -> Observation:
@@ -302,28 +324,24 @@ class BracketEvaluation(Evaluation):
         """Return the final embeddings of the attacks of ``attacked``, from their tensors."""
 
     @abstractmethod
-    def struck(
-        self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
-    ) -> Observed:
+    def struck(self, case: Case, ends: Sequence[Codes]) -> Observed:
         """Return the values that attacks reached at these embeddings, in float64; nan if undefined."""
 
     @abstractmethod
-    def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
+    def ends(self, case: Case) -> list[Pixels]:
         """Run these attacks again and return their final images."""
 
     @abstractmethod
-    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
-        """Return the brackets of one case from its observed ``values``, in float64."""
+    def brackets(self, case: Case, values: Observed) -> tuple[Bracket, ...]:
+        """Return the brackets of a case from its observed ``values``, in float64."""
 
     @abstractmethod
     def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
         """Return the refuted certificates per image (flags or counts), and all certificates."""
 
     @abstractmethod
-    def witness(
-        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
-    ) -> dict[str, str]:
-        """Return the recomputed point that refutes a certificate of the image at this position of ``rows``."""
+    def witness(self, case: Case, image: int) -> dict[str, str]:
+        """Return the recomputed point that refutes a certificate of the image at this position of the rows."""
 
     def observation(self) -> Joint:
         # Bounds first: an encoder that they refuse is not attacked.
@@ -337,36 +355,28 @@ class BracketEvaluation(Evaluation):
         for ball, divergence in self._cases():
             bounds = self.observation().of(self.bounds(ball, divergence), observed)
             values = {name: value.double() for name, value in bounds.items()}
-            values = self._with_attacks(population, rows, ball, divergence, values, observed)
-            case: Conditions = {"ball": str(ball), "divergence": str(divergence), **arithmetic}
-            for bracket in self.brackets(population, divergence, values):
-                ends += bracket.ends(case, self.method, self.attack)
-            witness = partial(self.witness, population, rows, ball, divergence)
-            checks.append(CrossCheck(*self.refuted(values), {**case, "method": str(self.method)}, witness))
+            case = Case(population, rows, ball, divergence)
+            values = self._with_attacks(case, values, observed)
+            where: Conditions = {"ball": str(ball), "divergence": str(divergence), **arithmetic}
+            for bracket in self.brackets(case, values):
+                ends += bracket.ends(where, self.method, self.attack)
+            witness = partial(self.witness, case)
+            checks.append(CrossCheck(*self.refuted(values), {**where, "method": str(self.method)}, witness))
         all_series, estimates = zip(*ends, strict=True)
         return findings(population, rows, all_series, estimates, checks, ball_curves(estimates))
 
-    def _with_attacks(
-        self,
-        population: Population,
-        rows: Sequence[int],
-        ball: Ball,
-        divergence: Divergence,
-        values: Observed,
-        observed: Observed,
-    ) -> Observed:
+    def _with_attacks(self, case: Case, values: Observed, observed: Observed) -> Observed:
         """Return ``values``, replaced where the attacks of the certified event reached more."""
-        seen = [self.observation().of(part, observed) for part in self.attacked(ball, divergence)]
-        struck = self.struck(population, rows, divergence, self.endings(seen))
+        seen = [self.observation().of(part, observed) for part in self.attacked(case.ball, case.divergence)]
+        struck = self.struck(case, self.endings(seen))
         stronger = self._stronger(values, struck)
         beyond = (self.refuted(stronger)[0] > 0) & ~(self.refuted(values)[0] > 0)
         if beyond.any():
             # These ran in the run's precision, certificates are decided in float64: so are these attacks.
             places = beyond.nonzero()[:, 0].tolist()
-            chosen = [rows[place] for place in places]
-            points = self.ends(population, chosen, ball, divergence)
-            certified = self.certification.encoder(population, population.pixels(chosen).double())
-            again = self.struck(population, chosen, divergence, [certified.codes(each.double()) for each in points])
+            chosen = replace(case, rows=[case.rows[place] for place in places])
+            certified = self.certification.encoder(case.population, case.population.pixels(chosen.rows).double())
+            again = self.struck(chosen, [certified.codes(each.double()) for each in self.ends(chosen)])
             for name, value in again.items():
                 struck[name][places] = value
             stronger = self._stronger(values, struck)
@@ -411,12 +421,7 @@ def point_witness(
 
 
 def pair_witness(
-    population: Population,
-    row: int,
-    pair_attack: PairAttack,
-    result: AttackResult,
-    certified: Bool[Tensor, "k"],
-    radii: Float[Tensor, "k"],
+    population: Population, row: int, pair_attack: PairAttack, result: AttackResult, certified: Tensor, radii: Tensor
 ) -> dict[str, str]:
     """Return the worst point of the ``certified`` pairs of the image at ``row``, replayed in the run's own precision.
 
@@ -425,8 +430,8 @@ def pair_witness(
         row: the anchor of all pairs.
         pair_attack: the attacks on its pairs alone.
         result: what they found.
-        certified: the pairs whose certificate is at stake.
-        radii: the certified radius of each pair.
+        certified: the pairs whose certificate is at stake, (k,).
+        radii: the certified radius of each pair, (k,).
     """
     worst = int(result.values.masked_fill(~certified, torch.inf).argmin())
     point = result.points[worst]
@@ -450,18 +455,13 @@ def replay(population: Population, point: Float[Tensor, "*pixels"], specificatio
 
 
 def radius_witness(
-    population: Population,
-    row: int,
-    pair_attack: PairAttack,
-    method: Method,
-    tolerance: float,
-    radii: Float[Tensor, "k"],
-    refuted: Bool[Tensor, "k"],
+    observation: PairRadii, observed: Observed, population: Population, rows: Sequence[int], image: int
 ) -> dict[str, str]:
-    """Return a point inside one of the certified ``radii`` of the image at ``row`` that attacks ``refuted``."""
+    """Return a point inside one of the certified radii of the image at this position of ``rows`` that attacks refuted."""
+    pair_attack = observation.pair_attack(population, [rows[image]])
     device = pair_attack.pairs.specifications.device
-    radii, refuted = radii.to(device), refuted.to(device)
+    radii, wrong = (values[image].to(device) for values in (observed["certified"], refuted(observed)))
     result = cross_check(pair_attack, radii[None].nan_to_num(0))
     if not bool((result.values <= 0).any()):
-        _, result = certify_cheaply_and_attack(pair_attack, method, tolerance)
-    return pair_witness(population, row, pair_attack, result, refuted, radii)
+        _, result = certify_cheaply_and_attack(pair_attack, observation.certification.method, observation.tolerance)
+    return pair_witness(population, rows[image], pair_attack, result, wrong, radii)

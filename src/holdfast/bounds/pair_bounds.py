@@ -5,12 +5,13 @@ Also here: the settings that all certificates of pairs share.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.attacks.base import Attack, gain_and_gradient
@@ -68,13 +69,14 @@ class Certification(SharedSettings):
         """Return the certified encoder around ``pixels``."""
         return certified_encoder(population, self.neurons, self.arithmetic, pixels)
 
-    def by_bounds(self, norm: str) -> Conditions:
-        """Return the conditions of proofs in a norm."""
-        return {"ball": norm, "method": str(self.method)}
-
-    def by_attack(self, norm: str) -> Conditions:
-        """Return the conditions of attacks in a norm."""
-        return {"ball": norm, "attack": str(self.attack)}
+    def cases(self, population: Population, ball: str) -> tuple[Conditions, Conditions]:
+        """Return the conditions of proofs in a ball or norm, and those of attacks."""
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        return {"ball": ball, "method": str(self.method), **arithmetic}, {
+            "ball": ball,
+            "attack": str(self.attack),
+            **arithmetic,
+        }
 
 
 @dataclass(frozen=True)
@@ -102,16 +104,13 @@ INSIDE = 1 - 1e-9
 """Fraction of a certified radius that is attacked, so that rounding cannot leave the certificate."""
 
 
-@final
 @dataclass(frozen=True)
-class RadiusBounds(CertifiedObservation):
+class PairRadii(CertifiedObservation):
     """Per anchor and negative (b, k): certified and attacked radius, and the lowest ``W f`` inside the certificate."""
 
     norm: str
     negatives: int
     tolerance: float
-    name = "bracket"
-    version = 7
     uses_groups = True
 
     def forward_passes(self, population: Population) -> int:
@@ -120,8 +119,26 @@ class RadiusBounds(CertifiedObservation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)
 
+    @abstractmethod
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the pairs of the images at ``rows``."""
+
+
+def refuted(observed: Observed) -> Bool[Tensor, "b k"]:
+    """Return which certificates an attack refutes by a point inside that is mistaken for the negative."""
+    certified = observed["certified"]
+    return (certified > 0) & ((observed["lowest"] <= 0) | (observed["attacked"] <= certified * INSIDE))
+
+
+@final
+@dataclass(frozen=True)
+class RadiusBounds(PairRadii):
+    """Radii of each image against random others of its own."""
+
+    name = "bracket"
+    version = 7
+
+    def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         pairs = image_pairs(
             population, rows, self.negatives, self.certification.neurons, arithmetic=self.certification.arithmetic
         )

@@ -117,7 +117,7 @@ def test_a_bound_that_lies_is_found_out() -> None:
 
 
 def test_an_attack_inside_a_certificate_counts_even_where_the_cross_check_misses_it() -> None:
-    from holdfast.bounds.evaluations.certified_radius import refuted
+    from holdfast.bounds.pair_bounds import refuted
 
     seen = {"certified": torch.tensor([[0.1, 0.1, 0.0]]), "attacked": torch.tensor([[0.2, 0.05, 0.2]])}
     assert refuted({**seen, "lowest": torch.ones(1, 3)}).tolist() == [[False, True, False]]

@@ -22,11 +22,11 @@ from holdfast.attacks.attacked_codes import ATTACKS, BALLS, SIZES
 from holdfast.attacks.attacked_radii import LEFT_OUT, SMALLEST, Radii, neighbours, of_neighbours
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.bounds.bound_findings import CONTRADICTIONS, CrossCheck, findings, point_witness
+from holdfast.bounds.bound_findings import CertifiedEvaluation, CrossCheck, findings, point_witness
 from holdfast.bounds.certified_pairs import PairAttack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.own_match import OwnMatch
-from holdfast.bounds.pair_bounds import INSIDE, Certification, CertifiedObservation, arithmetic_of, cross_check
+from holdfast.bounds.pair_bounds import INSIDE, CertifiedObservation, cross_check
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Pixels
@@ -35,7 +35,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Sizes
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 
@@ -79,7 +79,7 @@ class OwnMatchBounds(CertifiedObservation):
 
 @final
 @dataclass(frozen=True)
-class CertifiedAttackRadius(Evaluation):
+class CertifiedAttackRadius(CertifiedEvaluation):
     """Smallest perturbation that makes an image match another one: proved and attacked.
 
     The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound).
@@ -124,8 +124,6 @@ class CertifiedAttackRadius(Evaluation):
     )
     name = "certified-attack-radius"
     version = 1
-    partial = True
-    needs_gradients = True
     uses_bank = True
     title = "Certified attack radius"
     meaning = (
@@ -134,7 +132,6 @@ class CertifiedAttackRadius(Evaluation):
         "smallest change found after which another image is nearer, so the true radius lies between the two."
     )
     headline = (CERTIFIED, ATTACKED)
-    questions = (CONTRADICTIONS,)
     words = ((ATTACKED, "attack radius"),)
 
     def __post_init__(self) -> None:
@@ -153,15 +150,13 @@ class CertifiedAttackRadius(Evaluation):
         entered = (entered & ~attacked.isnan()) | self._entered(population, rows, certified, attacked)
         # What an attack in the run's precision enters, and exact arithmetic does not, lies within rounding of the end.
         certified = torch.where(entered, certified, torch.minimum(certified, attacked))
-        arithmetic = arithmetic_of(population, self.arithmetic)
         case: Conditions = {"ball": str(self.widest), "divergence": str(self.divergence)}
-        proved: Conditions = {**case, "method": str(self.method), **arithmetic}
+        proved: Conditions = {**case, **self.certification.cases(population, str(self.widest))[0]}
         unit = f"{self.widest.name} distance"
+        reached: Conditions = {**case, "attack": label(self.attack)}
         all_series = [
             series_of(CERTIFIED, proved, certified, unit, Claim.LOWER, SMALLEST, LEFT_OUT),
-            series_of(
-                ATTACKED, {**case, "attack": label(self.attack)}, attacked, unit, Claim.UPPER, SMALLEST, LEFT_OUT
-            ),
+            series_of(ATTACKED, reached, attacked, unit, Claim.UPPER, SMALLEST, LEFT_OUT),
         ]
         ids = [population.images.ids[row] for row in rows]
         found = radius_findings(ids, all_series, self.widest.name, ())
@@ -170,11 +165,12 @@ class CertifiedAttackRadius(Evaluation):
             linked = neighbours(population, rows, self.divergence)
             for quantity in (CERTIFIED, ATTACKED):
                 found = of_neighbours(found, quantity, *linked)
-
-        def witness(image: int) -> dict[str, str]:
-            return self._witness(population, rows[image], float(certified[image]))
-
-        check = CrossCheck(entered, certified > 0, proved, witness)
+        check = CrossCheck(
+            entered,
+            certified > 0,
+            proved,
+            lambda image: self._witness(population, rows[image], float(certified[image])),
+        )
         return findings(population, rows, found.series, found.estimates, [check], found.curves)
 
     def _entered(
@@ -210,8 +206,7 @@ class CertifiedAttackRadius(Evaluation):
 
     @property
     def _bounds(self) -> OwnMatchBounds:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
-        return OwnMatchBounds(certification, self.widest, self.divergence, self.tolerance)
+        return OwnMatchBounds(self.certification, self.widest, self.divergence, self.tolerance)
 
     @property
     def _radii(self) -> Radii:

@@ -12,7 +12,7 @@ The risk under any single attack is at most the worst-case fraction, because one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -23,7 +23,7 @@ from holdfast.attacks.attacked_codes import Pairwise, Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.events import Searched
 from holdfast.attacks.presets import NAMED
-from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.bound_findings import BRACKETS, Bracket, BracketEvaluation, Case, most, point_witness
 from holdfast.bounds.certified_pairs import PairAttack
 from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import CertifiedObservation, cross_check
@@ -125,7 +125,6 @@ class CertifiedBreakaway(BracketEvaluation):
     )
     name = "certified-breakaway"
     version = 6
-    needs_gradients = True
     uses_bank = True
     reached: ClassVar = {"passed": "most"}
     title = "Certified breakaway risk"
@@ -136,7 +135,6 @@ class CertifiedBreakaway(BracketEvaluation):
     )
     headline = ("certified_breakaway_risk", "attacked_breakaway_risk")
     words = tuple((f"{end}_breakaway_risk", f"{end} worst-case breakaway risk") for end in ("certified", "attacked"))
-    questions = (CONTRADICTIONS,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,25 +153,20 @@ class CertifiedBreakaway(BracketEvaluation):
         away, past = seen
         return [*(entries(away, k)["codes"] for k in range(len(self.attacks))), past["retrieval"]]
 
-    def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
-        away, past = self.attacked(ball, divergence)
-        return [*away.pixels(population, rows), past.at_retrieval(population, rows)]
+    def ends(self, case: Case) -> list[Pixels]:
+        away, past = self.attacked(case.ball, case.divergence)
+        return [*away.pixels(case.population, case.rows), past.at_retrieval(case.population, case.rows)]
 
-    def struck(
-        self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
-    ) -> Observed:
-        searched = Searched(population)
-        return {"passed": most([searched.closer(rows, divergence, codes)[0] for codes in ends])}
+    def struck(self, case: Case, ends: Sequence[Codes]) -> Observed:
+        searched = Searched(case.population)
+        return {"passed": most([searched.closer(case.rows, case.divergence, codes)[0] for codes in ends])}
 
-    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+    def brackets(self, case: Case, values: Observed) -> tuple[Bracket, ...]:
         nothing = values["defined"] == 0
         defined = values["defined"].masked_fill(nothing, torch.nan)
         shares = (defined - values["certified"]) / defined, values["passed"] / defined
-        certified, attacked = (
-            flags.double().masked_fill(nothing, torch.nan)
-            for flags in (values["certified"] == defined, values["passed"] == 0)
-        )
-        flags = certified, attacked
+        kept, left = values["certified"] == defined, values["passed"] == 0
+        flags = kept.double().masked_fill(nothing, torch.nan), left.double().masked_fill(nothing, torch.nan)
         staying = "staying the nearest to oneself, whatever the allowed change"
         risk, nearest, accuracy = "breakaway_risk", "nearest_neighbour", "nearest_neighbour_accuracy"
         unit = "fraction of other images"
@@ -187,19 +180,16 @@ class CertifiedBreakaway(BracketEvaluation):
         beyond = (values["passed"] - (values["defined"] - values["certified"])).clamp_min(0)
         return torch.maximum(values["wrong"].to(beyond), beyond), values["certified"]
 
-    def witness(
-        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
-    ) -> dict[str, str]:
-        row = rows[image]
+    def witness(self, case: Case, image: int) -> dict[str, str]:
+        population, row, ball, divergence = case.population, case.rows[image], case.ball, case.divergence
         pairs = self.bounds(ball, divergence).breakaway_pairs(population, [row])
-        points = [*pairs.points.unbind(1), *(each.double() for each in self.ends(population, [row], ball, divergence))]
+        points = [*pairs.points.unbind(1), *(each.double() for each in self.ends(replace(case, rows=[row])))]
         match = pairs.match
         beyond = [match.passed(match.certified.codes(each)) & pairs.certified for each in points]
         which = next(k for k, each in enumerate(beyond) if each.any())
         other = int(beyond[which][0].nonzero()[0, 0])
-        distances = match.planes(torch.tensor([0]), torch.tensor([[other]])).signed_distances(
-            match.certified.codes(points[which])[:, None]
-        )
+        plane = match.planes(torch.tensor([0]), torch.tensor([[other]]))
+        distances = plane.signed_distances(match.certified.codes(points[which])[:, None])
         facts = {
             "image": population.images.ids[row],
             "other": population.gallery.images.ids[other],

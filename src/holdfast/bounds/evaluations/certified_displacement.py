@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import ClassVar, final
 
 from jaxtyping import Bool
@@ -17,7 +18,7 @@ from torch import Tensor
 from holdfast.attacks.attacked_codes import Untargeted
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import Away
-from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.bound_findings import BRACKETS, Bracket, BracketEvaluation, Case, most, point_witness
 from holdfast.bounds.outputs import OutputBounds
 from holdfast.bounds.pair_bounds import CertifiedObservation
 from holdfast.core.balls import Ball
@@ -78,7 +79,6 @@ class CertifiedDisplacement(BracketEvaluation):
     sizes = BRACKETS
     name = "certified-displacement"
     version = 7
-    needs_gradients = True
     reached: ClassVar = {"attacked": "most"}
     title = "Certified displacement"
     meaning = (
@@ -87,7 +87,6 @@ class CertifiedDisplacement(BracketEvaluation):
         "distance between two clean ones: at 1 an image can become as unlike itself as it is unlike another one."
     )
     headline = ("certified_displacement", "attacked_displacement")
-    questions = (CONTRADICTIONS,)
 
     def bounds(self, ball: Ball, divergence: Divergence) -> DisplacementBounds:
         return DisplacementBounds(self.certification, ball, divergence)
@@ -99,19 +98,17 @@ class CertifiedDisplacement(BracketEvaluation):
         (away,) = seen
         return [entries(away, k)["codes"] for k in range(len(self.attacks))]
 
-    def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
-        (away,) = self.attacked(ball, divergence)
-        return away.pixels(population, rows)
+    def ends(self, case: Case) -> list[Pixels]:
+        (away,) = self.attacked(case.ball, case.divergence)
+        return away.pixels(case.population, case.rows)
 
-    def struck(
-        self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
-    ) -> Observed:
-        clean = population.codes[list(rows)].double()
-        return {"attacked": most([divergence(codes.to(clean), clean) for codes in ends])}
+    def struck(self, case: Case, ends: Sequence[Codes]) -> Observed:
+        clean = case.population.codes[list(case.rows)].double()
+        return {"attacked": most([case.divergence(codes.to(clean), clean) for codes in ends])}
 
-    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+    def brackets(self, case: Case, values: Observed) -> tuple[Bracket, ...]:
         certified, attacked = values["certified"], values["attacked"]
-        scale, unit = median_distance(population, divergence), f"{divergence} distance"
+        scale, unit = median_distance(case.population, case.divergence), f"{case.divergence} distance"
         shares, distances = (certified / scale.value, attacked / scale.value), (certified, attacked)
         # Medians: without limits no interval of a mean allows for rare images, not drawn, that move far.
         return (
@@ -122,20 +119,16 @@ class CertifiedDisplacement(BracketEvaluation):
     def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
         return exceeds(values["attacked"], values["certified"]), values["certified"].isfinite()
 
-    def witness(
-        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
-    ) -> dict[str, str]:
-        row = rows[image]
+    def witness(self, case: Case, image: int) -> dict[str, str]:
+        population, row, ball, divergence = case.population, case.rows[image], case.ball, case.divergence
         pixels = population.pixels([row]).double()
         certified = self.certification.encoder(population, pixels)
-        points = [
-            farthest_attacked(population, [row], divergence, self.attack, ball),
-            *(each.double() for each in self.ends(population, [row], ball, divergence)),
-        ]
+        ends = (each.double() for each in self.ends(replace(case, rows=[row])))
+        points = [farthest_attacked(population, [row], divergence, self.attack, ball), *ends]
         clean = certified.codes(pixels)
-        distances = [float(divergence(certified.codes(each), clean)) for each in points]
-        distance = max(distances)
-        (point,) = points[distances.index(distance)]
+        distance, (point,) = max(
+            ((float(divergence(certified.codes(each), clean)), each) for each in points), key=itemgetter(0)
+        )
         facts = {
             "image": population.images.ids[row],
             "divergence": str(divergence),

@@ -13,7 +13,7 @@ If the first is positive, no perturbations overlap.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from holdfast.attacks.attacked_codes import Targeted
 from holdfast.attacks.objectives.simple import Toward
-from holdfast.bounds.bound_findings import BRACKETS, CONTRADICTIONS, Bracket, BracketEvaluation, most, point_witness
+from holdfast.bounds.bound_findings import BRACKETS, Bracket, BracketEvaluation, Case, most, point_witness
 from holdfast.bounds.evaluations.certified_displacement import exceeds, farthest_attacked
 from holdfast.bounds.outputs import ALIKE, OutputBounds
 from holdfast.bounds.pair_bounds import CertifiedObservation
@@ -106,7 +106,6 @@ class CertifiedOverlap(BracketEvaluation):
     sizes = BRACKETS
     name = "certified-overlap"
     version = 7
-    needs_gradients = True
     reached: ClassVar = {"moved": "most", "came": "least"}
     title = "Certified overlap risk"
     meaning = (
@@ -116,7 +115,6 @@ class CertifiedOverlap(BracketEvaluation):
     )
     headline = ("certified_overlap_risk", "attacked_overlap_risk")
     words = tuple((f"{end}_overlap_risk", f"{end} worst-case overlap risk") for end in ("certified", "attacked"))
-    questions = (CONTRADICTIONS,)
 
     def bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
         return OverlapBounds(self.certification, ball, divergence)
@@ -128,20 +126,18 @@ class CertifiedOverlap(BracketEvaluation):
         (both,) = seen
         return [entries(both, k)[way] for k in range(len(self.attacks)) for way in ("ahead", "back")]
 
-    def ends(self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence) -> list[Pixels]:
-        (toward,) = self.attacked(ball, divergence)
+    def ends(self, case: Case) -> list[Pixels]:
+        (toward,), population, rows = self.attacked(case.ball, case.divergence), case.population, case.rows
         partners = population.partners[list(rows)].tolist()
         ways = zip(toward.pixels(population, rows, partners), toward.pixels(population, partners, rows), strict=True)
         return [pixels for both in ways for pixels in both]
 
-    def struck(
-        self, population: Population, rows: Sequence[int], divergence: Divergence, ends: Sequence[Codes]
-    ) -> Observed:
-        clean = population.codes[list(rows)].double()
-        distances = [divergence(codes.to(clean), clean) for codes in ends]
+    def struck(self, case: Case, ends: Sequence[Codes]) -> Observed:
+        clean = case.population.codes[list(case.rows)].double()
+        distances = [case.divergence(codes.to(clean), clean) for codes in ends]
         return {"moved": most(distances[0::2]), "came": -most([-back for back in distances[1::2]])}
 
-    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+    def brackets(self, case: Case, values: Observed) -> tuple[Bracket, ...]:
         certified, attacked = margins(values)
         undefined = certified.isnan() | attacked.isnan()
         flags, both = (
@@ -159,14 +155,12 @@ class CertifiedOverlap(BracketEvaluation):
         refuted = exceeds(values["moved"], values["tau"]) | exceeds(values["near"], values["came"])
         return refuted, margins(values)[0].isfinite()
 
-    def witness(
-        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
-    ) -> dict[str, str]:
+    def witness(self, case: Case, image: int) -> dict[str, str]:
         """Return the attacked impostor, or the image moved too far."""
-        observation, row = self.bounds(ball, divergence), rows[image]
-        partner, values = int(population.partners[row]), observation.observe(population, [row])
-        pixels = population.pixels([row]).double()
-        certified, ends = self.certification.encoder(population, pixels), self.ends(population, [row], ball, divergence)
+        population, row, ball, divergence = case.population, case.rows[image], case.ball, case.divergence
+        observation, partner = self.bounds(ball, divergence), int(population.partners[row])
+        values, pixels = observation.observe(population, [row]), population.pixels([row]).double()
+        certified, ends = self.certification.encoder(population, pixels), self.ends(replace(case, rows=[row]))
         moved_anchor, impostor = observation.attacked(population, [row])
         anchors, impostors = [moved_anchor, *ends[0::2]], [impostor, *ends[1::2]]
         clean = certified.codes(pixels)
@@ -175,10 +169,7 @@ class CertifiedOverlap(BracketEvaluation):
             for points in (anchors, impostors)
         )
         values |= {"moved": torch.tensor([max(moved)]), "came": torch.tensor([min(came)])}
-        moved_anchor, impostor = (
-            anchors[moved.index(max(moved))].double(),
-            impostors[came.index(min(came))].double(),
-        )
+        moved_anchor, impostor = anchors[moved.index(max(moved))].double(), impostors[came.index(min(came))].double()
         facts = {
             "image": population.images.ids[row],
             "other": population.images.ids[partner],

@@ -21,7 +21,7 @@ from functools import partial
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
@@ -29,6 +29,7 @@ from holdfast.attacks.base import Attack
 from holdfast.bounds.bound_findings import (
     CONTRADICTIONS,
     SIZES,
+    CertifiedEvaluation,
     CrossCheck,
     findings,
     influence,
@@ -40,13 +41,13 @@ from holdfast.bounds.bound_findings import (
 )
 from holdfast.bounds.certified_pairs import UNDEFINED
 from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.pair_bounds import INSIDE, Certification, RadiusBounds, arithmetic_of, certify_cheaply_and_attack
+from holdfast.bounds.pair_bounds import RadiusBounds, certify_cheaply_and_attack, refuted
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Sizes
 from holdfast.measure.population import Population
 from holdfast.report.text import radius_in_print
 
@@ -55,7 +56,7 @@ RADIUS = "robust radius, mean over the image's negatives"
 
 @final
 @dataclass(frozen=True)
-class CertifiedRadius(Evaluation):
+class CertifiedRadius(CertifiedEvaluation):
     """Perturbation up to which an image stays closer to itself than to another image.
 
     The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound). Paper: Wang
@@ -81,8 +82,6 @@ class CertifiedRadius(Evaluation):
     sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
     name = "certified-radius"
     version = 7
-    partial = True
-    needs_gradients = True
     uses_labels = True
     title = "Certified radius"
     meaning = (
@@ -107,12 +106,11 @@ class CertifiedRadius(Evaluation):
         check_positive(self, "negatives")
 
     def observation(self) -> RadiusBounds:
-        return RadiusBounds(self._certification, self.norm, self.negatives, self.tolerance)
+        return RadiusBounds(self.certification, self.norm, self.negatives, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked = observed["certified"], observed["attacked"]
-        arithmetic = arithmetic_of(population, self.arithmetic)
-        series = self._series(certified, attacked, arithmetic)
+        series = self._series(population, certified, attacked)
         negatives = population.random_others(rows, self.negatives)
         values = (certified, attacked, certified / attacked)
         moves = [influence(radii, each, rows, negatives) for radii, each in zip(series, values, strict=True)]
@@ -121,11 +119,11 @@ class CertifiedRadius(Evaluation):
             over_pairs(series[1], moves[1], "higher", "average_attacked_radius"),
             over_pairs(series[2], moves[2], "neither"),
         ]
-        witness = partial(self._witness, population, rows, observed)
+        witness = partial(radius_witness, self.observation(), observed, population, rows)
         check = CrossCheck(refuted(observed), certified > 0, series[2].conditions, witness)
         labelled = label_share(population, rows, self.negatives)
         curves = self._curves(certified, attacked)
-        if arithmetic:
+        if "rounded" in observed:
             lost = self._lost(observed["rounded"], series[0].conditions)
             series, estimates = [*series, lost], [*estimates, summarise(lost, "mean", "lower")]
         return findings(population, rows, (*series, *moves), (*estimates, *labelled), [check], curves)
@@ -138,10 +136,9 @@ class CertifiedRadius(Evaluation):
         return series("radius_lost_to_rounding", conditions, radii, unit, Claim.ESTIMATE, of, UNDEFINED)
 
     def _series(
-        self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"], arithmetic: Conditions
+        self, population: Population, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]
     ) -> list[Series]:
-        by_bounds: Conditions = {**self._certification.by_bounds(self.norm), **arithmetic}
-        by_attack: Conditions = {**self._certification.by_attack(self.norm), **arithmetic}
+        by_bounds, by_attack = self.certification.cases(population, self.norm)
         both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
         share = "certified fraction of the robust radius"
         return [
@@ -149,11 +146,6 @@ class CertifiedRadius(Evaluation):
             series("attacked_radius", by_attack, attacked, unit, Claim.UPPER, RADIUS, UNDEFINED),
             series("tightness", both, certified / attacked, ratio, Claim.LOWER, share, UNDEFINED),
         ]
-
-    def _witness(self, population: Population, rows: Sequence[int], observed: Observed, image: int) -> dict[str, str]:
-        pair_attack = self.observation().pair_attack(population, [rows[image]])
-        radii, wrong = observed["certified"][image], refuted(observed)[image]
-        return radius_witness(population, rows[image], pair_attack, self.method, self.tolerance, radii, wrong)
 
     def illustrate(
         self, population: Population, rows: Sequence[int], observed: Observed, findings: Findings
@@ -188,13 +180,3 @@ class CertifiedRadius(Evaluation):
         start, end = 0.8 * float(certified.nan_to_num(torch.inf).min()), float(attacked.nan_to_num(0).max())
         radii = {f"certified by {self.method}": certified, f"left by {self.attack}": attacked}
         return survival_curves("pairs_told_apart", self.norm, radii, start, end)
-
-    @property
-    def _certification(self) -> Certification:
-        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
-
-
-def refuted(observed: Observed) -> Bool[Tensor, "b k"]:
-    """Return which certificates an attack refutes by a point inside that is mistaken for the negative."""
-    certified = observed["certified"]
-    return (certified > 0) & ((observed["lowest"] <= 0) | (observed["attacked"] <= certified * INSIDE))

@@ -22,8 +22,8 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.bound_findings import (
-    CONTRADICTIONS,
     SIZES,
+    CertifiedEvaluation,
     CrossCheck,
     ball_curves,
     findings,
@@ -33,18 +33,24 @@ from holdfast.bounds.bound_findings import (
 )
 from holdfast.bounds.certified_pairs import UNDEFINED
 from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.pair_bounds import Certification, PairBounds, arithmetic_of
+from holdfast.bounds.pair_bounds import PairBounds
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Sizes
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 
 OF = "instance accuracy under the worst perturbation"
-OBSERVED = ("bound", "published", "direct")
+SERIES = (
+    ("bound", "certified_pairs", Claim.LOWER),
+    ("published", "robust_pairs", Claim.UPPER),
+    ("direct", "robust_pairs", Claim.UPPER),
+)
+MARGINS = (("bound", "certified_margin", Claim.LOWER), ("direct", "attacked_margin", Claim.UPPER))
+"""What is observed, the name of its series, and the bound type."""
 NAMES = {"certified_pairs": "certified_instance_accuracy", "robust_pairs": "robust_instance_accuracy"}
 MARGIN = "smallest W f over the image's negatives, under the worst perturbation"
 UNPROVED = f"the bound is no finite number, or {UNDEFINED}"
@@ -52,7 +58,7 @@ UNPROVED = f"the bound is no finite number, or {UNDEFINED}"
 
 @final
 @dataclass(frozen=True)
-class InstanceAccuracy(Evaluation):
+class InstanceAccuracy(CertifiedEvaluation):
     """Fraction of image pairs that are not confused within ε: proved and attacked.
 
     The fraction is at least as large as proved (lower bound) and at most as large as attacked (upper bound). Paper:
@@ -86,8 +92,6 @@ class InstanceAccuracy(Evaluation):
     )
     name = "instance-accuracy"
     version = 7
-    partial = True
-    needs_gradients = True
     uses_labels = True
     title = "Instance accuracy"
     meaning = (
@@ -97,7 +101,6 @@ class InstanceAccuracy(Evaluation):
     )
     headline = ("certified_instance_accuracy", "robust_instance_accuracy")
     aims = (("the negative", "the negative's embedding, as published"), ("the difference", "the certified margin"))
-    questions = (CONTRADICTIONS,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,61 +110,46 @@ class InstanceAccuracy(Evaluation):
         return Joint(tuple(self.pair_bounds(ball) for ball in self.balls))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        series: list[Series] = []
+        shares: list[Series] = []
         margins: list[Series] = []
         pairs: list[Curve] = []
         checks: list[CrossCheck] = []
         for ball in self.balls:
             values = self.observation().of(self.pair_bounds(ball), observed)
-            margins += self._margins(population, ball, values)
+            cases = self._cases(population, ball)
+            margins += [
+                series(name, cases[key], smallest(values[key]), "margin", claim, MARGIN, UNPROVED)
+                for key, name, claim in MARGINS
+            ]
+            # Fractions of each image's negatives that it is not mistaken for.
+            shares += [
+                series(name, cases[key], right(values[key]), "fraction of negatives", claim, OF, UNDEFINED)
+                for key, name, claim in SERIES
+            ]
             pairs += [] if (curve := self._pairs(ball, values)) is None else [curve]
-            series += self._series(population, ball, values)
             certified = values["bound"] > 0
             refuted = certified & ((values["published"] <= 0) | (values["direct"] <= 0))
             witness = partial(self._witness, population, rows, ball, certified)
-            checks.append(CrossCheck(refuted, certified, series[-3].conditions, witness))
-        estimates = [summarise(each, "mean", "higher", NAMES[each.quantity]) for each in series]
+            checks.append(CrossCheck(refuted, certified, cases["bound"], witness))
+        estimates = [summarise(each, "mean", "higher", NAMES[each.quantity]) for each in shares]
         curves = (*ball_curves(estimates), *pairs)
         estimates += [summarise(each, "mean", "higher") for each in margins]
         labelled = () if self.generate else label_share(population, rows, self.negatives)
-        return findings(population, rows, [*series, *margins], (*estimates, *labelled), checks, curves)
+        return findings(population, rows, [*shares, *margins], (*estimates, *labelled), checks, curves)
 
     def pair_bounds(self, ball: Ball) -> PairBounds:
         """Return the observation of pairs in ``ball``."""
-        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
-        return PairBounds(certification, ball, self.negatives, self.generate, self.published)
+        return PairBounds(self.certification, ball, self.negatives, self.generate, self.published)
 
-    def _series(self, population: Population, ball: Ball, values: Observed) -> list[Series]:
-        """Return the fraction of each image's negatives that it is not mistaken for, in the order of ``OBSERVED``."""
+    def _cases(self, population: Population, ball: Ball) -> dict[str, Conditions]:
+        """Return the conditions of everything observed in ``ball``."""
         published = self.pair_bounds(ball).at_negative(population.encoder.domain)
-        arithmetic = arithmetic_of(population, self.arithmetic)
-        conditions: list[Conditions] = [
-            {"ball": str(ball), "method": str(self.method)},
-            {"ball": str(ball), "attack": f"{published} at the negative"},
-            {"ball": str(ball), "attack": f"{self.attack} at the difference"},
-        ]
-        kinds = [("certified_pairs", Claim.LOWER), ("robust_pairs", Claim.UPPER), ("robust_pairs", Claim.UPPER)]
-        conditions = [{**condition, **arithmetic} for condition in conditions]
-        return [
-            series(quantity, condition, right(values[name]), "fraction of negatives", claim, OF, UNDEFINED)
-            for name, condition, (quantity, claim) in zip(OBSERVED, conditions, kinds, strict=True)
-        ]
-
-    def _margins(self, population: Population, ball: Ball, values: Observed) -> list[Series]:
-        """Return each image's smallest bound of ``W f`` over its negatives, and the smallest that attacks reached."""
-        arithmetic = arithmetic_of(population, self.arithmetic)
-        of_kind = {
-            "bound": ("certified_margin", {"ball": str(ball), "method": str(self.method)}, Claim.LOWER),
-            "direct": (
-                "attacked_margin",
-                {"ball": str(ball), "attack": f"{self.attack} at the difference"},
-                Claim.UPPER,
-            ),
+        by_bounds, by_attack = self.certification.cases(population, str(ball))
+        return {
+            "bound": by_bounds,
+            "published": {**by_attack, "attack": f"{published} at the negative"},
+            "direct": {**by_attack, "attack": f"{self.attack} at the difference"},
         }
-        return [
-            series(name, {**given, **arithmetic}, smallest(values[key]), "margin", claim, MARGIN, UNPROVED)
-            for key, (name, given, claim) in of_kind.items()
-        ]
 
     def _pairs(self, ball: Ball, values: Observed) -> Curve | None:
         """Return bound and attack pair by pair, as figure 6 of the paper: what is true of a pair lies between the two."""

@@ -18,8 +18,8 @@ from torch.nn.functional import linear
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.bound_findings import (
-    CONTRADICTIONS,
     SIZES,
+    CertifiedEvaluation,
     CrossCheck,
     findings,
     point_witness,
@@ -33,7 +33,6 @@ from holdfast.bounds.network.network_graph import General, Graph, Node
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.pair_bounds import (
     INSIDE,
-    Certification,
     CertifiedObservation,
     arithmetic_of,
     certified_radii,
@@ -46,11 +45,11 @@ from holdfast.bounds.rounding.executed import ExecutedEncoder
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
-from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
+from holdfast.core.records import Claim, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Sizes
 from holdfast.measure.population import Fit, Population
 from holdfast.probes.linear import logistic_regression
 
@@ -81,6 +80,10 @@ class Classifier:
         )
         executed = ExecutedEncoder(computed, reference, graph, executed.format)
         return replace(self, certified=CertifiedEncoder(self.certified.encoder, graph, executed))
+
+    def columns(self, population: Population, rows: Sequence[int]) -> Int[Tensor, "b"]:
+        """Return which logit the label of each of some images means."""
+        return self.places(torch.as_tensor(population.images.labels).to(self.classes.device)[list(rows)])
 
     def places(self, labels: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """Return which logit each label means; -1 for labels that no logit means."""
@@ -252,23 +255,33 @@ class HeadRadii(CertifiedObservation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = population.pixels(rows).double()
-        encoder = self.certification.encoder(population, pixels)  # says why not, labels or none
+        head = self.head(population, pixels)
         observed = {name: torch.full((len(rows),), torch.nan).double() for name in OBSERVED}
-        head, labels = population.learned(*self.fits()), population.images.labels
-        if head is None or labels is None:
+        if head is None or population.images.labels is None:
             return observed
-        head = head.on_codes_of(encoder)
-        columns = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
+        columns = head.columns(population, rows)
         right = head.right(pixels, columns).cpu()
         observed["right"] = right.double()
         if bool(right.any()):
             chosen = right.nonzero()[:, 0].tolist()
-            names = [population.images.ids[rows[k]] for k in chosen for _ in head.classes[1:]]
-            pool = population.pixels(population.random_order[:POOL].tolist()).double()
-            pairs = margins(head, pixels[chosen], columns[chosen], pool, population.run.noise(names).fork("linear"))
+            pairs = self.pairs(population, [rows[k] for k in chosen], head, pixels[chosen], columns[chosen])
             for name, values in self.radii(pairs, head, columns[chosen]).items():
                 observed[name][right] = values.cpu()
         return observed
+
+    def head(self, population: Population, pixels: Pixels) -> Classifier | None:
+        """Return the head on the embeddings that certificates around ``pixels`` are about; None without labels."""
+        encoder = self.certification.encoder(population, pixels)  # says why not, labels or none
+        head = population.learned(*self.fits())
+        return head and head.on_codes_of(encoder)
+
+    def pairs(
+        self, population: Population, rows: Sequence[int], head: Classifier, pixels: Pixels, columns: Int[Tensor, "b"]
+    ) -> Pairs:
+        """Return the margins of the images at ``rows``, whose classes are the logits ``columns``."""
+        names = [population.images.ids[row] for row in rows for _ in head.classes[1:]]
+        pool = population.pixels(population.random_order[:POOL].tolist()).double()
+        return margins(head, pixels, columns, pool, population.run.noise(names).fork("linear"))
 
     def radii(self, pairs: Pairs, head: Classifier, columns: Int[Tensor, "b"]) -> Observed:
         """Return the radii of images that the head gets right."""
@@ -293,15 +306,11 @@ class HeadRadii(CertifiedObservation):
         chosen = certified.topk(self.strongest(pairs), dim=1, largest=False).indices
         images = torch.arange(len(chosen), device=chosen.device)[:, None]
         classes = pairs.specifications.shape[1]
-        weakest = Pairs(
-            encoder=pairs.encoder,
-            graph=pairs.graph,
-            ids=(),
-            anchors=pairs.anchors,
+        weakest = replace(
+            pairs,
             negatives=pairs.negatives[images, chosen],
             specifications=pairs.specifications[images, chosen],
             noise=pairs.noise[(images * classes + chosen).flatten()],
-            executed=pairs.executed,
         )
         pair_attack = PairAttack(weakest, unit_ball(self.norm), self.certification.attack)
         radius = certified.amin(1, keepdim=True)
@@ -338,7 +347,7 @@ def separate_radii(
 
 @final
 @dataclass(frozen=True)
-class LinearRadius(Evaluation):
+class LinearRadius(CertifiedEvaluation):
     """Smallest perturbation that changes the class of a linear head: proved and attacked.
 
     The radius is at least as large as proved (lower bound) and at most as large as attacked (upper bound).
@@ -363,8 +372,6 @@ class LinearRadius(Evaluation):
     sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "linear-radius"
     version = 5
-    partial = True
-    needs_gradients = True
     uses_labels = True
     uses_bank = True
     title = "Linear radius, with labels"
@@ -374,18 +381,17 @@ class LinearRadius(Evaluation):
         "that makes it err, so the true robust radius lies between the two. Labels are needed: without them it is undefined."
     )
     headline = ("average_linear_radius", "average_attacked_linear_radius")
-    questions = (CONTRADICTIONS,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "rivals")
 
     def observation(self) -> HeadRadii:
-        return HeadRadii(self._certification, self.norm, self.rivals, self.tolerance)
+        return HeadRadii(self.certification, self.norm, self.rivals, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         values = {name: value.double() for name, value in observed.items()}
-        radii = self._series(values, arithmetic_of(population, self.arithmetic))
+        radii = self._series(population, values)
         names = ["average_linear_radius", "average_attacked_linear_radius", "average_separate_radius"]
         estimates = [summarise(each, "mean", "higher", name) for each, name in zip(radii, names, strict=False)]
         accuracy = summarise(radii[-1], "share", "higher", "linear_accuracy")
@@ -394,16 +400,22 @@ class LinearRadius(Evaluation):
         curves = () if bool(values["right"].isnan().all()) else self._curves(values)
         return findings(population, rows, radii, (*estimates, accuracy), [check], curves)
 
-    def _series(self, values: Observed, arithmetic: Conditions) -> list[Series]:
-        by_bounds: Conditions = {**self._certification.by_bounds(self.norm), **arithmetic}
-        by_attack: Conditions = {**self._certification.by_attack(self.norm), **arithmetic}
+    def _series(self, population: Population, values: Observed) -> list[Series]:
+        by_bounds, by_attack = self.certification.cases(population, self.norm)
         reason = UNLABELLED if bool(values["right"].isnan().all()) else UNDEFINED
         unit, accuracy = f"{self.norm} distance", "accuracy of the head on clean images"
         each = [
             ("linear_radius", by_bounds, values["certified"], unit, Claim.LOWER, RADIUS),
             ("attacked_linear_radius", by_attack, values["attacked"], unit, Claim.UPPER, RADIUS),
             ("separate_radius", by_bounds, values["separate"], unit, Claim.LOWER, RADIUS),
-            ("classified_right", arithmetic, values["right"], "yes or no", Claim.ESTIMATE, accuracy),
+            (
+                "classified_right",
+                arithmetic_of(population, self.arithmetic),
+                values["right"],
+                "yes or no",
+                Claim.ESTIMATE,
+                accuracy,
+            ),
         ]
         return [series(name, where, v, kind, claim, of, reason) for name, where, v, kind, claim, of in each]
 
@@ -419,28 +431,19 @@ class LinearRadius(Evaluation):
         by_kind = {kind: radii.nan_to_num(-1) for kind, radii in by_kind.items()}
         return survival_curves("images_classified_right", self.norm, by_kind, 0.0, end)
 
-    @property
-    def _certification(self) -> Certification:
-        return Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
-
     def _witness(self, population: Population, rows: Sequence[int], image: int) -> dict[str, str]:
-        row, labels = rows[image], torch.as_tensor(population.images.labels)
-        head = population.learned(LinearHead(self.samples))
+        row, observation, pixels = rows[image], self.observation(), population.pixels([rows[image]]).double()
+        head = observation.head(population, pixels)
         assert head is not None, "nothing is certified without labels"
-        pixels = population.pixels([row]).double()
-        head = head.on_codes_of(self._certification.encoder(population, pixels))
-        columns = head.places(labels.to(head.classes.device)[[row]])
-        name, pool = population.images.ids[row], population.pixels(population.random_order[:POOL].tolist()).double()
-        noise = population.run.noise([name for _ in head.classes[1:]]).fork("linear")
-        pairs = margins(head, pixels, columns, pool, noise)
+        pairs = observation.pairs(population, [row], head, pixels, head.columns(population, [row]))
         certified = certified_radii(pairs, unit_ball(self.norm), self.method, self.tolerance)
-        nearest, inside = self.observation().attacks(pairs, certified)
+        nearest, inside = observation.attacks(pairs, certified)
         result = inside if bool((inside.values <= 0).any()) else nearest
         worst = int(result.values.argmin())
         radius = float(certified.amin())
         ball = unit_ball(self.norm).scaled(max(radius, 1e-12))
         facts = {
-            "image": name,
+            "image": population.images.ids[row],
             "certified_radius": f"{radius:.6g}",
             "margin": f"{float(result.values[worst]):.3g}",
             "ball": str(ball),

@@ -19,18 +19,17 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import shifted
-from holdfast.bounds.bound_findings import CONTRADICTIONS, SIZES, CrossCheck, findings, radius_witness, series
+from holdfast.bounds.bound_findings import SIZES, CertifiedEvaluation, CrossCheck, findings, radius_witness, series
 from holdfast.bounds.certified_pairs import PairAttack, image_pairs, unit_ball
-from holdfast.bounds.evaluations.certified_radius import refuted
 from holdfast.bounds.evaluations.linear_radius import HeadRadii
 from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.pair_bounds import Certification, CertifiedObservation, arithmetic_of, radius_bounds
+from holdfast.bounds.pair_bounds import PairRadii, refuted
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics import intervals as weibull
 from holdfast.core.statistics.summaries import summarise
-from holdfast.measure.evaluation import Evaluation, Sizes
+from holdfast.measure.evaluation import Sizes
 from holdfast.measure.observation import Joint
 from holdfast.measure.population import Population
 
@@ -98,11 +97,11 @@ def by_head(shared: Observed, linear: Observed, foreign: Bool[Tensor, "b k"]) ->
     return TheoremCounts(*(flags.sum(1) for flags in (known, holds, fails)))
 
 
-def theorem_verdict(question: str, counts: TheoremCounts, sides: int = 1) -> Verdict:
+def theorem_verdict(theorem: str, counts: TheoremCounts, sides: int = 1) -> Verdict:
     """Return what the comparisons, each counted for as many images as it has ``sides``, say of a theorem."""
     fails, holds, count = (int(part.sum()) // sides for part in (counts.fails, counts.holds, counts.count))
     return Verdict(
-        question=question,
+        question=f"Does theorem {theorem} hold for all of them?",
         status="refuted" if fails else "proved" if count and holds == count else "unknown",
         reason=f"of {count} comparisons {holds} provably obey and {fails} provably do not",
     )
@@ -130,27 +129,19 @@ NO_LABEL = "no labels, the head is wrong, or all others looked at are of the ima
 
 @final
 @dataclass(frozen=True)
-class SharedNegatives(CertifiedObservation):
+class SharedNegatives(PairRadii):
     """Radii of all anchors against the same negatives, (b, k), for comparison; and each image's similarity to a view."""
 
-    norm: str
-    negatives: int
-    tolerance: float
     name = "shared"
     version = 7
-    uses_groups = True
-
-    def forward_passes(self, population: Population) -> int:
-        return self.negatives * self.certification.attack.forward_passes
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        radii = radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)
+        radii = super().observe(population, rows)
         context = population.context(rows)
         view = context.code(shifted(context.pixels, context.noise.fork("view"))).double()
         return {**radii, "view": 1 - torch.cosine_similarity(view, context.codes.double(), eps=0)}
 
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
-        """Return the attacks on the images at ``rows`` and the shared negatives."""
         shared = negatives(population, self.negatives).tolist()
         others = population.pixels(shared)
         others = others[None].expand(len(rows), *others.shape)
@@ -171,7 +162,7 @@ def negatives(population: Population, count: int) -> Int[Tensor, "k"]:
 
 @final
 @dataclass(frozen=True)
-class MarginDistribution(Evaluation):
+class MarginDistribution(CertifiedEvaluation):
     """Distribution of the distances to other images, and a check of two theorems on radii."""
 
     tail: int = 20
@@ -197,8 +188,6 @@ class MarginDistribution(Evaluation):
     sizes = Sizes(quick={**SIZES.quick, "negatives": 2, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "margin-distribution"
     version = 6
-    partial = True
-    needs_gradients = True
     uses_labels = True
     title = "Margin distribution"
     meaning = (
@@ -208,7 +197,6 @@ class MarginDistribution(Evaluation):
         "radii follow from it: reported is the fraction of comparisons that provably obey, and that which may still obey."
     )
     headline = ("margin_scale", "order_obeyed")
-    questions = (CONTRADICTIONS,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -225,43 +213,30 @@ class MarginDistribution(Evaluation):
         similar = similarity(population, rows, negatives(population, self.negatives))
         order, head = by_similarity(shared, similar), by_head(shared, linear, foreign(population, rows, self.negatives))
         laws = self._laws(population, rows, shared["view"])
-        where: Conditions = {"ball": self.norm, "method": str(self.method), "attack": str(self.attack)}
-        arithmetic = arithmetic_of(population, self.arithmetic)
-        where = {**where, **arithmetic}
+        case, by_attack = self.certification.cases(population, self.norm)
+        where = {"ball": self.norm, "method": case["method"], **by_attack}
         shares = [*self._shares("order", order, where, NO_PAIR), *self._shares("head", head, where, NO_LABEL)]
         estimates = [summarise(law, "median", "neither") for law in laws[:3]]
         estimates += [summarise(laws[3], "mean", "higher")]
         estimates += [without_interval(summarise(share, "mean", "neither")) for share in shares[:2]]
         estimates += [summarise(share, "mean", "neither") for share in shares[2:]]
-        case: Conditions = {"ball": self.norm, "method": str(self.method), **arithmetic}
-        witness = partial(self._witness, population, rows, shared)
+        witness = partial(radius_witness, self._shared(), shared, population, rows)
         # The contradictions of heads have their witness in ``linear-radius``.
         checks = [
             CrossCheck(refuted(shared), shared["certified"] > 0, {**case, "against": "another image"}, witness),
             CrossCheck(linear["refuted"] == 1, linear["certified"] > 0, {**case, "against": "another class"}),
         ]
         verdicts = [
-            theorem_verdict(
-                "Does theorem 5.5 (the less similar image has the larger radius) hold for all of them?", order, sides=2
-            ),
-            theorem_verdict(
-                "Does theorem 5.3 (another image is farther than another class) hold for all of them?", head
-            ),
+            theorem_verdict("5.5 (the less similar image has the larger radius)", order, sides=2),
+            theorem_verdict("5.3 (another image is farther than another class)", head),
         ]
         return findings(population, rows, [*laws, *shares], estimates, checks, verdicts=verdicts)
 
     def _shared(self) -> SharedNegatives:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
-        return SharedNegatives(certification, self.norm, self.negatives, self.tolerance)
+        return SharedNegatives(self.certification, self.norm, self.negatives, self.tolerance)
 
     def _head(self) -> HeadRadii:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
-        return HeadRadii(certification, self.norm, self.rivals, self.tolerance)
-
-    def _witness(self, population: Population, rows: Sequence[int], shared: Observed, image: int) -> dict[str, str]:
-        pair_attack = self._shared().pair_attack(population, [rows[image]])
-        radii, wrong = shared["certified"][image], refuted(shared)[image]
-        return radius_witness(population, rows[image], pair_attack, self.method, self.tolerance, radii, wrong)
+        return HeadRadii(self.certification, self.norm, self.rivals, self.tolerance)
 
     def _laws(self, population: Population, rows: Sequence[int], view: Float[Tensor, "b"]) -> list[Series]:
         """Return the laws of each image's nearest margin distances, and what they say of its view."""
