@@ -22,8 +22,7 @@ from holdfast.attacks.presets import read_attack
 from holdfast.bounds.bound_findings import replay
 from holdfast.bounds.certified_pairs import AttackResult, PairAttack
 from holdfast.bounds.evaluations.instance_accuracy import InstanceAccuracy
-from holdfast.bounds.lower_bounds import read_method
-from holdfast.bounds.methods.base import Method
+from holdfast.bounds.methods.base import Method, read_method
 from holdfast.bounds.pair_bounds import PairBounds, arithmetic_of
 from holdfast.bounds.relaxations import Box
 from holdfast.bounds.rounding.executed import executed_encoder
@@ -235,10 +234,7 @@ def groups_of(population: Population, negatives: int) -> dict[str, str]:
     """Return the groups of a record, and the number of negatives of other groups per image."""
     if population.images.groups is None:
         return {}
-    return {
-        "groups": population.images.groups_fingerprint,
-        "negatives": str(min(negatives, population.fewest_others)),
-    }
+    return {"groups": population.images.groups_fingerprint, "negatives": str(min(negatives, population.fewest_others))}
 
 
 def write_record(record: CertificateRecord, store: Store) -> None:

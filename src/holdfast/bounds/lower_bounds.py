@@ -7,12 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.certified_search import SMALLEST_TOLERANCE, search_radii
-from holdfast.bounds.methods.alpha import Alpha, SdpCrown
-from holdfast.bounds.methods.base import Crown, Interval, Method, read_method, vacuous_unless_finite
-from holdfast.bounds.methods.branch import Branch
-from holdfast.bounds.methods.exact import Exact
-from holdfast.bounds.methods.lipschitz import Lipschitz
-from holdfast.bounds.methods.semidefinite import Semidefinite
+from holdfast.bounds.methods.base import Method, read_method, vacuous_unless_finite
 from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.network.tracing import EXACT, precision_of, trace
 from holdfast.bounds.regions import region
@@ -23,20 +18,7 @@ from holdfast.core.checks import check_dense
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import Described, HoldfastError, OutOfRange
 
-__all__ = [
-    "Alpha",
-    "Branch",
-    "Crown",
-    "Exact",
-    "Interval",
-    "Lipschitz",
-    "Method",
-    "SdpCrown",
-    "Semidefinite",
-    "certified_radius",
-    "lower_bound",
-    "read_method",
-]
+__all__ = ["Method", "certified_radius", "lower_bound", "read_method"]
 
 
 def lower_bound(
@@ -78,10 +60,8 @@ def lower_bound(
         True
     """
     x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
-    eps = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
-    return vacuous_unless_finite(
-        method(graph, region(x, type(ball), eps, encoder.domain, inputs=graph.inputs), specifications)
-    )
+    around = region(x, type(ball), x.new_full((len(x),), ball.radius), encoder.domain, inputs=graph.inputs)
+    return vacuous_unless_finite(method(graph, around, specifications))
 
 
 def certified_radius(
@@ -121,7 +101,7 @@ def certified_radius(
     x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
     if not tolerance > 0:
         raise OutOfRange("tolerance", tolerance, "a positive radius, as in 1e-4")
-    largest = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
+    largest = x.new_full((len(x),), ball.radius)
     share = min(1.0, max(SMALLEST_TOLERANCE, tolerance / ball.radius))
     return search_radii(method, graph, x, specifications, type(ball), encoder.domain, largest, share).radii
 

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from holdfast.bounds.certified_pairs import CertifiedEncoder, directions
 from holdfast.bounds.methods.base import Method, vacuous_unless_finite
-from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistance
-from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
+from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 
 # The hyperplanes in code space between an image and others: past one, a code is closer to the other image than to its
@@ -71,42 +70,6 @@ AT_ONCE = 2048
 """Number of specifications bounded together; more take memory and save no time."""
 
 
-def lower_bounds(
-    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, specifications: Float[Tensor, "b s d"]
-) -> Float[Tensor, "b s"]:
-    """Return lower bounds of ``specifications . f(x')`` for all ``x'`` in the ball around each image.
-
-    Where bounds fail they are minus infinity.
-    """
-    eps = torch.full((len(pixels),), ball.radius, dtype=pixels.dtype, device=pixels.device)
-    if not specifications.shape[1]:
-        return specifications.sum(2)
-    size = max(1, AT_ONCE // specifications.shape[1])
-    batches = (slice(start, start + size) for start in range(0, len(pixels), size))
-    return torch.cat(
-        [
-            vacuous_unless_finite(
-                method(
-                    graph,
-                    region(pixels[batch], type(ball), eps[batch], domain, inputs=graph.inputs),
-                    specifications[batch],
-                )
-            )
-            for batch in batches
-        ]
-    )
-
-
-def lower_and_upper_bounds(
-    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, specifications: Float[Tensor, "b s d"]
-) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-    """Return lower and upper bounds of ``specifications . f(x')``."""
-    low, high = lower_bounds(
-        graph, method, pixels, ball, domain, torch.cat([specifications, -specifications], 1)
-    ).chunk(2, 1)
-    return low, -high
-
-
 # How far a code can move while its image stays in a ball: from above, by linear bounds in chosen directions.
 #
 # Take orthonormal axes in pairs. In the plane of a pair, one of ``m`` unit vectors ``v_j`` at equal angles lies within
@@ -138,30 +101,44 @@ class OutputBounds:
     method: Method
     ball: Ball
 
+    def lower(self, pixels: Pixels, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        """Return lower bounds of ``specifications . f(x')`` in the ball around each image; minus infinity if they fail."""
+        graph, domain = self.certified.graph, self.certified.encoder.domain
+        if not specifications.shape[1]:
+            return specifications.sum(2)
+        bounds, size = [], max(1, AT_ONCE // specifications.shape[1])
+        for x, rows in zip(pixels.split(size), specifications.split(size), strict=True):
+            around = region(x, type(self.ball), x.new_full((len(x),), self.ball.radius), domain, inputs=graph.inputs)
+            bounds.append(vacuous_unless_finite(self.method(graph, around, rows)))
+        return torch.cat(bounds)
+
+    def lower_and_upper(
+        self, pixels: Pixels, specifications: Float[Tensor, "b s d"]
+    ) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
+        """Return lower and upper bounds of ``specifications . f(x')``."""
+        low, high = self.lower(pixels, torch.cat([specifications, -specifications], 1)).chunk(2, 1)
+        return low, -high
+
     def farthest(self, divergence: Divergence, pixels: Pixels) -> Float[Tensor, "b"]:
         """Return upper bounds of ``d(f(x'), f(x))``; infinite if unknown."""
-        codes = self._codes(pixels)
+        codes = self._codes(divergence, pixels)
         if isinstance(divergence, LinfDistance):
-            low, high = self._lower_and_upper(pixels, units(codes))
+            low, high = self.lower_and_upper(pixels, units(codes))
             return torch.maximum(high - codes, codes - low).amax(1)
         if isinstance(divergence, L2Distance):
             return self._farthest_within(pixels, codes, principal(self.certified.encoder, pixels))
-        if isinstance(divergence, Cosine):
-            return self._farthest_cosine(pixels, codes)
-        raise unsupported(divergence)
+        return self._farthest_cosine(pixels, codes)
 
     def nearest(self, divergence: Divergence, pixels: Pixels, targets: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``d(f(x'), target)``, for ``x'`` in the ball around each image; at least 0."""
-        codes = self._codes(pixels)
+        codes = self._codes(divergence, pixels)
         if isinstance(divergence, LinfDistance):
-            low, high = self._lower_and_upper(pixels, units(codes))
+            low, high = self.lower_and_upper(pixels, units(codes))
             return torch.maximum(low - targets, targets - high).amax(1).clamp_min(0)
         if isinstance(divergence, L2Distance):
             along = directions(codes - targets)
             return (self._lower(pixels, along) - (along * targets).sum(1)).clamp_min(0)
-        if isinstance(divergence, Cosine):
-            return self._nearest_cosine(pixels, codes, directions(targets))
-        raise unsupported(divergence)
+        return self._nearest_cosine(pixels, codes, directions(targets))
 
     def _farthest_cosine(self, pixels: Pixels, codes: Codes) -> Float[Tensor, "b"]:
         """Return upper bounds of ``1 - cos`` to the clean embeddings."""
@@ -191,40 +168,29 @@ class OutputBounds:
         angles = torch.arange(DIRECTIONS // 2, dtype=axes.dtype, device=axes.device) * (2 * pi / DIRECTIONS)
         first, other = axes[:, 0::2, None], axes[:, 1::2, None]
         specifications = (angles.cos()[:, None] * first + angles.sin()[:, None] * other).flatten(1, 2)
-        low, high = self._lower_and_upper(
-            pixels, specifications
-        )  # opposite directions are the other half of the circle
+        # Opposite directions are the other half of the circle.
+        low, high = self.lower_and_upper(pixels, specifications)
         clean = (specifications @ codes[..., None]).squeeze(2)
         farthest = torch.maximum(high - clean, clean - low).clamp_min(0).unflatten(1, (-1, DIRECTIONS // 2)).amax(2)
         return farthest.norm(dim=1) / cos(pi / DIRECTIONS)
 
-    def _lower_and_upper(
-        self, pixels: Pixels, specifications: Float[Tensor, "b s d"]
-    ) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-        graph, domain = self.certified.graph, self.certified.encoder.domain
-        return lower_and_upper_bounds(graph, self.method, pixels, self.ball, domain, specifications)
-
     def _lower(self, pixels: Pixels, direction: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``direction . f(x')`` for each image; nan where the direction is."""
-        specifications = direction.nan_to_num()[:, None]
-        graph, domain = self.certified.graph, self.certified.encoder.domain
-        bounds = lower_bounds(graph, self.method, pixels, self.ball, domain, specifications)[:, 0]
+        bounds = self.lower(pixels, direction.nan_to_num()[:, None])[:, 0]
         return torch.where(direction.isnan().any(1), torch.nan, bounds)
 
-    def _codes(self, pixels: Pixels) -> Codes:
+    def _codes(self, divergence: Divergence, pixels: Pixels) -> Codes:
         codes, name = self.certified.codes(pixels), self.certified.encoder.name
         if codes.shape[1] > MOST_FEATURES:
             raise HoldfastError(
                 f"bounds of moves of embeddings take an axis for each of {codes.shape[1]:,} features of {name}, "
-                f"more than the "
-                f"{MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
+                f"more than the {MOST_FEATURES:,} that fit into memory; measure smaller images, or leave this encoder out"
+            )
+        if not isinstance(divergence, (LinfDistance, L2Distance, Cosine)):
+            raise HoldfastError(
+                f"no certificates are known under {divergence}; use the divergences l2, linf and cosine"
             )
         return codes
-
-
-def unsupported(divergence: Divergence) -> HoldfastError:
-    """Return the error for a divergence that linear bounds do not bound."""
-    return HoldfastError(f"no certificates are known under {divergence}; use the divergences l2, linf and cosine")
 
 
 def one_minus_cosine(t: Float[Tensor, "b"], q: Float[Tensor, "b"]) -> Float[Tensor, "b"]:

@@ -23,6 +23,7 @@ from holdfast.bounds.certified_pairs import CertifiedEncoder, Pairs
 from holdfast.bounds.certified_search import bracket_radii
 from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite
 from holdfast.bounds.outputs import AT_ONCE, BisectorHyperplanes, bisector_hyperplanes
+from holdfast.bounds.pair_bounds import Certification
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence
@@ -41,6 +42,10 @@ class OwnMatch:
 
     certified: CertifiedEncoder
     divergence: Divergence
+    method: Method
+    """Bounds what a box of embeddings does not settle."""
+    ball: Ball
+    """Kind of ball, and the largest radius of interest."""
     anchors: Pixels
     own: Codes
     """Clean embeddings of the images, (b, d)."""
@@ -48,19 +53,6 @@ class OwnMatch:
     """Clean embeddings of the gallery, (n, d)."""
     counted: Bool[Tensor, "b n"]
     """Mask of other images in the gallery: no copies, not of the own group, with a direction under cosine."""
-
-    @classmethod
-    def of(
-        cls, population: Population, rows: Sequence[int], certified: CertifiedEncoder, divergence: Divergence
-    ) -> OwnMatch:
-        """Return the images at ``rows`` with the images that an attack at retrieval counts."""
-        searched, device = Searched(population), population.codes.device
-        own, gallery = population.codes[list(rows)].double(), searched.gallery.codes.double()
-        counted = searched.counted(rows) & present(divergence, gallery) & present(divergence, own)[:, None]
-        # Of exact copies the first stands for all.
-        originals = population.first_copies[list(rows)] == torch.as_tensor(rows)
-        anchors = population.pixels(rows).double()
-        return cls(certified, divergence, anchors, own, gallery, counted & originals.to(device)[:, None])
 
     def planes(self, images: Int[Tensor, "a"], others: Int[Tensor, "a k"]) -> BisectorHyperplanes:
         """Return the hyperplanes between some images and ``k`` others each."""
@@ -103,94 +95,76 @@ class OwnMatch:
             executed=self.certified.executed,
         )
 
-    def radii(self, method: Method, widest: Ball, tolerance: float) -> Float[Tensor, "b"]:
-        """Return the largest radius found, up to ``widest``, at which every image of the gallery is proved farther.
+    def radii(self, tolerance: float) -> Float[Tensor, "b"]:
+        """Return the largest radius found, up to that of ``ball``, at which every image of the gallery is proved farther.
 
-        It is 0 where another image has the same embedding.
-
-        Args:
-            method: bounds what the box does not settle.
-            widest: kind of ball, and the largest radius of interest.
-            tolerance: of the search, as a fraction of ``widest``.
+        It is 0 where another image has the same embedding. The ``tolerance`` is a fraction of the largest radius.
         """
-        radii = torch.full_like(self.own[:, 0], widest.radius)
+        radii = torch.full_like(self.own[:, 0], self.ball.radius)
         bounds, unproved = self.margins(), self.counted.clone()
         while len(images := (unproved.any(1) & (radii > 0)).nonzero()[:, 0]):
             weakest = bounds[images].masked_fill(~unproved[images], torch.inf)
             others = weakest.topk(min(FIRST, weakest.shape[1]), dim=1, largest=False).indices
-            found = self._bracketed(method, widest, images, others, unproved, tolerance)
+            found = self._bracketed(images, others, unproved, tolerance)
             radii[images] = torch.minimum(radii[images], found)
             unproved[images[:, None], others] = False
-            bounds = self.bounds(method, type(widest), radii, unproved)
+            bounds = self.bounds(radii, unproved)
             unproved &= bounds <= 0
         return radii
 
-    def bounds(
-        self, method: Method, ball: type[Ball], radii: Float[Tensor, "b"], wanted: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def bounds(self, radii: Float[Tensor, "b"], wanted: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Return lower bounds of the signed distances to hyperplanes over each image's ball; infinite where not wanted.
 
         Bounds that the box proves positive are those of the box.
         """
         found = torch.full(wanted.shape, torch.inf, dtype=torch.float64, device=self.own.device)
         if 2 * self.own.shape[1] < int(wanted.sum(1).max()):
-            low, high = self._box(method, ball, radii, wanted.any(1))
+            low, high = self._box(radii, wanted.any(1))
             for image, others in self._blocks(wanted):
                 found[image, others] = least_in_box(self.planes(image, others[None]), low[image], high[image])
             wanted = wanted & ~(found > 0)
         for images, others in self._batches(wanted):
             here = wanted[images[:, None], others]
-            bounds = self._bound(method, ball, radii[images], images, others).masked_fill(~here, torch.inf)
+            bounds = self._bound(radii[images], images, others).masked_fill(~here, torch.inf)
             found[images[:, None], others] = torch.where(here, bounds, found[images[:, None], others])
         return found
 
     def _bracketed(
-        self,
-        method: Method,
-        widest: Ball,
-        images: Int[Tensor, "a"],
-        others: Int[Tensor, "a k"],
-        wanted: Bool[Tensor, "b n"],
-        tolerance: float,
+        self, images: Int[Tensor, "a"], others: Int[Tensor, "a k"], wanted: Bool[Tensor, "b n"], tolerance: float
     ) -> Float[Tensor, "a"]:
         """Return the radius up to which all ``others`` of each image are proved farther away."""
         # In other balls, minimising over a second region costs as much as all the rest.
-        nested, counts = isinstance(method, Crown) and isinstance(widest, Linf), wanted[images[:, None], others]
+        nested, widest = isinstance(self.method, Crown) and isinstance(self.ball, Linf), self.ball.radius
+        counts = wanted[images[:, None], others]
 
         def bound(chosen: Int[Tensor, "c"], shares: Float[Tensor, "c"], _: Tensor) -> Float[Tensor, "c 1"]:
-            bounds = self._bound(method, type(widest), shares * widest.radius, images[chosen], others[chosen], nested)
+            bounds = self._bound(shares * widest, images[chosen], others[chosen], nested)
             return bounds.masked_fill(~counts[chosen], torch.inf).amin(1, keepdim=True)
 
         clean = self.planes(images, others).signed_distances(self.own[images, None])[..., 0]
         clean = clean.masked_fill(~counts, torch.inf).amin(1, keepdim=True)
-        return bracket_radii(bound, clean, 1.0, tolerance, nested)[:, 0] * widest.radius
+        return bracket_radii(bound, clean, 1.0, tolerance, nested)[:, 0] * widest
 
     def _bound(
-        self,
-        method: Method,
-        ball: type[Ball],
-        radii: Float[Tensor, "a"],
-        images: Int[Tensor, "a"],
-        others: Int[Tensor, "a k"],
-        nested: bool = False,
+        self, radii: Float[Tensor, "a"], images: Int[Tensor, "a"], others: Int[Tensor, "a k"], nested: bool = False
     ) -> Float[Tensor, "a k"]:
         """Return lower bounds of the signed distances to some hyperplanes over balls of these radii."""
         graph, domain = self.certified.graph, self.certified.encoder.domain
-        around = region(self.anchors[images], ball, radii, domain, nested, graph.inputs)
+        around = region(self.anchors[images], type(self.ball), radii, domain, nested, graph.inputs)
         planes = self.planes(images, others)
-        bounds = vacuous_unless_finite(method(graph, around, planes.normals)) - planes.offsets
+        bounds = vacuous_unless_finite(self.method(graph, around, planes.normals)) - planes.offsets
         return bounds.masked_fill(~planes.defined, 0.0)
 
     def _box(
-        self, method: Method, ball: type[Ball], radii: Float[Tensor, "b"], wanted: Bool[Tensor, "b"]
+        self, radii: Float[Tensor, "b"], wanted: Bool[Tensor, "b"]
     ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b d"]]:
         """Return the least and the largest value of each feature over the balls of the images wanted."""
         graph, domain, d = self.certified.graph, self.certified.encoder.domain, self.own.shape[1]
-        cheap = method if isinstance(method, Interval) else Crown()
+        cheap = self.method if isinstance(self.method, Interval) else Crown()
         axes = torch.eye(d, dtype=torch.float64, device=self.own.device)
         low, high = torch.full_like(self.own, -torch.inf), torch.full_like(self.own, torch.inf)
         for images in wanted.nonzero()[:, 0].split(max(1, AT_ONCE // (2 * d))):
-            around = region(self.anchors[images], ball, radii[images], domain, inputs=graph.inputs)
+            around = region(self.anchors[images], type(self.ball), radii[images], domain, inputs=graph.inputs)
             both = cheap(graph, around, torch.cat([axes, -axes]).expand(len(images), -1, -1))
             low[images], high[images] = vacuous_unless_finite(both).chunk(2, 1)
             high[images] = -high[images]
@@ -213,6 +187,21 @@ class OwnMatch:
             others = wanted[batch].int().argsort(dim=1, descending=True)[:, :width]
             for part in others.split(AT_ONCE, dim=1):
                 yield batch, part
+
+
+def own_match(
+    population: Population, rows: Sequence[int], certification: Certification, divergence: Divergence, ball: Ball
+) -> OwnMatch:
+    """Return the images at ``rows`` with the images that an attack at retrieval counts."""
+    anchors = population.pixels(rows).double()
+    certified = certification.encoder(population, anchors)
+    searched, device = Searched(population), population.codes.device
+    own, gallery = population.codes[list(rows)].double(), searched.gallery.codes.double()
+    counted = searched.counted(rows) & present(divergence, gallery) & present(divergence, own)[:, None]
+    # Of exact copies the first stands for all.
+    originals = population.first_copies[list(rows)] == torch.as_tensor(rows)
+    counted = counted & originals.to(device)[:, None]
+    return OwnMatch(certified, divergence, certification.method, ball, anchors, own, gallery, counted)
 
 
 def present(divergence: Divergence, codes: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:

@@ -71,12 +71,8 @@ class Certification(SharedSettings):
 
     def cases(self, population: Population, ball: str) -> tuple[Conditions, Conditions]:
         """Return the conditions of proofs in a ball or norm, and those of attacks."""
-        arithmetic = arithmetic_of(population, self.arithmetic)
-        return {"ball": ball, "method": str(self.method), **arithmetic}, {
-            "ball": ball,
-            "attack": str(self.attack),
-            **arithmetic,
-        }
+        also = arithmetic_of(population, self.arithmetic)
+        return {"ball": ball, "method": str(self.method), **also}, {"ball": ball, "attack": str(self.attack), **also}
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.certificates import UNCERTAIN, codes_in_float32, highest
 from holdfast.bounds.certified_pairs import traced
-from holdfast.bounds.lower_bounds import Method, read_method
-from holdfast.bounds.methods.base import vacuous_unless_finite
+from holdfast.bounds.methods.base import Method, read_method, vacuous_unless_finite
 from holdfast.bounds.network.network_graph import Graph
 from holdfast.bounds.queries import Disjunct, inside
 from holdfast.bounds.regions import Region
@@ -131,16 +130,11 @@ class Problem:
     @cached_property
     def encoder(self) -> Encoder:
         """The network on the range of the boxes: it is probed there and nowhere else."""
-        low, high = (f(float(f(d)) for d in ends) for f, ends in ((min, self._ends[0]), (max, self._ends[1])))
-        down, up = (
-            np.nextafter(np.float32(low), -np.float32(np.inf)),
-            np.nextafter(np.float32(high), np.float32(np.inf)),
-        )
-        return Encoder(self.module, self.name, Domain(self.shape, float(down), float(up)))
-
-    @property
-    def _ends(self) -> tuple[list[Any], list[Any]]:
-        return [disjunct.low for disjunct in self.disjuncts], [disjunct.high for disjunct in self.disjuncts]
+        low = min(float(disjunct.low.min()) for disjunct in self.disjuncts)
+        high = max(float(disjunct.high.max()) for disjunct in self.disjuncts)
+        ends = ((low, -np.inf), (high, np.inf))
+        down, up = (float(np.nextafter(np.float32(end), np.float32(outward))) for end, outward in ends)
+        return Encoder(self.module, self.name, Domain(self.shape, down, up))
 
     @cached_property
     def graph(self) -> Graph:

@@ -22,7 +22,7 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import read_attack
-from holdfast.bounds.lower_bounds import Method, read_method
+from holdfast.bounds.methods.base import Method, read_method
 from holdfast.bounds.problem import Answer, Problem, WithOne
 from holdfast.bounds.queries import counterexample_text, read
 from holdfast.core.encoder import Encoder
@@ -66,12 +66,7 @@ def verify(
 
 
 def answers(
-    instances: str | Path,
-    method: str | Method,
-    attack: str | Attack,
-    neurons: int,
-    seed: int,
-    out: str | Path | None,
+    instances: str | Path, method: str | Method, attack: str | Attack, neurons: int, seed: int, out: str | Path | None
 ) -> Iterator[Answer]:
     """Yield the answers of ``verify`` one by one."""
     check_whole(neurons, "neurons")

@@ -15,7 +15,7 @@ import torch
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.evaluations.breakaway import Breakaway
 from holdfast.attacks.presets import U_PGD
-from holdfast.bounds.certified_pairs import certified_encoder
+from holdfast.bounds.certified_pairs import CertifiedEncoder, certified_encoder
 from holdfast.bounds.evaluations.certified_breakaway import (
     UNDEFINED,
     BreakawayBounds,
@@ -24,7 +24,7 @@ from holdfast.bounds.evaluations.certified_breakaway import (
 )
 from holdfast.bounds.methods.base import Crown, Interval
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.outputs import AT_ONCE, bisector_hyperplanes, lower_and_upper_bounds, lower_bounds
+from holdfast.bounds.outputs import AT_ONCE, OutputBounds, bisector_hyperplanes
 from holdfast.bounds.own_match import OwnMatch
 from holdfast.bounds.pair_bounds import Certification
 from holdfast.core.balls import L2, Linf
@@ -174,13 +174,12 @@ def test_many_rows_are_bounded_as_few() -> None:
     encoder, x = builtin(), digits().pixels(range(3)).double()
     graph = trace(encoder, torch.float64)
     rows = torch.randn(3, AT_ONCE, graph.nodes[-1].shape[-1], generator=torch.Generator().manual_seed(0)).double()
-    whole = lower_bounds(graph, Crown(), x, Linf(0.05), encoder.domain, rows)
+    bounds = OutputBounds(CertifiedEncoder(encoder, graph), Crown(), Linf(0.05))
+    whole = bounds.lower(x, rows)
     for image in range(3):
-        one = lower_bounds(
-            graph, Crown(), x[image : image + 1], Linf(0.05), encoder.domain, rows[image : image + 1, -5:]
-        )
+        one = bounds.lower(x[image : image + 1], rows[image : image + 1, -5:])
         assert torch.allclose(one[0], whole[image, -5:])
-    low, high = lower_and_upper_bounds(graph, Crown(), x, Linf(0.05), encoder.domain, rows[:, :4])
+    low, high = bounds.lower_and_upper(x, rows[:, :4])
     assert torch.allclose(low, whole[:, :4])
     assert (low < high).all()
 
@@ -207,7 +206,8 @@ def test_risks_are_those_of_an_independent_program(
     codes = encoder(x)
     planes = bisector_hyperplanes(L2Distance(), codes[:10], codes[10:].expand(10, -1, -1))
     graph = trace(encoder, torch.float64)
-    bound = lower_bounds(graph, Crown(joint=False), x[:10], Linf(eps), encoder.domain, planes.normals) - planes.offsets
+    bounds = OutputBounds(CertifiedEncoder(encoder, graph), Crown(joint=False), Linf(eps))
+    bound = bounds.lower(x[:10], planes.normals) - planes.offsets
     assert low <= (bound <= 0).double().mean() <= high
 
 
@@ -218,6 +218,8 @@ def test_of_a_pair_without_a_hyperplane_nothing_is_claimed() -> None:
             Population(builtin(), digits(3), RunSettings()), 1000, "real", digits(3).pixels([0])
         ),
         divergence=L2Distance(),
+        method=Crown(),
+        ball=Linf(0.05),
         anchors=torch.zeros(1, 1, 8, 8).double(),
         own=torch.tensor([[0.0, 0.0]]).double(),
         gallery=torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]).double(),

@@ -25,7 +25,7 @@ from holdfast.bounds.evaluations.linear_radius import (
     separate_radii,
 )
 from holdfast.bounds.methods.base import Crown, Interval
-from holdfast.bounds.outputs import lower_bounds
+from holdfast.bounds.outputs import OutputBounds
 from holdfast.bounds.pair_bounds import Certification, certified_radii
 from holdfast.core.balls import BALLS
 from holdfast.core.encoder import Domain, Encoder
@@ -118,9 +118,7 @@ def test_bounding_logits_one_by_one_gives_less() -> None:
         for share, holds in ((0.999, True), (1.01, False)):
             ball = type(unit_ball("linf"))(float(apart[k]) * share)
             rows = torch.cat([eye[places[k]][None], -eye])[None]
-            found = lower_bounds(
-                told.certified.graph, Crown(), x[k : k + 1], ball, told.certified.encoder.domain, rows
-            )[0]
+            found = OutputBounds(told.certified, Crown(), ball).lower(x[k : k + 1], rows)[0]
             others = [j for j in range(3) if j != places[k]]
             assert bool((found[0] + found[1:][others] > 0).all()) == holds
 

@@ -12,10 +12,10 @@ import torch
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.evaluations.attack_radius import AttackRadius
 from holdfast.attacks.presets import NAMED
-from holdfast.bounds.certified_pairs import certified_encoder
 from holdfast.bounds.evaluations.certified_attack_radius import ATTACKED, CERTIFIED, CertifiedAttackRadius
 from holdfast.bounds.methods.base import Crown, Interval, Method
-from holdfast.bounds.own_match import FIRST, OwnMatch
+from holdfast.bounds.own_match import FIRST, OwnMatch, own_match
+from holdfast.bounds.pair_bounds import Certification
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.core.encoder import Domain, Encoder
@@ -138,11 +138,12 @@ def test_each_suite_certifies_the_images_that_the_attack_radius_attacks() -> Non
     assert all(defaults[0][name] == value for name, value in defaults[1].items() if name != "events")
 
 
-def match_of(count: int, divergence: Divergence | None = None) -> OwnMatch:
+def match_of(
+    count: int, divergence: Divergence | None = None, method: Method | None = None, ball: Ball | None = None
+) -> OwnMatch:
     population = Population(builtin(), digits(count), RunSettings())
-    rows = list(range(6))
-    certified = certified_encoder(population, 50_000, "real", population.pixels(rows).double())
-    return OwnMatch.of(population, rows, certified, divergence or L2Distance())
+    certification = Certification(6, method or Crown(), NAMED["adaptive"], 50_000)
+    return own_match(population, list(range(6)), certification, divergence or L2Distance(), ball or Linf(0.5))
 
 
 @both
@@ -150,29 +151,24 @@ def match_of(count: int, divergence: Divergence | None = None) -> OwnMatch:
 @pytest.mark.parametrize("ball", [Linf(0.5), L2(1.0)], ids=str)
 def test_every_image_of_the_gallery_is_proved_at_the_radius(divergence: Divergence, method: Method, ball: Ball) -> None:
     """The few that are bracketed speak for all: just above the radius, some image of the gallery has no proof."""
-    match = match_of(150, divergence)
-    found = match.radii(method, ball, 1e-3)
+    match = match_of(150, divergence, method, ball)
+    found = match.radii(1e-3)
     assert match.counted.sum(1).min() > FIRST, "the gallery must be larger than what is bracketed"
     assert (found > 0).all()
-    everything = match.bounds(method, type(ball), found, match.counted)
+    everything = match.bounds(found, match.counted)
     assert (everything[match.counted] > 0).all()
-    above = match.bounds(method, type(ball), found + 2.5e-3 * ball.radius, match.counted)
+    above = match.bounds(found + 2.5e-3 * ball.radius, match.counted)
     assert (above.amin(1) <= 0).all()
 
 
 def test_the_box_settles_only_what_is_proved() -> None:
     """Bounds with the box first say of no image more than the method does without it."""
     match = match_of(150)
-    radius = match.radii(Crown(), Linf(0.5), 1e-3)
+    radius = match.radii(1e-3)
     assert match.counted.sum(1).max() > 2 * match.own.shape[1], "the box is not used"
-    with_box = match.bounds(Crown(), Linf, radius, match.counted)
+    with_box = match.bounds(radius, match.counted)
     alone = (
-        torch.cat(
-            [
-                match.bounds(Crown(), Linf, radius, match.counted & (torch.arange(150) // 30 == part))
-                for part in range(5)
-            ]
-        )
+        torch.cat([match.bounds(radius, match.counted & (torch.arange(150) // 30 == part)) for part in range(5)])
         .unflatten(0, (5, -1))
         .amin(0)
     )
@@ -182,7 +178,7 @@ def test_the_box_settles_only_what_is_proved() -> None:
 
 def test_random_points_inside_keep_their_own_match() -> None:
     match = match_of(150)
-    radius = match.radii(Crown(), Linf(0.5), 1e-3)
+    radius = match.radii(1e-3)
     generator = torch.Generator().manual_seed(0)
     for scale, expected in ((1.0, False), (6.0, True)):
         hits = torch.zeros(6, dtype=torch.bool)

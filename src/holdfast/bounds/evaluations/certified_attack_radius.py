@@ -25,7 +25,7 @@ from holdfast.attacks.presets import NAMED, label
 from holdfast.bounds.bound_findings import CertifiedEvaluation, CrossCheck, findings, point_witness
 from holdfast.bounds.certified_pairs import PairAttack
 from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.own_match import OwnMatch
+from holdfast.bounds.own_match import OwnMatch, own_match
 from holdfast.bounds.pair_bounds import INSIDE, CertifiedObservation, cross_check
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
@@ -60,14 +60,13 @@ class OwnMatchBounds(CertifiedObservation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         match = self.match(population, rows)
-        certified = match.radii(self.certification.method, self.widest, self.tolerance)
+        certified = match.radii(self.tolerance)
         entered = match.entered(self.attacked(population, rows, match, certified))
         return {"certified": certified, "entered": (entered & (certified > 0)).double()}
 
     def match(self, population: Population, rows: Sequence[int]) -> OwnMatch:
         """Return the images at ``rows`` and the others that each is compared with."""
-        certified = self.certification.encoder(population, population.pixels(rows).double())
-        return OwnMatch.of(population, rows, certified, self.divergence)
+        return own_match(population, rows, self.certification, self.divergence, self.widest)
 
     def attacked(
         self, population: Population, rows: Sequence[int], match: OwnMatch, radii: Float[Tensor, "b"]
@@ -165,12 +164,11 @@ class CertifiedAttackRadius(CertifiedEvaluation):
             linked = neighbours(population, rows, self.divergence)
             for quantity in (CERTIFIED, ATTACKED):
                 found = of_neighbours(found, quantity, *linked)
-        check = CrossCheck(
-            entered,
-            certified > 0,
-            proved,
-            lambda image: self._witness(population, rows[image], float(certified[image])),
-        )
+
+        def witness(image: int) -> dict[str, str]:
+            return self._witness(population, rows[image], float(certified[image]))
+
+        check = CrossCheck(entered, certified > 0, proved, witness)
         return findings(population, rows, found.series, found.estimates, [check], found.curves)
 
     def _entered(

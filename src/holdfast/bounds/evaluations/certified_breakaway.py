@@ -25,7 +25,7 @@ from holdfast.attacks.events import Searched
 from holdfast.attacks.presets import NAMED
 from holdfast.bounds.bound_findings import BRACKETS, Bracket, BracketEvaluation, Case, most, point_witness
 from holdfast.bounds.certified_pairs import PairAttack
-from holdfast.bounds.own_match import OwnMatch
+from holdfast.bounds.own_match import OwnMatch, own_match
 from holdfast.bounds.pair_bounds import CertifiedObservation, cross_check
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
@@ -90,10 +90,9 @@ class BreakawayBounds(CertifiedObservation):
 
     def breakaway_pairs(self, population: Population, rows: Sequence[int]) -> BreakawayPairs:
         """Return bounds and attacks of the images at ``rows``."""
-        certified = self.certification.encoder(population, population.pixels(rows).double())
-        match = OwnMatch.of(population, rows, certified, self.divergence)
+        match = own_match(population, rows, self.certification, self.divergence, self.ball)
         radii = torch.full_like(match.own[:, 0], self.ball.radius)
-        bound = match.bounds(self.certification.method, type(self.ball), radii, match.counted)
+        bound = match.bounds(radii, match.counted)
         # Those without much of a proof are the most likely to be passed.
         pairs = match.weakest(bound, population, rows, "escape", self.weakest)
         attack = PairAttack(pairs, type(self.ball)(1.0), self.certification.attack)

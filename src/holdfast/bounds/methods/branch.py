@@ -151,7 +151,7 @@ def receptive_field(graph: Graph, target: int) -> ReceptiveField | None:
         if len(chain[-1].inputs) != 1:
             return None
         chain.append(graph.nodes[chain[-1].inputs[0]])
-    window, size = Windows((0, 0), (1, 1), _spatial(chain[0].shape)), (1, 1)
+    window, size = Windows((0, 0), (1, 1), (chain[0].shape[2], chain[0].shape[3])), (1, 1)
     windows = [(window, size)]
     for node, before in pairwise(chain):
         if isinstance(node.operation, Convolution):
@@ -164,14 +164,10 @@ def receptive_field(graph: Graph, target: int) -> ReceptiveField | None:
     nodes: list[Node] = []
     for node, (_, size) in zip(chain[::-1], windows[::-1], strict=True):
         shape = (1, node.shape[1], *size)
-        inputs, operation = (
-            ((len(nodes) - 1,), _restrict(node.operation, nodes[-1].shape, shape)) if nodes else ((), None)
-        )
-        nodes.append(Node(len(nodes), node.name, shape, inputs, operation))
-    small = Graph(tuple(nodes), graph.dtype, graph.device)
-    return ReceptiveField(
-        small, tuple(node.index for node in chain[::-1]), tuple(window for window, _ in windows[::-1])
-    )
+        operation = _restrict(node.operation, nodes[-1].shape, shape) if nodes else None
+        nodes.append(Node(len(nodes), node.name, shape, (len(nodes) - 1,) if nodes else (), operation))
+    small, sources = Graph(tuple(nodes), graph.dtype, graph.device), tuple(node.index for node in chain[::-1])
+    return ReceptiveField(small, sources, tuple(window for window, _ in windows[::-1]))
 
 
 def _widen(window: Windows, size: tuple[int, int], operation: Convolution) -> tuple[Windows, tuple[int, int]]:
@@ -182,10 +178,6 @@ def _widen(window: Windows, size: tuple[int, int], operation: Convolution) -> tu
     height = (size[0] - 1) * down + operation.dilation[0] * (high - 1) + 1
     width = (size[1] - 1) * right + operation.dilation[1] * (wide - 1) + 1
     return Windows(offset, stride, window.count), (height, width)
-
-
-def _spatial(shape: Shape) -> tuple[int, int]:
-    return shape[2], shape[3]
 
 
 def _uniform_over_positions(operation: Affine | Rule | None) -> bool:

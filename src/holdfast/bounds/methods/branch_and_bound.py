@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from holdfast.bounds.methods.base import vacuous_unless_finite
 from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, chunk_size, minimise, taken
@@ -63,14 +62,8 @@ class Subdomains:
     @classmethod
     def join(cls, several: Sequence[Subdomains]) -> Subdomains:
         """Return all subdomains of several batches."""
-
-        def joined(name: str) -> Any:
-            values = [getattr(part, name) for part in several]
-            if isinstance(values[0], Tensor):
-                return torch.cat(values)
-            return {node: torch.cat([value[node] for value in values]) for node in values[0]}
-
-        return cls(*(joined(part.name) for part in fields(cls)))
+        parts = [[getattr(part, each.name) for each in fields(cls)] for part in several]
+        return cls(*tree_map(lambda *values: torch.cat(values), *parts))
 
     def split(self) -> Subdomains:
         """Return both halves of each subdomain, split at its ReLU ``branching``: the positive halves first."""
@@ -211,10 +204,7 @@ class BranchAndBound:
             if node.index in subdomains.signs:
                 (low, high), sign = inputs[0], subdomains.signs[node.index]
                 inputs = [
-                    Box(
-                        torch.where(sign > 0, low.clamp_min(0), low),
-                        torch.where(sign < 0, high.clamp_max(0), high),
-                    )
+                    Box(torch.where(sign > 0, low.clamp_min(0), low), torch.where(sign < 0, high.clamp_max(0), high))
                 ]
             network.linear_relaxations[node.index] = node.operation.relax(*inputs)
         return network

@@ -31,7 +31,7 @@ from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, propagate
 from holdfast.bounds.methods.lagrangian import KINDS, RANGE, Ascent, Lagrangian, Multipliers
 from holdfast.bounds.methods.lipschitz import EnclosingBall, enclosing_balls
 from holdfast.bounds.network.forms import dense_form
-from holdfast.bounds.network.network_graph import RULES, Affine, Graph
+from holdfast.bounds.network.network_graph import RULES, Affine, Graph, Node
 from holdfast.bounds.network.norms import spectral_norms
 from holdfast.bounds.regions import Region, l2_multiplier
 from holdfast.bounds.relaxations import ReluForm
@@ -74,37 +74,35 @@ def ball_multipliers(
     for node in reversed(graph.nodes):
         if isinstance(node.operation, Affine):
             shapes = [graph.nodes[i].shape for i in node.inputs]
-            for source, norm in zip(
-                node.inputs, spectral_norms(node.operation, shapes, graph.dtype, graph.device), strict=True
-            ):
+            norms = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
+            for source, norm in zip(node.inputs, norms, strict=True):
                 taken[source] = taken[source] + norm * norm * taken[node.index]
         elif node.operation is RULES["relu"]:
             (source,) = node.inputs
-            t = _relu_multipliers(network, recorder, node.index, source, taken[node.index], multipliers)
+            t, own = _relu_multipliers(network, recorder, node, taken[node.index])
+            multipliers |= own
             taken[source] = taken[source] + t + taken[node.index]
     multipliers[RANGE] = _range_multipliers(network, pixels)
     return multipliers, pixels
 
 
 def _relu_multipliers(
-    network: NetworkRelaxation,
-    recorder: BallSlopes,
-    node: int,
-    source: int,
-    taken: Float[Tensor, "b"],
-    multipliers: Multipliers,
-) -> Float[Tensor, "b"]:
-    """Set the multipliers of a ReLU, of which later layers have ``taken`` some; return that of its own ball."""
-    box, (centre, radius) = network.intermediate_bounds[source], recorder.balls[source]
+    network: NetworkRelaxation, recorder: BallSlopes, node: Node, taken: Float[Tensor, "b"]
+) -> tuple[Float[Tensor, "b"], Multipliers]:
+    """Return the multiplier of a ReLU's own ball, and all of the ReLU, of which later layers have ``taken`` some."""
+    box, (centre, radius) = network.intermediate_bounds[node.inputs[0]], recorder.balls[node.inputs[0]]
     zero = torch.zeros_like(box.lower)
-    a, g = (values[:, 0].expand_as(zero) for values in recorder.replaced.get(node, (zero[:, None], zero[:, None])))
+    nothing = (zero[:, None], zero[:, None])
+    a, g = (values[:, 0].expand_as(zero) for values in recorder.replaced.get(node.index, nothing))
     t = tree_map_only(Tensor, lambda values: values.flatten(1), ReluForm(a, g, box, centre)).best_multiplier(radius)
     t_own, later = column(t, zero), column(taken, zero)
-    multipliers[node, "square"] = (t_own + later).expand_as(zero)
-    multipliers[node, "positive"] = (a - g - t_own * centre).clamp_min(0) + later * (-centre).clamp_min(0)
-    multipliers[node, "above"] = (g + t_own * centre).clamp_min(0) + later * centre.clamp_min(0)
-    multipliers[node, "chord"] = zero
-    return t
+    by_kind = {
+        "square": (t_own + later).expand_as(zero),
+        "positive": (a - g - t_own * centre).clamp_min(0) + later * (-centre).clamp_min(0),
+        "above": (g + t_own * centre).clamp_min(0) + later * centre.clamp_min(0),
+        "chord": zero,
+    }
+    return t, {(node.index, kind): values for kind, values in by_kind.items()}
 
 
 def _range_multipliers(network: NetworkRelaxation, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
@@ -164,9 +162,8 @@ class Semidefinite(RadiusSearch):
         for image in range(len(specifications)):
             region_index = torch.zeros(len(specifications[image]), dtype=torch.int64, device=specifications.device)
             end = time.monotonic() + self.seconds
-            network, bounds[image] = self._initial_bounds(
-                graph, region.pick(image), region_index, specifications[image], end, torch.inf
-            )
+            alone = (graph, region.pick(image), region_index, specifications[image])
+            network, bounds[image] = self._initial_bounds(*alone, end, torch.inf)
             if ascent := self._ascend(network, specifications[image], end, None):
                 for index, kappa in enumerate(ascent.kappa()):
                     bounds[image, index] = max(float(bounds[image, index]), ascent.proved(index, kappa, HALVINGS))

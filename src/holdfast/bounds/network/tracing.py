@@ -302,10 +302,7 @@ class Program:
 
     def graph(self, module: nn.Module, dtype: torch.dtype) -> Graph:
         """Return the graph with the weights and buffers that ``module`` has now."""
-        named = (
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        )
+        named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
         values = {f"module.{name}": value for name, value in named}
         device = next(iter(values.values())).device
         constants = {

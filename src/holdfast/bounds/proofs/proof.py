@@ -39,16 +39,10 @@ def gamma(terms: int) -> float:
     return (terms + 2) * UNIT / (1 - (terms + 2) * UNIT) * SPARE
 
 
-def product(left: Array, right: Matrix) -> tuple[Array, Array]:
-    """Return ``left @ right`` and by how much each entry errs at most."""
-    terms = left.shape[-1]
-    return left @ right, gamma(terms) * (np.abs(left) @ abs(right)) + terms * SMALLEST
-
-
 def dot_below(left: Array, right: Array) -> Array:
     """Return numbers at or below ``left @ right`` for a matrix and a vector."""
-    value, error = product(left, right)
-    return below(value - error)
+    terms = left.shape[-1]
+    return below(left @ right - (gamma(terms) * (np.abs(left) @ abs(right)) + terms * SMALLEST))
 
 
 def below(values: Array) -> Array:

@@ -58,11 +58,7 @@ def check_proofs_fit(observation: Certificates, population: Population) -> None:
 
 
 def write_proofs(
-    population: Population,
-    observation: Certificates,
-    rows: Sequence[int],
-    record: CertificateRecord,
-    store: Store,
+    population: Population, observation: Certificates, rows: Sequence[int], record: CertificateRecord, store: Store
 ) -> CertificateRecord:
     """Write the proof of each image at ``rows`` that ``record`` certifies, once it has passed its check.
 

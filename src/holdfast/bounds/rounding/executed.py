@@ -7,9 +7,9 @@ a box lie in the box with rounded ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -71,9 +71,8 @@ class ExecutedEncoder:
         self.check_finite(pixels)
         d = self.graph.nodes[-1].shape[-1]
         eye = torch.eye(d, dtype=torch.float64, device=pixels.device)
-        parts = []
-        for rows in torch.cat([eye, -eye]).split(COLUMNS):
-            parts.append(Crown()(self.graph, around, rows.expand(len(pixels), -1, -1)))
+        rows = torch.cat([eye, -eye]).expand(len(pixels), -1, -1)
+        parts = [Crown()(self.graph, around, some) for some in rows.split(COLUMNS, 1)]
         lower, upper = vacuous_unless_finite(torch.cat(parts, 1)).chunk(2, 1)
         return Box(lower, -upper)
 
@@ -82,35 +81,28 @@ class ExecutedEncoder:
 
         With ``range_alone`` it may lose them.
         """
-        for step, largest in self._unbounded(self._around(pixels)):
-            kind = Format(step.dtype)
-            if range_alone and not largest > kind.largest * 0.999:
-                continue
-            otherwise = "" if range_alone else " or rounding may lose all digits"
-            raise HoldfastError(
-                f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of {step.name!r} "
-                f"({step.place}) may reach {largest:.3g} on an image itself, where {kind.name} ends at {kind.largest:.3g}"
-                f"{otherwise}; execute it in a wider type, or certify it by noisy copies (method smoothing)"
-            )
+        around, boxes, arithmetic = self._around(pixels), list[Box](), self.graph.arithmetic
+        assert arithmetic is not None
+        for node in self.graph.nodes:
+            boxes.append(node_box(node, boxes, around))
+            for step in (step for step in self.graph.steps if step.output.index == node.index):
+                error = local_error(self.graph, step, boxes, arithmetic.sums_of(step.dtype))
+                largest, kind = float(size(boxes[-1]).max()), Format(step.dtype)
+                if bool(error.isfinite().all()) or (range_alone and not largest > kind.largest * 0.999):
+                    continue
+                otherwise = "" if range_alone else " or rounding may lose all digits"
+                raise HoldfastError(
+                    f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of "
+                    f"{step.name!r} ({step.place}) may reach {largest:.3g} on an image itself, where {kind.name} ends at "
+                    f"{kind.largest:.3g}{otherwise}; execute it in a wider type, or certify it by noisy copies "
+                    "(method smoothing)"
+                )
+            boxes[-1] = arithmetic.account(self.graph, node, around, boxes, {}, {})
 
     def _around(self, pixels: Pixels) -> Region:
         still = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
         domain = Domain(tuple(pixels.shape[1:]), -torch.inf, torch.inf)
         return region(pixels.double(), Linf, still, domain, inputs=self.format)
-
-    def _unbounded(self, around: Region) -> Iterator[tuple[Step, float]]:
-        """Yield the steps whose rounding has no bound over the region, each with the largest value it may reach."""
-        boxes: list[Box] = []
-        arithmetic = self.graph.arithmetic
-        assert arithmetic is not None
-        for node in self.graph.nodes:
-            boxes.append(node_box(node, boxes, around))
-            for step in self.graph.steps:
-                if step.output.index == node.index:
-                    error = local_error(self.graph, step, boxes, arithmetic.sums_of(step.dtype))
-                    if not bool(error.isfinite().all()):
-                        yield step, float(size(boxes[-1]).max())
-            boxes[-1] = arithmetic.account(self.graph, node, around, boxes, {}, {})
 
 
 def check_arithmetic(name: str) -> None:
@@ -174,11 +166,7 @@ def _executed(
     call(executed, pixels[:1])
     exported = exported_program(executed, pixels[:1])
     check_operations(executed.name, exported)
-
-    def record(builder: Builder, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
-        _record(builder, executed.name, node, args, kwargs, result)
-
-    graph = graph_of(executed, exported, torch.float64, device, record)
+    graph = graph_of(executed, exported, torch.float64, device, partial(_record, executed.name))
     arithmetic = Arithmetic(Format(precision), None if sums is None else Format(sums))
     built = ExecutedEncoder(executed, reference, replace(graph, arithmetic=arithmetic), Format(precision))
     built.check_finite(pixels.double(), range_alone=True)
@@ -194,16 +182,16 @@ def _check_convolutions(executed: ExecutedEncoder, precision: torch.dtype, devic
 
     Without oneDNN it does so in batches of 16 or more images.
     """
-    nnpack: Any = torch.backends.nnpack
-    may = (
-        device.type == "cpu" and precision == torch.float32 and nnpack.is_available() and torch._C._get_nnpack_enabled()
-    )
-    onednn: Any = torch.backends.mkldnn
     if (
-        may
-        and not (onednn.is_available() and onednn.enabled)
-        and any("conv" in step.name for step in executed.graph.steps)
+        device.type != "cpu"
+        or precision != torch.float32
+        or not any("conv" in step.name for step in executed.graph.steps)
     ):
+        return
+    nnpack: Any = torch.backends.nnpack
+    onednn: Any = torch.backends.mkldnn
+    by_onednn = onednn.is_available() and onednn.enabled
+    if nnpack.is_available() and torch._C._get_nnpack_enabled() and not by_onednn:
         raise HoldfastError(
             f"{executed.encoder.name} would be executed with convolutions of NNPACK, whose rounding has no bound; set "
             "torch.backends.mkldnn.enabled to True, or torch.backends.nnpack.set_flags(False), to certify it as executed in "
@@ -245,7 +233,7 @@ def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: t
         )
 
 
-def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
+def _record(owner: str, builder: Builder, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
     """Keep the step that an operation is, if it may round."""
     name = operation_name(node.target)
     value: Any = node.meta.get("val")
