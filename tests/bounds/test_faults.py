@@ -125,16 +125,16 @@ def rule(name: str, patch: pytest.MonkeyPatch, change: Callable[..., LinearRelax
 
 
 def _wrong_chord(relaxation: LinearRelaxation, box: Box) -> LinearRelaxation:
-    return replace(relaxation, upper=(relaxation.upper[0] * 0.9,))
+    return relaxation._replace(upper=(relaxation.upper[0] * 0.9,))
 
 
 def _no_ceiling(relaxation: LinearRelaxation, box: Box) -> LinearRelaxation:
-    return replace(relaxation, ceiling=None)
+    return relaxation._replace(ceiling=None)
 
 
 def _falling_below(relaxation: LinearRelaxation, box: Box) -> LinearRelaxation:
     assert relaxation.unstable is not None
-    return replace(relaxation, lower=(torch.where(relaxation.unstable, -0.3, relaxation.lower[0]),))
+    return relaxation._replace(lower=(torch.where(relaxation.unstable, -0.3, relaxation.lower[0]),))
 
 
 def _swapped_sides(form: Form, relaxation: LinearRelaxation) -> tuple[Sequence[Form], Tensor]:

@@ -229,6 +229,12 @@ SMALLEST_TOLERANCE = 1e-9
 """The smallest tolerance: float64 tells no radii apart that are much closer."""
 
 
+def quick_method(method: Method, ball: type[Ball]) -> Method:
+    """Return ``method``, or a cheap one if it searches for radii itself."""
+    cheap = Crown() if ball is Linf else Lipschitz()
+    return cheap if isinstance(method, RadiusSearch) else method
+
+
 def search_radii(
     method: Method,
     graph: Graph,
@@ -258,8 +264,7 @@ def search_radii(
     if not SMALLEST_TOLERANCE <= tolerance <= 1:
         raise OutOfRange("tolerance", tolerance, f"a fraction from {SMALLEST_TOLERANCE:g} to 1")
     clean = (specifications @ graph(pixels)[..., None]).squeeze(2)
-    cheapest = Crown() if ball is Linf else Lipschitz()
-    bounding = cheapest if isinstance(method, RadiusSearch) else method
+    bounding = quick_method(method, ball)
     # In other balls, minimising over a second region costs as much as all the rest.
     nested = isinstance(bounding, Crown) and ball is Linf
 

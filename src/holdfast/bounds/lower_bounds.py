@@ -107,12 +107,7 @@ def certified_radius(
 
 
 def _prepare(
-    encoder: Encoder,
-    pixels: Pixels,
-    specifications: Float[Tensor, "b s d"],
-    ball: Ball,
-    method: Method | str,
-    arithmetic: str,
+    encoder: Encoder, pixels: Pixels, specifications: Tensor, ball: Ball, method: Method | str, arithmetic: str
 ) -> tuple[Pixels, Graph, Method]:
     """Check the arguments; return the images in the precision of the specifications, the traced encoder and the method."""
     check_dense(specifications, "specifications")

@@ -27,13 +27,12 @@ from holdfast.bounds.certified_pairs import (
     published_attack,
     unit_ball,
 )
-from holdfast.bounds.certified_search import search_radii
+from holdfast.bounds.certified_search import quick_method, search_radii
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch, vacuous_unless_finite
-from holdfast.bounds.methods.lipschitz import Lipschitz
 from holdfast.bounds.regions import region
 from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.bounds.rounding.executed import check_arithmetic, executes, stated
-from holdfast.core.balls import Ball, Linf, column
+from holdfast.core.balls import Ball, column
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.objective import AttackContext
@@ -68,6 +67,10 @@ class Certification(SharedSettings):
     def encoder(self, population: Population, pixels: Pixels) -> CertifiedEncoder:
         """Return the certified encoder around ``pixels``."""
         return certified_encoder(population, self.neurons, self.arithmetic, pixels)
+
+    def pairs(self, population: Population, rows: Sequence[int], count: int, negatives: Pixels | None = None) -> Pairs:
+        """Return pairs of images with ``count`` others each, as ``image_pairs`` does."""
+        return image_pairs(population, rows, count, self.neurons, negatives, self.arithmetic)
 
     def cases(self, population: Population, ball: str) -> tuple[Conditions, Conditions]:
         """Return the conditions of proofs in a ball or norm, and those of attacks."""
@@ -135,9 +138,7 @@ class RadiusBounds(PairRadii):
     version = 7
 
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
-        pairs = image_pairs(
-            population, rows, self.negatives, self.certification.neurons, arithmetic=self.certification.arithmetic
-        )
+        pairs = self.certification.pairs(population, rows, self.negatives)
         return PairAttack(pairs, unit_ball(self.norm), self.certification.attack)
 
 
@@ -188,8 +189,7 @@ def certify_cheaply_and_attack(
     pair_attack: PairAttack, method: Method, tolerance: float
 ) -> tuple[Float[Tensor, "b k"], AttackResult]:
     """Return certified radii (by a cheap method if ``method`` searches itself) and the nearest confusions."""
-    in_linf = isinstance(pair_attack.ball, Linf)
-    cheap = (Crown() if in_linf else Lipschitz()) if isinstance(method, RadiusSearch) else method
+    cheap = quick_method(method, type(pair_attack.ball))
     certified = certified_radii(pair_attack.pairs, pair_attack.ball, cheap, tolerance)
     return certified, nearest_confusion(pair_attack, certified)
 
@@ -316,9 +316,7 @@ class PairBounds(CertifiedObservation):
             # The attack at the negative makes it, too: the authors' program has one length and number of steps.
             attack = self.at_negative(population.encoder.domain)
             negatives = generated(population, rows, self.generate, attack)[:, None]
-        pairs = image_pairs(
-            population, rows, self.negatives, self.certification.neurons, negatives, self.certification.arithmetic
-        )
+        pairs = self.certification.pairs(population, rows, self.negatives, negatives)
         return PairAttack(pairs, type(self.ball)(1.0), self.certification.attack)
 
     def bound(self, pairs: Pairs) -> Float[Tensor, "b k"]:

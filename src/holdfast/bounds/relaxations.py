@@ -33,8 +33,7 @@ class Box(NamedTuple):
     upper: Values
 
 
-@dataclass(frozen=True)
-class LinearRelaxation:
+class LinearRelaxation(NamedTuple):
     """Linear bounds on an operation's output: one slope for each input, and constants (None: zero).
 
     Slopes may have one entry for each value of the node, or for each coefficient of the form that they multiply.
@@ -46,12 +45,6 @@ class LinearRelaxation:
     ceiling: Float[Tensor, "..."] | None
     unstable: Bool[Tensor, "..."] | None = None
     """Mask of unstable ReLUs, where every lower slope in [0, 1] through the origin is sound."""
-
-    def take(self, images: slice) -> LinearRelaxation:
-        """Return the relaxation over the boxes of some images."""
-        lower, upper = (tuple(slope[images] for slope in slopes) for slopes in (self.lower, self.upper))
-        rest = (None if values is None else values[images] for values in (self.floor, self.ceiling, self.unstable))
-        return LinearRelaxation(lower, upper, *rest)
 
 
 @dataclass(frozen=True)

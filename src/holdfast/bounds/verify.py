@@ -95,9 +95,7 @@ def answers(
                 _seconds(seconds, path),
             )  # fmt: skip
             answer = problem.answer(network, query)
-        except (
-            Exception
-        ) as error:  # of one that cannot be read, run or bounded, whatever torch says; it leaves the others
+        except Exception as error:  # whatever torch says of one that cannot be read, run or bounded; others remain
             kind = "" if isinstance(error, HoldfastError | OSError) else f"{type(error).__name__}: "
             answer, lasting = Answer(network, query, "unknown", 0.0, f"{kind}{first_line(error)}"), False
         answer = replace(answer, seconds=time.monotonic() - began)
@@ -124,9 +122,8 @@ def _digest(folder: Path, *line: Any) -> str:
     """Return a hash of a line and of the existing files that it names."""
     files = [_packed(folder / name) for name in line[:2]]
     contents = [file.read_bytes() if file.is_file() else b"" for file in files]
-    return hashlib.sha256(
-        b"\0".join([repr(line).encode(), *(hashlib.sha256(each).digest() for each in contents)])
-    ).hexdigest()
+    digests = [hashlib.sha256(each).digest() for each in contents]
+    return hashlib.sha256(b"\0".join([repr(line).encode(), *digests])).hexdigest()
 
 
 def _seconds(cells: list[str], path: Path) -> float:

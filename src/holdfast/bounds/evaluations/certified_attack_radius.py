@@ -208,14 +208,5 @@ class CertifiedAttackRadius(CertifiedEvaluation):
 
     @property
     def _radii(self) -> Radii:
-        return Radii(
-            "retrieval",
-            self.widest,
-            self.attack,
-            self.divergence,
-            self.rivals,
-            self.balls,
-            self.fixed,
-            self.pairwise,
-            self.samples,
-        )
+        attacks = (self.balls, self.fixed, self.pairwise, self.samples)
+        return Radii("retrieval", self.widest, self.attack, self.divergence, self.rivals, *attacks)

@@ -43,7 +43,7 @@ from holdfast.bounds.certified_pairs import UNDEFINED
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import RadiusBounds, certify_cheaply_and_attack, refuted
 from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
+from holdfast.core.records import Claim, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
@@ -110,30 +110,25 @@ class CertifiedRadius(CertifiedEvaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked = observed["certified"], observed["attacked"]
-        series = self._series(population, certified, attacked)
+        radii = self._series(population, certified, attacked)
         negatives = population.random_others(rows, self.negatives)
         values = (certified, attacked, certified / attacked)
-        moves = [influence(radii, each, rows, negatives) for radii, each in zip(series, values, strict=True)]
+        moves = [influence(part, each, rows, negatives) for part, each in zip(radii, values, strict=True)]
         estimates = [
-            over_pairs(series[0], moves[0], "higher", "average_certified_radius"),
-            over_pairs(series[1], moves[1], "higher", "average_attacked_radius"),
-            over_pairs(series[2], moves[2], "neither"),
+            over_pairs(radii[0], moves[0], "higher", "average_certified_radius"),
+            over_pairs(radii[1], moves[1], "higher", "average_attacked_radius"),
+            over_pairs(radii[2], moves[2], "neither"),
         ]
         witness = partial(radius_witness, self.observation(), observed, population, rows)
-        check = CrossCheck(refuted(observed), certified > 0, series[2].conditions, witness)
+        check = CrossCheck(refuted(observed), certified > 0, radii[2].conditions, witness)
         labelled = label_share(population, rows, self.negatives)
         curves = self._curves(certified, attacked)
-        if "rounded" in observed:
-            lost = self._lost(observed["rounded"], series[0].conditions)
-            series, estimates = [*series, lost], [*estimates, summarise(lost, "mean", "lower")]
-        return findings(population, rows, (*series, *moves), (*estimates, *labelled), [check], curves)
-
-    @staticmethod
-    def _lost(radii: Float[Tensor, "b k"], conditions: Conditions) -> Series:
-        """Return by how much certified radii are smaller because the encoder rounds."""
-        of = "radius certified in real arithmetic"
-        unit = f"{conditions['ball']} distance"
-        return series("radius_lost_to_rounding", conditions, radii, unit, Claim.ESTIMATE, of, UNDEFINED)
+        if "rounded" in observed:  # by how much certified radii are smaller because the encoder rounds
+            where, rounded, of = radii[0].conditions, observed["rounded"], "radius certified in real arithmetic"
+            unit = f"{self.norm} distance"
+            lost = series("radius_lost_to_rounding", where, rounded, unit, Claim.ESTIMATE, of, UNDEFINED)
+            radii, estimates = [*radii, lost], [*estimates, summarise(lost, "mean", "lower")]
+        return findings(population, rows, (*radii, *moves), (*estimates, *labelled), [check], curves)
 
     def _series(
         self, population: Population, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]

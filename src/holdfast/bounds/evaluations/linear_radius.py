@@ -113,13 +113,8 @@ class HeadOnCodes(nn.Module):
 def with_head(graph: Graph, head: nn.Linear) -> Graph:
     """Return the graph with ``head``, which rounds nothing but in the type of bounds, as its last operation."""
     codes, weight, bias = graph.nodes[-1], head.weight.detach(), head.bias.detach()
-    operation = General(
-        lambda x: linear(x, weight, bias),
-        lambda radii: linear(radii, weight.abs()),
-        [codes.shape],
-        graph.dtype,
-        graph.device,
-    )
+    settings = ([codes.shape], graph.dtype, graph.device)
+    operation = General(lambda x: linear(x, weight, bias), lambda radii: linear(radii, weight.abs()), *settings)
     node = Node(len(graph.nodes), "linear head", (*codes.shape[:-1], len(bias)), (codes.index,), operation)
     return replace(graph, nodes=(*graph.nodes, node))
 

@@ -20,7 +20,7 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.objectives.simple import shifted
 from holdfast.bounds.bound_findings import SIZES, CertifiedEvaluation, CrossCheck, findings, radius_witness, series
-from holdfast.bounds.certified_pairs import PairAttack, image_pairs, unit_ball
+from holdfast.bounds.certified_pairs import PairAttack, unit_ball
 from holdfast.bounds.evaluations.linear_radius import HeadRadii
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import PairRadii, refuted
@@ -81,12 +81,8 @@ def by_similarity(shared: Observed, similar: Float[Tensor, "b k"]) -> TheoremCou
     less = (similar[:, None] < similar[None]) & known[:, None] & known[None]
     holds = less & (certified[:, None] >= attacked[None])
     fails = less & (attacked[:, None] < certified[None])
-    return TheoremCounts(*(each(flags) for flags in (less, holds, fails)))
-
-
-def each(flags: Bool[Tensor, "b b2 k"]) -> Int[Tensor, "b"]:
-    """Return in how many comparisons each image takes part, on either side."""
-    return flags.sum((1, 2)) + flags.sum((0, 2))
+    # An image takes part in comparisons on either side.
+    return TheoremCounts(*(flags.sum((1, 2)) + flags.sum((0, 2)) for flags in (less, holds, fails)))
 
 
 def by_head(shared: Observed, linear: Observed, foreign: Bool[Tensor, "b k"]) -> TheoremCounts:
@@ -145,8 +141,7 @@ class SharedNegatives(PairRadii):
         shared = negatives(population, self.negatives).tolist()
         others = population.pixels(shared)
         others = others[None].expand(len(rows), *others.shape)
-        neurons, arithmetic = self.certification.neurons, self.certification.arithmetic
-        pairs = image_pairs(population, rows, len(shared), neurons, others, arithmetic)
+        pairs = self.certification.pairs(population, rows, len(shared), others)
         names = tuple(population.images.ids[other] for other in shared)
         pairs = replace(pairs, ids=tuple((anchor, *names) for anchor, *_ in pairs.ids))
         if (kin := population.kin(rows, population)) is not None:  # an image of the own group is no negative

@@ -6,7 +6,7 @@ SDP-CROWN uses that the neurons of a layer share one l2 ball.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import final
 
@@ -45,7 +45,7 @@ class OptimisedSlopes(RelaxationParameters):
             self.slopes[node] = start.expand(torch.broadcast_shapes(form.coef.shape, start.shape)).clone()
             self.slopes[node].requires_grad_()
         unstable = form.arrange(relaxation.unstable.to(form.coef.dtype)) > 0
-        return replace(relaxation, lower=(torch.where(unstable, self.slopes[node], form.arrange(relaxation.lower[0])),))
+        return relaxation._replace(lower=(torch.where(unstable, self.slopes[node], form.arrange(relaxation.lower[0])),))
 
     def clip(self) -> None:
         """Move the slopes to where they are sound."""

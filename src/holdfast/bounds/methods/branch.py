@@ -15,6 +15,7 @@ from typing import final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods.alpha import ascend, ascend_in_balls
@@ -193,8 +194,8 @@ def _restrict(operation: Affine | Rule | None, before: Shape, shape: Shape) -> A
     if isinstance(operation, Convolution):
         return replace(operation, shape=before, padding=(0, 0))
     if isinstance(operation, Diagonal):
-        factors = tuple(f[..., :1, :1].expand(shape) if isinstance(f, Tensor) else f for f in operation.factors)
-        return Diagonal(factors, None if operation.offset is None else operation.offset[..., :1, :1].expand(shape))
+        parts = (operation.factors, operation.offset)
+        return Diagonal(*tree_map_only(Tensor, lambda values: values[..., :1, :1].expand(shape), parts))
     return operation
 
 

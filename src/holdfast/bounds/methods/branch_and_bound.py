@@ -19,7 +19,7 @@ from holdfast.bounds.methods.base import vacuous_unless_finite
 from holdfast.bounds.methods.crown import NetworkRelaxation, RelaxationParameters, chunk_size, minimise, taken
 from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.network_graph import RULES, Graph, Node
-from holdfast.bounds.relaxations import Box, LinearRelaxation, Rule
+from holdfast.bounds.relaxations import Box, LinearRelaxation
 from holdfast.core.balls import column
 
 Choices = dict[int, Float[Tensor, "p ..."]]
@@ -93,7 +93,7 @@ class SubdomainParameters(RelaxationParameters):
             return relaxation
         self.coefficients[node] = form.coef.detach()[:, 0]
         unstable, slopes = relaxation.unstable[:, None], self.slopes[node][:, None]
-        return replace(relaxation, lower=(torch.where(unstable, slopes, relaxation.lower[0][:, None]),))
+        return relaxation._replace(lower=(torch.where(unstable, slopes, relaxation.lower[0][:, None]),))
 
     def constrain(self, node: int, parts: Sequence[Form]) -> Sequence[Form]:
         if node not in self.multipliers:
@@ -167,13 +167,11 @@ class BranchAndBound:
 
     def _optimiser(self, parameters: SubdomainParameters) -> torch.optim.Optimizer:
         # A multiplier acts on the scale of the coefficients it is taken from.
-        scales = {
-            node: coef.abs().sum() / (coef != 0).sum().clamp_min(1) for node, coef in parameters.coefficients.items()
-        }
-        groups = [
-            {"params": [parameters.multipliers[node]], "lr": self.rate * float(scale)} for node, scale in scales.items()
-        ]
-        return torch.optim.Adam([{"params": list(parameters.slopes.values()), "lr": self.rate}, *groups])
+        groups = [{"params": list(parameters.slopes.values()), "lr": self.rate}]
+        for node, coef in parameters.coefficients.items():
+            scale = float(coef.abs().sum() / (coef != 0).sum().clamp_min(1))
+            groups.append({"params": [parameters.multipliers[node]], "lr": self.rate * scale})
+        return torch.optim.Adam(groups)
 
     def _costliest(self, network: NetworkRelaxation, parameters: SubdomainParameters) -> Int[Tensor, "p"]:
         """Return the ReLU whose relaxation is loosest at the tip of its triangle, weighted by its coefficient."""
@@ -198,15 +196,12 @@ class BranchAndBound:
         boxes, rounding = taken((whole.intermediate_bounds, whole.rounding), regions)
         network = NetworkRelaxation(self.graph, whole.region.take(regions), boxes, rounding=rounding)
         for node in self.graph.nodes:
-            if not isinstance(node.operation, Rule):
-                continue
-            inputs = [boxes[i] for i in node.sources]
+            clipped: tuple[Box, ...] = ()
             if node.index in subdomains.signs:
-                (low, high), sign = inputs[0], subdomains.signs[node.index]
-                inputs = [
-                    Box(torch.where(sign > 0, low.clamp_min(0), low), torch.where(sign < 0, high.clamp_max(0), high))
-                ]
-            network.linear_relaxations[node.index] = node.operation.relax(*inputs)
+                (low, high), sign = boxes[node.inputs[0]], subdomains.signs[node.index]
+                low, high = torch.where(sign > 0, low.clamp_min(0), low), torch.where(sign < 0, high.clamp_max(0), high)
+                clipped = (Box(low, high),)
+            network.relax_node(node, *clipped)
         return network
 
     def settled(self, subdomains: Subdomains, steps: int) -> Subdomains:

@@ -62,8 +62,8 @@ class NetworkRelaxation:
     def pick(self, image: int) -> NetworkRelaxation:
         """Return the relaxation of one image."""
         alone = slice(image, None, self.region.distinct)
-        relaxations = {node: relaxation.take(alone) for node, relaxation in self.linear_relaxations.items()}
-        boxes, rounding = taken((self.intermediate_bounds, self.rounding), alone)
+        parts = (self.intermediate_bounds, self.linear_relaxations, self.rounding)
+        boxes, relaxations, rounding = taken(parts, alone)
         return NetworkRelaxation(self.graph, self.region.pick(image), boxes, relaxations, rounding=rounding)
 
     @classmethod
@@ -76,10 +76,10 @@ class NetworkRelaxation:
             network.relax_node(node)
         return network
 
-    def relax_node(self, node: Node) -> None:
-        """Add the linear relaxation of a node over the boxes, if it needs one."""
+    def relax_node(self, node: Node, *clipped: Box) -> None:
+        """Add the linear relaxation of a node over the boxes, or over ``clipped`` ones, if it needs one."""
         if isinstance(node.operation, Rule):
-            boxes = (self.intermediate_bounds[i] for i in node.sources)
+            boxes = clipped or (self.intermediate_bounds[i] for i in node.sources)
             self.linear_relaxations[node.index] = node.operation.relax(*boxes)
 
     def by_intervals(
@@ -170,7 +170,7 @@ class OuterRelaxations(RelaxationParameters):
     """Uses the linear relaxations of the outer regions of a nested batch."""
 
     def choose(self, node: int, form: Form, relaxation: LinearRelaxation) -> LinearRelaxation:
-        return relaxation.take(slice(len(relaxation.lower[0]) // 2))
+        return taken(relaxation, slice(len(relaxation.lower[0]) // 2))
 
     def at_regions(self, values: Float[Tensor, "b ..."]) -> Float[Tensor, "r ..."]:
         return values[: len(values) // 2]

@@ -94,9 +94,7 @@ class Diagonal(Affine):
         return total if self.offset is None else total + self.offset
 
     def magnitude(self, *radii: Value) -> Value:
-        return self._sum(
-            [factor.abs() if isinstance(factor, Tensor) else abs(factor) for factor in self.factors], radii
-        )
+        return self._sum([f.abs() if isinstance(f, Tensor) else abs(f) for f in self.factors], radii)
 
     @staticmethod
     def _sum(factors: Sequence[Tensor | float], inputs: Sequence[Tensor]) -> Tensor:

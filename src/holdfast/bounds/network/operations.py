@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from holdfast.bounds.network.composed import COMPOSED, group_norm, matmul
 from holdfast.bounds.network.forms import Form
@@ -123,13 +124,6 @@ def _fixed(weight: Any, of: str) -> Tensor:
     return weight
 
 
-def _linear(builder: Builder, x: Var, weight: Any, bias: Tensor | None = None) -> Var:
-    fixed = _fixed(weight, "linear")
-    return builder.affine(
-        lambda v: functional.linear(v, fixed, bias), x, absolute=lambda r: functional.linear(r, fixed.abs())
-    )
-
-
 def _pair(value: Any) -> tuple[int, int]:
     first, last = (value, value) if isinstance(value, int) else (value[0], value[-1])
     return int(first), int(last)
@@ -139,16 +133,18 @@ def _conv2d(builder: Builder, x: Var, weight: Any, bias: Tensor | None = None, *
     defaults: tuple[Any, ...] = (1, 0, 1, 1)
     stride, padding, dilation, groups = settings + defaults[len(settings) :]
     if isinstance(padding, str) or len(x.shape) != 4 or x.shape[0] != 1:  # windows are those of a single image
-        return _conv(functional.conv2d)(builder, x, weight, bias, *settings)
+        return _weighted(functional.conv2d)(builder, x, weight, bias, *settings)
     pairs = _pair(stride), _pair(padding), _pair(dilation)
     convolution = Convolution(_fixed(weight, "conv2d"), bias, x.shape, *pairs, groups)
     example = torch.zeros((1, *x.shape), dtype=builder.dtype, device=builder.device)
     return builder.append(tuple(convolution.forward(example).shape[1:]), [x], convolution)
 
 
-def _conv(function: Callable[..., Tensor]) -> Operation:
+def _weighted(function: Callable[..., Tensor], of: str = "a convolution") -> Operation:
+    """Products of the input with constant weights, and a constant."""
+
     def build(builder: Builder, x: Var, weight: Any, bias: Tensor | None = None, *settings: Any) -> Var:
-        fixed = _fixed(weight, "a convolution")
+        fixed = _fixed(weight, of)
         return builder.affine(
             lambda v: function(v, fixed, bias, *settings),
             x,
@@ -222,8 +218,8 @@ OPERATIONS: dict[str, Operation] = {
     "div": _div,
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
-    "linear": _linear,
-    **{name: _conv(getattr(functional, name)) for name in CONVOLUTIONS},
+    "linear": _weighted(functional.linear, "linear"),
+    **{name: _weighted(getattr(functional, name)) for name in CONVOLUTIONS},
     "conv2d": _conv2d,
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm_in_eval,
@@ -270,7 +266,6 @@ def _cast(node: Node, inner: torch.dtype, dtype: torch.dtype) -> Affine:
         bias = None if operation.bias is None else operation.bias.to(dtype)
         return replace(operation, weight=operation.weight.to(dtype), bias=bias)
     if isinstance(operation, Diagonal):
-        factors = tuple(f.to(dtype) if isinstance(f, Tensor) else f for f in operation.factors)
-        return Diagonal(factors, None if operation.offset is None else operation.offset.to(dtype))
+        return Diagonal(*tree_map_only(Tensor, lambda v: v.to(dtype), (operation.factors, operation.offset)))
     assert isinstance(operation, Affine)
     return Cast(operation, dtype, inner)

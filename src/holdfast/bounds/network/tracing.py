@@ -305,10 +305,7 @@ class Program:
         named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
         values = {f"module.{name}": value for name, value in named}
         device = next(iter(values.values())).device
-        constants = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in self.exported.constants.items()
-        }
+        constants = tree_map_only(Tensor, lambda value: value.to(device), dict(self.exported.constants))
         return _rewritten(Builder((1, *self.shape), dtype, device), self.name, self.exported, {**constants, **values})
 
 
@@ -317,10 +314,7 @@ def graph_of(
 ) -> Graph:
     """Return the graph of an exported program; ``record`` notes what it rounds."""
     program = functional_program(encoder.name, exported)
-    constants = {
-        target: value.detach() if isinstance(value, Tensor) else value
-        for target, value in {**program.state_dict, **program.constants}.items()
-    }
+    constants = tree_map_only(Tensor, Tensor.detach, {**program.state_dict, **program.constants})
     return _rewritten(Builder((1, *encoder.domain.shape), dtype, device), encoder.name, program, constants, record)
 
 

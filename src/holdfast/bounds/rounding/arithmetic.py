@@ -118,9 +118,7 @@ def own_rounding(
     # ReLUs are exact, curves are moved outward by more than their rounding.
     widening = 8 * unit * scale if operation is RULES["product"] else still
     if relaxation is not None:
-        slopes = [
-            torch.maximum(low.abs(), high.abs()) for low, high in zip(relaxation.lower, relaxation.upper, strict=True)
-        ]
+        slopes = [size(Box(*ends)) for ends in zip(relaxation.lower, relaxation.upper, strict=True)]
         least = 1.0 if relaxation.unstable is not None else 0.0  # slopes that are chosen later are at most 1
         scale = scale + sum(slope.clamp_min(least) * s for slope, s in zip(slopes, sizes, strict=True))
         scale = sum((part.abs() for part in (relaxation.floor, relaxation.ceiling) if part is not None), scale)

@@ -119,10 +119,8 @@ def scaled(x: Execution) -> Values:
 
 def limits(x: Execution) -> Values:
     """Exact, except for limits and fillings that the type does not hold."""
-    numbers = [v for v in (*x.step.arguments, *x.step.settings.values()) if isinstance(v, int | float | Tensor)]
-    numbers = [
-        v for v in numbers if not isinstance(v, bool) and not (isinstance(v, Tensor) and not v.is_floating_point())
-    ]
+    settings = [v for v in (*x.step.arguments, *x.step.settings.values()) if not isinstance(v, bool)]
+    numbers = [v for v in settings if isinstance(v, int | float) or (isinstance(v, Tensor) and v.is_floating_point())]
     most = max((float(torch.as_tensor(_inexact(x, number)).max()) for number in numbers), default=0.0)
     return torch.full_like(x.values, x.result.unit * most + x.result.tiny if most else 0.0)
 
@@ -140,27 +138,24 @@ def batch_norm(x: Execution) -> Values:
     return x.rounded(error + 16 * x.result.tiny * (1 + factor))
 
 
+AS_RESULT = {
+    "sqrt": 2,
+    "square": 2,
+    "reciprocal": 3,
+    "leaky_relu": 3,
+    "prelu": 3,
+    "exp": 4,
+    "rsqrt": 4,
+    "pow": 6,
+    **dict.fromkeys(("sigmoid", "tanh", "log_sigmoid", "softplus"), 8),
+}
 ULPS: dict[str, tuple[int, Callable[[Values, Values], Values]]] = {
-    "exp": (4, lambda x, y: y),
-    "sigmoid": (8, lambda x, y: y),
-    "tanh": (8, lambda x, y: y),
-    "log_sigmoid": (8, lambda x, y: y),
-    "softplus": (8, lambda x, y: y),
-    "gelu": (16, lambda x, y: y + x),
-    "silu": (8, lambda x, y: y + x),
-    "mish": (32, lambda x, y: y + x),
-    "hardswish": (8, lambda x, y: y + x),
-    "hardsigmoid": (8, lambda x, y: y + 1),
-    "elu": (8, lambda x, y: y + 1),
+    **{name: (count, lambda x, y: y) for name, count in AS_RESULT.items()},
+    **{
+        name: (count, lambda x, y: y + x) for name, count in (("silu", 8), ("hardswish", 8), ("gelu", 16), ("mish", 32))
+    },
+    **{name: (8, lambda x, y: y + 1) for name in ("hardsigmoid", "elu", "celu")},
     "selu": (8, lambda x, y: y + 2),
-    "celu": (8, lambda x, y: y + 1),
-    "sqrt": (2, lambda x, y: y),
-    "rsqrt": (4, lambda x, y: y),
-    "reciprocal": (3, lambda x, y: y),
-    "square": (2, lambda x, y: y),
-    "pow": (6, lambda x, y: y),
-    "leaky_relu": (3, lambda x, y: y),
-    "prelu": (3, lambda x, y: y),
 }
 """Of each function of single entries how many unit roundoffs its result may be off, of a size made of |x| and |f(x)|.
 
@@ -186,11 +181,9 @@ def function(x: Execution) -> Values:
         jump = log1p(exp(-threshold * 0.99)) / beta  # the side of the threshold is decided in rounded numbers
         # A rounded product with beta moves the argument of the exponential.
         factor = 1 + abs(float(beta)) + 1 / abs(float(beta))
-        values = values + entries
     if x.step.name == "celu":
         factor = factor + 1 / abs(float(x.argument(1, "alpha", 1.0)))
-        values = values + entries
-    if x.step.name in ("elu", "selu"):
+    if x.step.name in ("softplus", "celu", "elu", "selu"):
         values = values + entries
     # Products on the way to a result may overflow before it does.
     overflow = torch.where(ROOM * entries > x.sums.largest, inf, 0.0)

@@ -222,11 +222,9 @@ def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: t
             f"{name} would be executed with sums in float16; set torch.backends.cuda.matmul.allow_fp16_accumulation to "
             "False to certify it as executed with sums in float32"
         )
-    reduced = {
-        torch.float16: "allow_fp16_reduced_precision_reduction",
-        torch.bfloat16: "allow_bf16_reduced_precision_reduction",
-    }.get(precision)
-    if device.type == "cuda" and sums == torch.float32 and reduced and getattr(backends.cuda.matmul, reduced):
+    reduced = f"allow_{'fp16' if precision == torch.float16 else 'bf16'}_reduced_precision_reduction"
+    narrow = device.type == "cuda" and sums == torch.float32 and precision in HALF
+    if narrow and getattr(backends.cuda.matmul, reduced):
         raise HoldfastError(
             f"{name} would be executed with sums in {NAMES[precision]}; set torch.backends.cuda.matmul.{reduced} to "
             "False to certify it as executed with sums in float32"
