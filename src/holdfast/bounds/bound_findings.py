@@ -38,6 +38,7 @@ from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.run_settings import Observed, without_tf32
+from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import Better, Scale, over_scale, series_of, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
 from holdfast.measure.observation import Joint, Observation, radius_curves
@@ -271,6 +272,12 @@ class CertifiedEvaluation(Evaluation):
     partial = True
     needs_gradients = True
     questions: ClassVar[tuple[Question, ...]] = (CONTRADICTIONS,)
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Settings that are refused unless they are positive."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, *self.positive)
 
     @property
     def certification(self) -> Certification:

@@ -278,7 +278,4 @@ def generated(population: Population, rows: Sequence[int], ball: Ball, attack: A
     noise = context.noise.fork("negative")
     view = context.code(published_view(context.encoder.domain)(context.pixels, noise.fork("view")))
 
-    def squared_distance(codes: Codes) -> Float[Tensor, "b"]:
-        return (codes - view).square().mean(1)
-
-    return attack(context.encoder, context.pixels, squared_distance, ball, noise)
+    return attack(context.encoder, context.pixels, lambda codes: (codes - view).square().mean(1), ball, noise)

@@ -60,9 +60,8 @@ def bisector_hyperplanes(divergence: Divergence, anchors: Codes, others: Float[T
     # A zero code has no direction: its length is nan, and so not above.
     defined = length > ALIKE * torch.maximum(anchors.norm(dim=2), others.norm(dim=2))
     normals = torch.where(defined[..., None], difference / length[..., None], 0.0)
-    middle = (
-        (normals * (anchors + others)).sum(2) / 2 if isinstance(divergence, L2Distance) else torch.zeros_like(length)
-    )
+    through_zero = isinstance(divergence, Cosine)
+    middle = torch.zeros_like(length) if through_zero else (normals * (anchors + others)).sum(2) / 2
     return BisectorHyperplanes(normals, torch.where(defined, middle, 0.0), defined)
 
 

@@ -58,21 +58,16 @@ class OwnMatch:
         """Return the hyperplanes between some images and ``k`` others each."""
         return bisector_hyperplanes(self.divergence, self.own[images], self.gallery[others])
 
-    def margins(self) -> Float[Tensor, "b n"]:
-        """Return the distance of each clean embedding from each hyperplane; infinite for images that do not count."""
+    def margins(self, codes: Codes) -> Float[Tensor, "b n"]:
+        """Return the distance of each embedding from each hyperplane; infinite for images that do not count."""
         margins = torch.full(self.counted.shape, torch.inf, dtype=torch.float64, device=self.own.device)
         for image, others in self._blocks(self.counted):
-            planes = self.planes(image, others[None])
-            margins[image, others] = planes.signed_distances(self.own[image, None])[0, :, 0]
+            margins[image, others] = self.planes(image, others[None]).signed_distances(codes[image, None])[0, :, 0]
         return margins
 
     def passed(self, codes: Codes) -> Bool[Tensor, "b n"]:
         """Return which images of the gallery are nearer to each of these embeddings than its own clean one."""
-        passed = torch.zeros_like(self.counted)
-        for image, others in self._blocks(self.counted):
-            planes = self.planes(image, others[None])
-            passed[image, others] = (planes.signed_distances(codes[image, None])[0, :, 0] < 0) & planes.defined[0]
-        return passed
+        return self.margins(codes) < 0  # never where there is no hyperplane, whose distance is 0
 
     def entered(self, points: Pixels) -> Bool[Tensor, "b"]:
         """Return whether any image of the gallery is nearer to each of these points than its own clean embedding."""
@@ -101,7 +96,7 @@ class OwnMatch:
         It is 0 where another image has the same embedding. The ``tolerance`` is a fraction of the largest radius.
         """
         radii = torch.full_like(self.own[:, 0], self.ball.radius)
-        bounds, unproved = self.margins(), self.counted.clone()
+        bounds, unproved = self.margins(self.own), self.counted.clone()
         while len(images := (unproved.any(1) & (radii > 0)).nonzero()[:, 0]):
             weakest = bounds[images].masked_fill(~unproved[images], torch.inf)
             others = weakest.topk(min(FIRST, weakest.shape[1]), dim=1, largest=False).indices

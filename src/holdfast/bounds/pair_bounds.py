@@ -87,6 +87,9 @@ class CertifiedObservation(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
+    def forward_passes(self, population: Population) -> int:
+        return self.certification.attack.forward_passes
+
 
 # The robust radius of each pair between a certified and an attacked radius, and attacks on each certificate.
 #
@@ -179,10 +182,8 @@ def certified_radii(pairs: Pairs, ball: Ball, method: Method, tolerance: float) 
 def _search_radii(
     pairs: Pairs, ball: Ball, method: Method, tolerance: float, high: Float[Tensor, "b k"] | None
 ) -> RadiusResult:
-    reach, domain = pairs.distances(ball).amax(1), pairs.encoder.domain
-    return search_radii(
-        method, pairs.graph, pairs.anchors, pairs.specifications, type(ball), domain, reach, tolerance, high
-    )
+    limits = (type(ball), pairs.encoder.domain, pairs.distances(ball).amax(1), tolerance, high)
+    return search_radii(method, pairs.graph, pairs.anchors, pairs.specifications, *limits)
 
 
 def certify_cheaply_and_attack(

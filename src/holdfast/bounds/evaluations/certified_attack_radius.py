@@ -32,7 +32,6 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Conditions, Findings
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import check_positive
 from holdfast.core.statistics.quantiles import radius_findings
 from holdfast.core.statistics.summaries import series_of
 from holdfast.measure.evaluation import Sizes
@@ -55,9 +54,6 @@ class OwnMatchBounds(CertifiedObservation):
     uses_bank = True
     uses_groups = True
 
-    def forward_passes(self, population: Population) -> int:
-        return self.certification.attack.forward_passes
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         match = self.match(population, rows)
         certified = match.radii(self.tolerance)
@@ -72,7 +68,7 @@ class OwnMatchBounds(CertifiedObservation):
         self, population: Population, rows: Sequence[int], match: OwnMatch, radii: Float[Tensor, "b"]
     ) -> Pixels:
         """Return where attacks at the image nearest by lead inside the certified ``radii``."""
-        pairs = match.weakest(match.margins(), population, rows, "own match")
+        pairs = match.weakest(match.margins(match.own), population, rows, "own match")
         return cross_check(PairAttack(pairs, type(self.widest)(1.0), self.certification.attack), radii[:, None]).points
 
 
@@ -133,9 +129,7 @@ class CertifiedAttackRadius(CertifiedEvaluation):
     headline = (CERTIFIED, ATTACKED)
     words = ((ATTACKED, "attack radius"),)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "rivals", "tolerance")
+    positive = ("rivals", "tolerance")
 
     def observation(self) -> Joint:
         # Bounds first: an encoder that they refuse is not attacked.

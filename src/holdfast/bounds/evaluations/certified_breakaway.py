@@ -32,7 +32,6 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import check_positive
 from holdfast.measure.evaluation import Sizes
 from holdfast.measure.observation import entries
 from holdfast.measure.population import Population
@@ -135,9 +134,7 @@ class CertifiedBreakaway(BracketEvaluation):
     headline = ("certified_breakaway_risk", "attacked_breakaway_risk")
     words = tuple((f"{end}_breakaway_risk", f"{end} worst-case breakaway risk") for end in ("certified", "attacked"))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "rivals", "weakest")
+    positive = ("rivals", "weakest")
 
     def bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
         return BreakawayBounds(self.certification, ball, divergence, self.weakest)

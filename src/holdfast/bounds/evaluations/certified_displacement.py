@@ -47,9 +47,6 @@ class DisplacementBounds(CertifiedObservation):
     name = "moved"
     version = 5
 
-    def forward_passes(self, population: Population) -> int:
-        return self.certification.attack.forward_passes
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = population.pixels(rows).double()
         certified = self.certification.encoder(population, pixels)

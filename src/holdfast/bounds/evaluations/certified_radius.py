@@ -45,7 +45,6 @@ from holdfast.bounds.pair_bounds import RadiusBounds, certify_cheaply_and_attack
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Sizes
 from holdfast.measure.population import Population
@@ -101,9 +100,7 @@ class CertifiedRadius(CertifiedEvaluation):
         CONTRADICTIONS,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "negatives")
+    positive = ("negatives",)
 
     def observation(self) -> RadiusBounds:
         return RadiusBounds(self.certification, self.norm, self.negatives, self.tolerance)

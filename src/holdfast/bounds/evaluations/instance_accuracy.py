@@ -37,7 +37,6 @@ from holdfast.bounds.pair_bounds import PairBounds
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Sizes
 from holdfast.measure.observation import Joint
@@ -102,9 +101,7 @@ class InstanceAccuracy(CertifiedEvaluation):
     headline = ("certified_instance_accuracy", "robust_instance_accuracy")
     aims = (("the negative", "the negative's embedding, as published"), ("the difference", "the certified margin"))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "negatives")
+    positive = ("negatives",)
 
     def observation(self) -> Joint:
         return Joint(tuple(self.pair_bounds(ball) for ball in self.balls))

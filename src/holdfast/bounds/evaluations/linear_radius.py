@@ -47,7 +47,6 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Sizes
 from holdfast.measure.population import Fit, Population
@@ -134,7 +133,10 @@ class LinearHead(Fit[Classifier | None]):
     uses_bank = True
 
     def learn(self, population: Population) -> Observed:
-        learned, rows = _teaching(population, self.held_out)
+        learned, bank = population, population.bank_images
+        rows = population.random_order[self.held_out : self.held_out + TRAINING].tolist()
+        if bank is not None and bank.labels is not None:
+            learned, rows = population.bank, list(range(len(bank)))
         labels = learned.images.labels
         if labels is None or len(set(torch.as_tensor(labels)[rows].tolist())) < 2:
             return {}
@@ -142,14 +144,6 @@ class LinearHead(Fit[Classifier | None]):
 
     def restore(self, population: Population, learned: Observed) -> Classifier | None:
         return classifier(population.double, **learned, device=population.run.device) if learned else None
-
-
-def _teaching(population: Population, held_out: int) -> tuple[Population, list[int]]:
-    """Return from whose images a head is learned, and which: those of a labelled bank, or those that are not measured."""
-    bank = population.bank_images
-    if bank is not None and bank.labels is not None:
-        return population.bank, list(range(len(bank)))
-    return population, population.random_order[held_out : held_out + TRAINING].tolist()
 
 
 def classifier(
@@ -377,9 +371,7 @@ class LinearRadius(CertifiedEvaluation):
     )
     headline = ("average_linear_radius", "average_attacked_linear_radius")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "rivals")
+    positive = ("rivals",)
 
     def observation(self) -> HeadRadii:
         return HeadRadii(self.certification, self.norm, self.rivals, self.tolerance)

@@ -26,7 +26,6 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.bounds.pair_bounds import PairRadii, refuted
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series, Verdict
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import check_positive
 from holdfast.core.statistics import intervals as weibull
 from holdfast.core.statistics.summaries import summarise
 from holdfast.measure.evaluation import Sizes
@@ -193,9 +192,7 @@ class MarginDistribution(CertifiedEvaluation):
     )
     headline = ("margin_scale", "order_obeyed")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "tail", "negatives", "rivals")
+    positive = ("tail", "negatives", "rivals")
 
     def observation(self) -> Joint:
         return Joint((self._shared(), self._head()))

@@ -21,7 +21,7 @@ from holdfast.bounds.certified_search import bisect_radii
 from holdfast.bounds.methods.alpha import ascend, ascend_in_balls
 from holdfast.bounds.methods.base import RadiusProblem, RadiusResult, RadiusSearch, vacuous_unless_finite
 from holdfast.bounds.methods.branch_and_bound import BranchAndBound
-from holdfast.bounds.methods.crown import NetworkRelaxation, relax
+from holdfast.bounds.methods.crown import NetworkRelaxation, relax, unit_vectors
 from holdfast.bounds.methods.lipschitz import enclosing_balls
 from holdfast.bounds.network.forms import Shape, Windows, dense_form, gather
 from holdfast.bounds.network.network_graph import RULES, Affine, Convolution, Diagonal, Graph, Node
@@ -130,8 +130,7 @@ def _branch_and_bound(
     else:
         field, region_index, width = _up_to(network, target), unstable[:, 0], math.prod(shape)
         entry = torch.arange(width, device=unstable.device).reshape(shape)[unstable[:, 1:].unbind(1)]
-    units = torch.zeros(len(unstable), width, dtype=graph.dtype, device=unstable.device)
-    units[torch.arange(len(unstable)), entry] = 1.0
+    (units,) = unit_vectors(entry[None], width, graph.dtype)
     return BranchAndBound(field, region_index.repeat(2), torch.cat([units, -units]), RATE)
 
 

@@ -286,9 +286,8 @@ def _relu(program: Program, z: Expression, box: Box) -> Expression:
             entries.append((np.eye(1, a + 1, a)[0], 0.0, error + passed))
     weights, constants, errors = zip(*entries, strict=True)
     n = len(program.low)
-    return Expression(
-        np.array([_padded(coefficients, n) for coefficients in weights]), np.array(constants), np.array(errors)
-    )
+    matrix = np.array([_padded(coefficients, n) for coefficients in weights])
+    return Expression(matrix, np.array(constants), np.array(errors))
 
 
 # Exact bounds: the minimum of a linear function of the code, for small ReLU networks, as a mixed-integer program.

@@ -125,9 +125,8 @@ class Lagrangian:
         return self._of(lambda values: values[which])
 
     def _of(self, change: Callable[[Tensor], Tensor]) -> Lagrangian:
-        return Lagrangian(
-            self.graph, *tree_map_only(Tensor, change, (self.intermediate_bounds, self.specifications, self.ball))
-        )
+        parts = (self.intermediate_bounds, self.specifications, self.ball)
+        return Lagrangian(self.graph, *tree_map_only(Tensor, change, parts))
 
     def value(self, vectors: Float[Tensor, "b r n1"], multipliers: Multipliers) -> Float[Tensor, "b"]:
         """Return ``sum v' M v / 2`` over the r vectors of each specification; ``M v`` is its derivative."""
@@ -199,11 +198,9 @@ class Lagrangian:
         """
         kept = self.kept
         inner = kept[(kept == 0) | (kept > self.spans[0][0][0].numel())]
-        rows = []
-        for some in inner.split(COLUMNS):
-            units = unit_vectors(some[None], self.widths.shape[1] + 1, self.specifications.dtype)
-            rows.append(self.slope(units, multipliers)[1][0][:, kept])
-        return torch.cat(rows)
+        size, dtype = self.widths.shape[1] + 1, self.specifications.dtype
+        units = (unit_vectors(some[None], size, dtype) for some in inner.split(COLUMNS))
+        return torch.cat([self.slope(some, multipliers)[1][0][:, kept] for some in units])
 
 
 def _homogeneous(operation: Affine, inputs: list[Tensor], unit: Tensor) -> Tensor:

@@ -54,9 +54,8 @@ def enclosing_balls(network: NetworkRelaxation) -> list[EnclosingBall]:
         if node.operation is None and region.ball in (L2, L1):
             radius = torch.fmin(radius, region.eps)
         elif isinstance(node.operation, Affine):
-            shapes = [graph.nodes[i].shape for i in node.inputs]
-            norms = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
-            moved = torch.stack([norm * before for norm, before in zip(norms, inputs, strict=True)]).sum(0)
+            norms = zip(spectral_norms(graph, node), inputs, strict=True)
+            moved = torch.stack([norm * before for norm, before in norms]).sum(0)
             radius = torch.fmin(radius, moved)
         elif node.operation is RULES["relu"]:
             radius = torch.fmin(radius, inputs[0])

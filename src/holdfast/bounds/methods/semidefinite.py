@@ -73,9 +73,7 @@ def ball_multipliers(
     taken = {node.index: torch.zeros_like(specifications[:, 0]) for node in graph.nodes}
     for node in reversed(graph.nodes):
         if isinstance(node.operation, Affine):
-            shapes = [graph.nodes[i].shape for i in node.inputs]
-            norms = spectral_norms(node.operation, shapes, graph.dtype, graph.device)
-            for source, norm in zip(node.inputs, norms, strict=True):
+            for source, norm in zip(node.inputs, spectral_norms(graph, node), strict=True):
                 taken[source] = taken[source] + norm * norm * taken[node.index]
         elif node.operation is RULES["relu"]:
             (source,) = node.inputs

@@ -68,9 +68,8 @@ def _clamp(builder: Builder, x: Var, low: Any = None, high: Any = None) -> Var:
 
 def _largest(builder: Builder, x: Var, axis: int, indices: Tensor) -> Var:
     """Return the largest entry of each window along an axis, pair by pair; ``indices`` holds them, (entries, windows)."""
-    parts = [
-        builder.monotone(lambda v, at=at: v.index_select(axis, at), x) for at in indices.to(builder.device).unbind()
-    ]
+    places = indices.to(builder.device).unbind()
+    parts = [builder.monotone(lambda v, at=at: v.index_select(axis, at), x) for at in places]
     while len(parts) > 1:
         odd = parts[len(parts) // 2 * 2 :]
         parts = [_larger(builder, a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd

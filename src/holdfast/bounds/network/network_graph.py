@@ -293,9 +293,8 @@ class Graph:
     @cached_property
     def charged(self) -> frozenset[int]:
         """The nodes of which forms begin, where each layer's rounding is charged: what goes into rules, and the output."""
-        return frozenset(
-            {len(self.nodes) - 1, *(i for n in self.nodes if isinstance(n.operation, Rule) for i in n.sources)}
-        )
+        into_rules = (i for n in self.nodes if isinstance(n.operation, Rule) for i in n.sources)
+        return frozenset({len(self.nodes) - 1, *into_rules})
 
     @property
     def entries(self) -> int:

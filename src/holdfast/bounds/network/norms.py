@@ -21,8 +21,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from holdfast.bounds.network.forms import Shape
-from holdfast.bounds.network.network_graph import Affine, Convolution, Diagonal
+from holdfast.bounds.network.network_graph import Affine, Convolution, Diagonal, Graph, Node
 
 LARGEST = 2048
 """The largest matrix whose eigenvalues are computed."""
@@ -31,19 +30,13 @@ ENTRIES = 2**26
 _NORMS: WeakKeyDictionary[Affine, tuple[float, ...]] = WeakKeyDictionary()
 
 
-def spectral_norms(
-    operation: Affine, shapes: Sequence[Shape], dtype: torch.dtype, device: torch.device
-) -> tuple[float, ...]:
-    """Return for each input of an operation an upper bound of the spectral norm of its matrix, kept with the operation.
-
-    Args:
-        operation: whose matrices are meant; its offset plays no part.
-        shapes: of its inputs.
-        dtype, device: of its coefficients.
-    """
+def spectral_norms(graph: Graph, node: Node) -> tuple[float, ...]:
+    """Return an upper bound of the spectral norm of each matrix of an affine node, kept with its operation."""
+    operation = node.operation
+    assert isinstance(operation, Affine)
     if operation not in _NORMS:
-        zeros = [torch.zeros(1, *shape, dtype=dtype, device=device) for shape in shapes]
-        _NORMS[operation] = tuple(_norm(operation, zeros, position) for position in range(len(shapes)))
+        zeros = [torch.zeros(1, *graph.nodes[i].shape, dtype=graph.dtype, device=graph.device) for i in node.inputs]
+        _NORMS[operation] = tuple(_norm(operation, zeros, position) for position in range(len(zeros)))
     return _NORMS[operation]
 
 
@@ -79,12 +72,8 @@ def _largest_singular_value(entries: Shaped[Tensor, "*matrices n m"]) -> float:
 
 def _circular_norm(operation: Convolution, outputs: Sequence[int]) -> float:
     """Return the norm of the convolution that wraps around a circle on which nothing does for these ``outputs``."""
-    sizes = [
-        dilation * (kernel - 1) // stride + 1
-        for kernel, stride, dilation in zip(
-            operation.weight.shape[2:], operation.stride, operation.dilation, strict=True
-        )
-    ]
+    axes = zip(operation.weight.shape[2:], operation.stride, operation.dilation, strict=True)
+    sizes = [dilation * (kernel - 1) // stride + 1 for kernel, stride, dilation in axes]
     weight = operation.weight.double().unflatten(0, (operation.groups, -1))
     by_remainder = weight.new_zeros(*weight.shape[:3], *operation.stride, *sizes)
     for i in range(weight.shape[3]):

@@ -20,7 +20,7 @@ from holdfast.bounds.methods.alpha import Alpha, RecordedSlopes, ascend_slopes, 
 from holdfast.bounds.methods.base import Crown, Interval, Method
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.branch_and_bound import BranchAndBound, Subdomains
-from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, output_bounds, relax
+from holdfast.bounds.methods.crown import NetworkRelaxation, minimise, output_bounds, relax, unit_vectors
 from holdfast.bounds.methods.interval import intermediate_bounds
 from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.network_graph import RULES, Affine, Graph
@@ -118,9 +118,8 @@ def _relaxed(
     if isinstance(method, Interval):
         return NetworkRelaxation.within(graph, region, intermediate_bounds(graph, region)), None
     if isinstance(method, Crown):
-        tries = [
-            relax(graph, region, with_intervals) for with_intervals in ((True, False) if method.joint else (False,))
-        ]
+        ways = (True, False) if method.joint else (False,)
+        tries = [relax(graph, region, with_intervals) for with_intervals in ways]
         least = [output_bounds(network, specifications).min() for network in tries]
         return tries[int(torch.stack(least).argmax())], None
     assert isinstance(method, (Alpha, Branch))
@@ -160,18 +159,15 @@ def _branched(network: NetworkRelaxation, specifications: Float[Tensor, "s d"], 
     regions = torch.zeros(len(specifications), dtype=torch.int64, device=specifications.device)
     problem = BranchAndBound(network, regions, specifications, method.rate / 2)
     closed, end = list[Subdomains](), time.monotonic() + method.seconds
-    problem.solve(
-        problem.root(method.steps), method.ascent, method.parts, method.batch, end, method.target, closed.append
-    )
+    limits = (method.ascent, method.parts, method.batch, end, method.target)
+    problem.solve(problem.root(method.steps), *limits, closed.append)
     leaves = Subdomains.join([problem.settled(part, method.steps) for part in closed if len(part)])
 
     def arrays(kind: dict[int, Tensor], dtype: type) -> dict[int, NDArray[Any]]:
         return {node: values.flatten(1).cpu().numpy().astype(dtype) for node, values in kind.items()}
 
-    signs, slopes, multipliers = leaves.signs, leaves.slopes, leaves.multipliers
-    return Leaves(
-        leaves.owner.cpu().numpy(), arrays(signs, np.int8), arrays(slopes, np.float64), arrays(multipliers, np.float64)
-    )
+    slopes, multipliers = (arrays(kind, np.float64) for kind in (leaves.slopes, leaves.multipliers))
+    return Leaves(leaves.owner.cpu().numpy(), arrays(leaves.signs, np.int8), slopes, multipliers)
 
 
 ROWS = 256
@@ -212,8 +208,7 @@ def _matrices(operation: Affine, shape: tuple[int, ...], graph: Graph) -> tuple[
 
     size, parts = prod(shape), list[list[Any]]()
     for rows in torch.arange(size).split(ROWS):
-        units = torch.zeros(1, len(rows), size, dtype=graph.dtype, device=graph.device)
-        units[0, torch.arange(len(rows)), rows] = 1.0
+        units = unit_vectors(rows[None].to(graph.device), size, graph.dtype)
         forms: list[Form] = [form.dense() for form in operation.transpose(dense_form(units, shape))]
         parts.append([csr_array(form.coef[0].flatten(1).double().cpu().numpy()) for form in forms])
     return tuple(csr_array(vstack(blocks)) for blocks in zip(*parts, strict=True))

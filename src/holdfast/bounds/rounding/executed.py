@@ -236,7 +236,8 @@ def _record(owner: str, builder: Builder, node: fx.Node, args: Any, kwargs: Any,
     name = operation_name(node.target)
     value: Any = node.meta.get("val")
     if result is None:
-        if isinstance(value, Tensor) and value.is_floating_point() and not _determined(name):
+        determined = name in EXACT | CASTS | DETERMINED or name.startswith(MADE)
+        if isinstance(value, Tensor) and value.is_floating_point() and not determined:
             raise HoldfastError(
                 f"{owner} computes a constant by {name!r} ({node.name}), which machines round in different ways; compute it "
                 "beforehand and keep it as a buffer"
@@ -262,7 +263,3 @@ def _record(owner: str, builder: Builder, node: fx.Node, args: Any, kwargs: Any,
 
 MADE = ("arange", "ones", "zeros", "full", "eye", "scalar_tensor", "empty", "new_")
 """Beginnings of the names of operations that make a constant from numbers alone."""
-
-
-def _determined(name: str) -> bool:
-    return name in EXACT or name in CASTS or name in DETERMINED or name.startswith(MADE)
