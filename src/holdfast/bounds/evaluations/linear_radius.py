@@ -389,20 +389,14 @@ class LinearRadius(CertifiedEvaluation):
 
     def _series(self, population: Population, values: Observed) -> list[Series]:
         by_bounds, by_attack = self.certification.cases(population, self.norm)
+        by_head = arithmetic_of(population, self.arithmetic)
         reason = UNLABELLED if bool(values["right"].isnan().all()) else UNDEFINED
         unit, accuracy = f"{self.norm} distance", "accuracy of the head on clean images"
         each = [
             ("linear_radius", by_bounds, values["certified"], unit, Claim.LOWER, RADIUS),
             ("attacked_linear_radius", by_attack, values["attacked"], unit, Claim.UPPER, RADIUS),
             ("separate_radius", by_bounds, values["separate"], unit, Claim.LOWER, RADIUS),
-            (
-                "classified_right",
-                arithmetic_of(population, self.arithmetic),
-                values["right"],
-                "yes or no",
-                Claim.ESTIMATE,
-                accuracy,
-            ),
+            ("classified_right", by_head, values["right"], "yes or no", Claim.ESTIMATE, accuracy),
         ]
         return [series(name, where, v, kind, claim, of, reason) for name, where, v, kind, claim, of in each]
 

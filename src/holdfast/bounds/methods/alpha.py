@@ -53,7 +53,7 @@ class OptimisedSlopes(RelaxationParameters):
             slope.clamp_(0, 1)
 
     def keep(self, better: Bool[Tensor, "b s"]) -> None:
-        """Note the slopes of the forms that are bounded ``better`` than before; here nothing is noted."""
+        """Keep the slopes of the forms that are bounded ``better`` than before; this class keeps none."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ def ascend_specifications(
 def ascend_slopes(
     network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float, parameters: OptimisedSlopes
 ) -> Tensor:
-    """Return the best bounds found from ``parameters``, which keep what they like of each step that improves some."""
+    """Return the best bounds that ascent from ``parameters`` finds; their ``keep`` gets a mask of each improvement."""
     with torch.enable_grad():
         bound = minimise(network, target, form, parameters)
         best = bound.detach()

@@ -6,7 +6,7 @@ An operation without a rule is refused by name.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -99,13 +99,11 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     """
     room = slack(codes, allowed)
     _compare(encoder, call(encoder, pixels), codes, room, "")
-    sizes: Sequence[int] = [size for size in SIZES if size <= max(len(pixels), largest)]
-    sizes = ALONE if calls_one_by_one(encoder.module) else sizes
+    usual = [size for size in SIZES if size <= max(len(pixels), largest)]
+    sizes = ALONE if calls_one_by_one(encoder.module) else usual
     batches = [(f" in a batch of {size}", [row % len(pixels) for row in range(size)], call) for size in sizes]
-    for mode, rows, execute in (
-        *batches,
-        *((f" {mode}", list(range(len(pixels))), run) for mode, run in MODES.items()),
-    ):
+    modes = [(f" {mode}", list(range(len(pixels))), execute) for mode, execute in MODES.items()]
+    for mode, rows, execute in batches + modes:
         executed = codes[rows]
         with suppress(Exception):  # no one takes a failure for a code
             executed = execute(encoder, pixels[rows])
