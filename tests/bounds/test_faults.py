@@ -274,9 +274,9 @@ FAULTS: dict[str, Fault] = {
     "a chord without its constant": lambda patch: rule("relu", patch, _no_ceiling),
     "a lower slope below zero": lambda patch: rule("relu", patch, _falling_below),
     "planes of the wrong side": lambda patch: patch.setattr(crown, "propagate_nonlinear", _swapped_sides),
-    "a smooth ceiling too low": lambda patch: rule("tanh", patch, lambda p, box: replace(p, ceiling=p.ceiling - 0.01)),
-    "a smooth floor too high": lambda patch: rule("gelu", patch, lambda p, box: replace(p, floor=p.floor + 0.01)),
-    "McCormick with one plane twice": lambda patch: rule("product", patch, lambda p, *b: replace(p, floor=p.ceiling)),
+    "a smooth ceiling too low": lambda patch: rule("tanh", patch, lambda p, box: p._replace(ceiling=p.ceiling - 0.01)),
+    "a smooth floor too high": lambda patch: rule("gelu", patch, lambda p, box: p._replace(floor=p.floor + 0.01)),
+    "McCormick with one plane twice": lambda patch: rule("product", patch, lambda p, *b: p._replace(floor=p.ceiling)),
     "an interval cut short": lambda patch: _patched_interval(
         patch, "relu", lambda box: Box(box.lower, 0.3 * box.upper)
     ),
