@@ -164,8 +164,7 @@ def matmul(builder: Builder, x: Any, y: Any) -> Any:
     # Weights that were rounded before need not sum to 1, so that their average may lie outside of that range.
     if x.index in builder.softmaxes and len(x.shape) == len(y.shape) and not builder.steps:
         scores, kept = builder.softmaxes[x.index]
-        # The sum itself, of which the range of averages is known besides.
-        return builder.append(total.shape, [total], average_rule(kept), [scores, y])
+        return builder.known(average_rule(kept), total, scores, y)
     return total
 
 

@@ -398,6 +398,10 @@ class Builder:
         operation = RULES[rule] if isinstance(rule, str) else rule
         return self.append(shape, tuple(self.expand(var, shape) for var in inputs), operation)
 
+    def known(self, rule: Rule, var: Var, *context: Var) -> Var:
+        """Append ``var`` itself, of which ``rule`` knows more by the boxes of ``context``."""
+        return self.append(var.shape, [var], rule, context)
+
     def graph(self, output: Var) -> Graph:
         """Return the graph that computes ``output``, without what it does not need."""
         needed = {output.index}
