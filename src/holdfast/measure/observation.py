@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from holdfast.core.balls import read_ball
 from holdfast.core.discovery import OldName, OldNames
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.noise import Noise
 from holdfast.core.pictures import row
 from holdfast.core.points.moments import moments
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series, Verdict, Warned
@@ -268,6 +270,14 @@ def findings_of(
         verdicts=tuple(verdicts),
         warnings=tuple(warnings),
     )
+
+
+def to_transform(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
+    """Images at ``rows`` as transforms take them, with the noise of each."""
+    # Interpolation and Fourier transforms want more digits than half precision has.
+    run, precise = population.run, torch.promote_types(population.run.dtype, torch.float32)
+    pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
+    return pixels, run.noise([population.images.ids[row] for row in rows])
 
 
 def pictures_of(captions: Sequence[str], parts: Mapping[str, Pixels], domain: Domain) -> tuple[Picture, ...]:

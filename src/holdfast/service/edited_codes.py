@@ -30,7 +30,7 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import OutOfRange
 from holdfast.core.records import Claim, Estimate
 from holdfast.core.run_settings import Observed
-from holdfast.measure.observation import Observation
+from holdfast.measure.observation import Observation, to_transform
 from holdfast.measure.population import LooksAt, Population
 from holdfast.service.drift_findings import Compared, Comparison
 from holdfast.service.energy import FEWEST, Linearised, ratio_interval, taken_away
@@ -167,10 +167,7 @@ def edited(population: Population, rows: Sequence[int], edits: Sequence[Transfor
         ``codes``, shape (b, edits, d).
     """
     run, clean = population.run, population.codes[list(rows)].cpu()
-    # Interpolation and Fourier transforms want more digits than half precision has.
-    precise = torch.promote_types(run.dtype, torch.float32)
-    pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
-    noise = run.noise([population.images.ids[row] for row in rows])
+    pixels, noise = to_transform(population, rows)
     codes = torch.full((len(rows), len(edits), clean.shape[1]), torch.nan, dtype=clean.dtype)
     for index, edit in enumerate(edits):
         if (moved := changed(edit, pixels, noise)) is not None:
