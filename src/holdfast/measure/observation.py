@@ -174,7 +174,7 @@ def curve_of(
     conditions: Mapping[str, str],
     x_label: str,
     y_label: str,
-    x: Sequence[float],
+    x: Sequence[int | float],
     estimates: Sequence[Estimate],
 ) -> Curve:
     """Curve through estimates, with their intervals for a band.

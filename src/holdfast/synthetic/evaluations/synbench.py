@@ -279,15 +279,11 @@ class SynBench(Evaluation):
         own = population.encoder.domain.shape
         if self.input_sizes and own[-1] == own[-2]:
             by_size = {own[-1]: inputs} | by_size
+        resized_numbers = [each for size in self.input_sizes for each in estimates_at(size, by_size[size])]
+        by_size_curves = size_curves(by_size) if self.input_sizes else ()
         return Findings(
             ids=(),  # no number belongs to one image
-            estimates=(
-                *estimates(inputs),
-                *(each for size in self.input_sizes for each in estimates_at(size, by_size[size])),
-            ),
-            curves=(
-                *curves(inputs, self.scales, bound_at, self.sweep),
-                *(size_curves(by_size) if self.input_sizes else ()),
-            ),
+            estimates=(*estimates(inputs), *resized_numbers),
+            curves=(*curves(inputs, self.scales, bound_at, self.sweep), *by_size_curves),
             warnings=synbench_warnings(inputs, self.encodings if inputs.n < probe.wanted(d) else None),
         )
