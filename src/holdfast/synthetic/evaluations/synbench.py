@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
 from typing import final
 
@@ -241,18 +241,8 @@ class SynBench(Evaluation):
 
     def rules(self) -> RuleAccuracies:
         """Return the observation at the encoder's own input size."""
-        return RuleAccuracies(
-            self.scales,
-            self.budgets,
-            self.samples,
-            self.encodings,
-            self.direction,
-            self.prior,
-            self.offset,
-            self.spectrum,
-            self.norm,
-            self.sweep,
-        )
+        names = [each.name for each in fields(RuleAccuracies) if each.name != "size"]
+        return RuleAccuracies(**{name: getattr(self, name) for name in names})
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.double().cpu() for name, values in observed.items()}
