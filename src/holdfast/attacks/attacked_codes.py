@@ -211,12 +211,8 @@ class Targeted(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = self.paired(population).partners[list(rows)].tolist()
         ahead, back = self.pixels(population, rows, partners), self.pixels(population, partners, rows)
-        return joined(
-            [
-                {"ahead": population.encode(there), "back": population.encode(here)}
-                for there, here in zip(ahead, back, strict=True)
-            ]
-        )
+        codes = [map(population.encode, ends) for ends in zip(ahead, back, strict=True)]
+        return joined([dict(zip(("ahead", "back"), ends, strict=True)) for ends in codes])
 
     def of_attack(self, attack: Attack, observed: Observed) -> Observed:
         """Part of ``observed`` that belongs to one attack.
@@ -398,14 +394,10 @@ class Displacements(Observation):
         objective = Away(divergence)
         start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
         noise, gradient = gain_and_gradient(context.encoder, start, objective(context))
-        return {
-            "sighted": divergence(
-                population.encode(attacked_pixels(context, objective, self.attack, self.ball)), clean
-            ),
-            "blind": divergence(population.encode(attacked_pixels(context, objective, self.blind, self.ball)), clean),
-            "noise": noise,
-            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
-        }
+        attacks = {"sighted": self.attack, "blind": self.blind}
+        moved = {name: attacked_pixels(context, objective, attack, self.ball) for name, attack in attacks.items()}
+        displacements = {name: divergence(population.encode(pixels), clean) for name, pixels in moved.items()}
+        return {**displacements, "noise": noise, "slope": self.ball.dual_norm(gradient) * self.ball.radius}
 
 
 def change(clean: Pixels, attacked: Pixels, domain: Domain, radius: float) -> Pixels:

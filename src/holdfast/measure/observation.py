@@ -6,6 +6,7 @@ Also here, shared by conclusions: records of numbers, curves and findings, names
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, final
@@ -57,7 +58,8 @@ class Observation(ABC, OldNames):
 
     def rows(self, population: Population) -> list[int]:
         """Return which samples are looked at; by default ``samples`` images, chosen at random."""
-        return population.choose(vars(self)["samples"])
+        shared = [vars(value) for value in vars(self).values() if isinstance(value, SharedSettings)]
+        return population.choose(ChainMap(vars(self), *shared)["samples"])
 
     @abstractmethod
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
@@ -187,16 +189,36 @@ def curve_of(
         x: Horizontal coordinates, one per estimate.
         estimates: Numbers at these coordinates.
     """
-    return Curve(
-        quantity=quantity,
-        conditions=dict(conditions),
-        x_label=x_label,
-        y_label=y_label,
-        x=tuple(x),
-        y=tuple(estimate.value for estimate in estimates),
-        low=tuple(estimate.low for estimate in estimates),
-        high=tuple(estimate.high for estimate in estimates),
-    )
+    line = line_of(quantity, conditions, x_label, y_label, x, [estimate.value for estimate in estimates])
+    low, high = (tuple(getattr(estimate, end) for estimate in estimates) for end in ("low", "high"))
+    return line.model_copy(update={"low": low, "high": high})
+
+
+def line_of(
+    quantity: str,
+    conditions: Mapping[str, str],
+    x_label: str,
+    y_label: str,
+    x: Any,
+    y: Any,
+    reference: Any = (),
+    shaded: bool = False,
+) -> Curve:
+    """Curve without a band.
+
+    Args:
+        quantity: Name of the metric.
+        conditions: Conditions of the measurement, by name.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        x: Horizontal coordinates: numbers, or an array of shape (n,).
+        y: Vertical coordinates, as many.
+        reference: Values of the best possible encoder, as many, where they are known.
+        shaded: True if the area under the curve is a metric.
+    """
+    x, y, reference = (tuple(each.tolist() if hasattr(each, "tolist") else each) for each in (x, y, reference))
+    names = {"quantity": quantity, "conditions": dict(conditions), "x_label": x_label, "y_label": y_label}
+    return Curve.model_validate({**names, "x": x, "y": y, "reference": reference, "shaded": shaded})
 
 
 def estimate_of(

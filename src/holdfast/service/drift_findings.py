@@ -20,7 +20,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Resolution
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
 from holdfast.core.statistics.summaries import series_of, summarise
-from holdfast.measure.observation import estimate_of
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.measure.population import Fit, LooksAt, Population
 from holdfast.service import energy as classifier
 from holdfast.service.conformal import (
@@ -240,13 +240,8 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
     of, unit = "evidence that images have moved away from those before, or towards them", "times the stake"
     found = estimate_of("sequential_evidence", number, len(path), method, unit, of, "lower", statistic="whole")
     evidence = found.model_copy(update={"most": most})
-    curve = Curve(
-        quantity="sequential_evidence",
-        x_label="images, in the order of their names",
-        y_label="logarithm to base 10 of the capital",
-        x=tuple(range(1, len(path) + 1)),
-        y=tuple((path / log(10)).tolist()),
-    )
+    across, up = "images, in the order of their names", "logarithm to base 10 of the capital"
+    curve = line_of("sequential_evidence", {}, across, up, range(1, len(path) + 1), path / log(10))
     status: Literal["refuted", "no violation found", "unknown"] = "no violation found"
     if reached is not None:
         status = "refuted"

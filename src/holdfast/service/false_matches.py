@@ -22,7 +22,7 @@ from holdfast.core.records import Conditions, Curve, Estimate, Verdict
 from holdfast.core.settings import number
 from holdfast.core.statistics.groups import GROUPED, numbered
 from holdfast.core.statistics.intervals import share_interval
-from holdfast.measure.observation import estimate_of
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.measure.population import Population
 
 # Pairs of different images: which share of them matches, and how far chance moves that share.
@@ -258,16 +258,8 @@ def curves(copies: Float[Tensor, "n edits"], pairs: Pairs) -> tuple[Curve, ...]:
     known = copies[~copies.isnan()]
     missed = [float((known * (1 - TIE) > cut).double().mean()) if len(known) else nan for cut in cuts.tolist()]
     matched = [pairs.within(cut) / len(pairs) if len(pairs) else nan for cut in cuts.tolist()]
-    return tuple(
-        Curve(
-            quantity=quantity,
-            x_label="threshold: cosine similarity",
-            y_label=label,
-            x=tuple(similarities.tolist()),
-            y=tuple(values),
-        )
-        for quantity, label, values in (
-            ("missed_copies", "fraction of everyday copies missed", missed),
-            ("false_match_rate", "fraction of pairs of different images that match", matched),
-        )
+    across, matching = "threshold: cosine similarity", "fraction of pairs of different images that match"
+    return (
+        line_of("missed_copies", {}, across, "fraction of everyday copies missed", similarities, missed),
+        line_of("false_match_rate", {}, across, matching, similarities, matched),
     )

@@ -67,9 +67,6 @@ class NoisyCodes(Observation):
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*whitenings(self), self.smoothing.index, *self.probes)
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.smoothing.samples)
-
     def inputs(self, population: Population) -> int:
         return self.smoothing.forward_passes
 
@@ -183,9 +180,6 @@ class AttackedCentres(Observation):
 
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*whitenings(self), self.smoothing.index)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.smoothing.samples)
 
     def inputs(self, population: Population) -> int:
         return 2 * self.smoothing.selection
@@ -334,9 +328,6 @@ class UnitCodes(Observation):
     name = "unit-codes"
     version = 1
 
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.settings.samples)
-
     def inputs(self, population: Population) -> int:
         return self.settings.selection + self.settings.copies
 
@@ -380,9 +371,6 @@ class AttackedUnitCodes(Observation):
     attack: Attack
     name = "attacked-unit-codes"
     version = 1
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.settings.samples)
 
     def inputs(self, population: Population) -> int:
         return 2 * self.settings.selection

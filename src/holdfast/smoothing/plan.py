@@ -25,7 +25,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.settings import check_positive
 from holdfast.core.statistics.summaries import Better, summarise
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import Joint
+from holdfast.measure.observation import Joint, line_of
 from holdfast.probes.base import Probe
 from holdfast.probes.hardened import NoiseProbe
 from holdfast.probes.neighbours import Knn
@@ -289,15 +289,8 @@ class SmoothedEvaluation(Evaluation):
     def survival_curve(self, quantity: str, y_label: str, radii: Float[Tensor, "b"], **conditions: str) -> Curve:
         """Return the fraction of certified ``radii`` beyond each radius."""
         grid = torch.linspace(0, self.farthest, GRID, dtype=torch.float64)
-        shares = (radii.cpu()[:, None] > grid).double().mean(0)
-        return Curve(
-            quantity=quantity,
-            conditions={"noise": f"{self.sigma:g}", **conditions},
-            x_label="l2 radius",
-            y_label=y_label,
-            x=tuple(grid.tolist()),
-            y=tuple(shares.tolist()),
-        )
+        shares, case = (radii.cpu()[:, None] > grid).double().mean(0), {"noise": f"{self.sigma:g}", **conditions}
+        return line_of(quantity, case, "l2 radius", y_label, grid, shares)
 
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
         """Return the conditions of a case in series and estimates."""

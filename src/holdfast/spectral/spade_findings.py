@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
 from holdfast.core.statistics.summaries import Better, series_of, summarise, without_interval
-from holdfast.measure.observation import estimate_of
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.spectral.analysis import RANKS, TOP, Spade
 from holdfast.spectral.stability import DRAWS, Numbers, Subsets, node_score
 
@@ -258,7 +258,4 @@ def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tup
     if others:
         by_layer = [*(other.score for other in others.values()), scores.score]
         lines.append(("layer_scores", "layer (the last is the output)", "SPADE score", by_layer))
-    return tuple(
-        Curve(quantity=name, conditions=case, x_label=x, y_label=y, x=tuple(range(1, len(values) + 1)), y=tuple(values))
-        for name, x, y, values in lines
-    )
+    return tuple(line_of(name, case, x, y, range(1, len(values) + 1), values) for name, x, y, values in lines)

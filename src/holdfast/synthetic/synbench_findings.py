@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.core.records import Conditions, Curve, Estimate, Warned
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.intervals import share_interval
-from holdfast.measure.observation import estimate_of
+from holdfast.measure.observation import estimate_of, line_of
 from holdfast.synthetic.score import Allowed, area, expected_bounds, score
 
 # How far SynBench scores would move if all samples were drawn again, and whether one budget's score is really the best.
@@ -156,16 +156,10 @@ def size_curves(by_size: Mapping[int, ScoringInputs]) -> tuple[Curve, ...]:
     """Return each budget's mean extrapolated score over the height and width of the inputs in pixels."""
     sizes = sorted(by_size)
     means = torch.stack([by_size[size].scores(EXTRAPOLATED).value.mean(0) for size in sizes])
+    name, best = "mean_synbench_score_by_input_size", [1.0] * len(sizes)
+    labels = "height and width of the inputs in pixels", "score with unlimited samples"
     return tuple(
-        Curve(
-            quantity="mean_synbench_score_by_input_size",
-            conditions={"budget": f"{budget:g}"},
-            x_label="height and width of the inputs in pixels",
-            y_label="score with unlimited samples",
-            x=tuple(map(float, sizes)),
-            y=tuple(means[:, k].tolist()),
-            reference=(1.0,) * len(sizes),
-        )
+        line_of(name, {"budget": f"{budget:g}"}, *labels, map(float, sizes), means[:, k], best)
         for k, budget in enumerate(by_size[sizes[0]].budgets)
     )
 

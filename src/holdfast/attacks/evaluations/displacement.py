@@ -46,12 +46,9 @@ def effective_rank(codes: Float[Tensor, "n d"]) -> float:
         >>> round(effective_rank(torch.eye(3)), 6)
         2.0
     """
-    if codes.shape[1] > len(codes):  # the Gram matrix of samples is the smaller one
-        return _rank_of_few(codes)
-    return moments(codes).rank
-
-
-def _rank_of_few(codes: Float[Tensor, "n d"]) -> float:
+    if codes.shape[1] <= len(codes):
+        return moments(codes).rank
+    # The Gram matrix of samples is the smaller one.
     if collapsed(codes):
         return 0.0
     centred = codes.double() - codes.double().mean(0)

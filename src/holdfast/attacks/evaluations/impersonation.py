@@ -92,9 +92,7 @@ class Impersonation(AttackedEvaluation):
         partners = self._partners(population)[list(rows)]
         anchors, target = population.codes[list(rows)], population.codes[partners]
         kin = population.kin(partners.tolist(), population)  # images of the target's group do not stand in its way
-        quantiles: list[Series] = []
-        successes: list[Series] = []
-        similar: list[Series] = []
+        quantiles, successes, similar = list[Series](), list[Series](), list[Series]()
         for case in self._cases():
             divergence = population.fitted(case.divergence)
             moved = self._after(case, observed)["ahead"].to(anchors.device)

@@ -58,9 +58,7 @@ class Overlap(AttackedEvaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         first = population.codes[list(rows)].double()
         second = population.codes[population.partners[list(rows)]].double()
-        overlaps: list[Series] = []
-        reverse: list[Series] = []
-        margins: list[Series] = []
+        overlaps, reverse, margins = list[Series](), list[Series](), list[Series]()
         for case in self._cases():
             divergence = population.fitted(case.divergence)
             moved = self._after(case, observed)

@@ -46,7 +46,7 @@ from holdfast.geometry.spectrum import GROUPS, rank_estimate, rankme, rankme_inf
 from holdfast.geometry.sphere import ZERO, Neighbourhoods, Sphere, Strangers, Tags, groups_of, sphere_warnings
 from holdfast.geometry.views import Lengths
 from holdfast.measure.evaluation import Evaluation, Sizes
-from holdfast.measure.observation import findings_of
+from holdfast.measure.observation import findings_of, line_of
 from holdfast.measure.population import Fit, Population
 
 FEW = {"hub_skewness": 300, "hub_share": 1000}
@@ -225,14 +225,10 @@ def _class_curve(grouped: GroupUniformity) -> Iterator[Curve]:
     parts = [np.sort(grouped.values[rows]) for rows in grouped.groups.values()]
     ends = [skewed_interval(part) for part in parts]
     if parts:
-        yield Curve(
-            quantity="uniformity_within_classes",
-            x_label="class",
-            y_label="uniformity within the class",
-            x=tuple(map(float, grouped.groups)),
-            y=tuple(float(part.mean()) for part in parts),
-            low=tuple(low for low, _ in ends),
-            high=tuple(high for _, high in ends),
+        name, label, means = "uniformity_within_classes", "uniformity within the class", [part.mean() for part in parts]
+        low, high = zip(*ends, strict=True)
+        yield line_of(name, {}, "class", label, map(float, grouped.groups), means).model_copy(
+            update={"low": low, "high": high}
         )
 
 
@@ -282,14 +278,8 @@ def rank_and_spectrum(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
     estimate = rank_estimate("rankme", rank, len(codes), "RankMe of the clean embeddings", far_out(codes))
     ranks = np.unique(np.geomspace(1, len(spectrum), min(DRAWN, len(spectrum))).round().astype(int))
     shares = (spectrum / spectrum.sum().clamp(min=torch.finfo(spectrum.dtype).tiny)).cpu().numpy()
-    curve = Curve(
-        quantity="singular_values",
-        x_label="place",
-        y_label="fraction of the sum of singular values",
-        x=tuple(ranks.astype(float).tolist()),
-        y=tuple(shares[ranks - 1].tolist()),
-    )
-    return estimate, curve
+    label, values = "fraction of the sum of singular values", shares[ranks - 1]
+    return estimate, line_of("singular_values", {}, "place", label, ranks.astype(float), values)
 
 
 def moves_of_rank(codes: Float[Tensor, "n d"], rank: Estimate) -> Iterator[Measured]:
