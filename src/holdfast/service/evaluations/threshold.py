@@ -152,7 +152,7 @@ class Threshold(Evaluation):
             return ()
         originals, groups = sorted(set(population.first_copies.tolist())), groups_of(population)
         codes = population.codes[originals]
-        # So many that one of another group is among them.
+        # Enough images that one of another group is among them.
         largest = max(Counter(groups[image] for image in originals).values())
         nearest = nearest_rows(Cosine(), codes, codes, largest, exclude=range(len(codes))).cpu().tolist()
         pairs = dict[frozenset[int], float]()
