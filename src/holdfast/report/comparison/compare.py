@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from functools import cached_property
 from itertools import combinations
 from math import erfc, isfinite, isnan, sqrt
 from typing import Literal, NamedTuple
@@ -93,8 +94,15 @@ class Comparison(Record):
 
     def contest(self, protocol: str, like: Estimate) -> Contest | None:
         """Return the contest on the quantity of ``like`` under its conditions and this protocol."""
-        identity = (protocol, like.quantity, like.conditions, like.claim)
-        return next((c for c in self.contests if (c.protocol, c.quantity, c.conditions, c.claim) == identity), None)
+        return self._by_identity.get(_identity(protocol, like))
+
+    @cached_property
+    def _by_identity(self) -> dict[tuple[object, ...], Contest]:
+        return {_identity(contest.protocol, contest): contest for contest in self.contests}
+
+
+def _identity(protocol: str, of: Estimate | Contest) -> tuple[object, ...]:
+    return protocol, of.quantity, tuple(sorted(of.conditions.items())), of.claim
 
 
 class _Number(NamedTuple):
